@@ -1,0 +1,127 @@
+"""The two configurations of a run, typed and validated once, at the door.
+
+``run_config`` says what the run computes and is the same for everybody; it comes from ``pyproject.toml`` and
+``flwr run --run-config``. ``node_config`` belongs to the site: where its data are and what it allows; the server never
+sees it and cannot override it. Both use kebab-case keys on Flower's side.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedpca_flwr.errors import ConfigError
+
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Config(BaseModel):
+    """Values checked strictly: unknown keys and values of another type are errors, nothing is converted."""
+
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        alias_generator=lambda name: name.replace("_", "-"),
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        return tuple(name.replace("_", "-") for name in cls.model_fields)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, source: str = "run-config", known: Sequence[str] = ()) -> Self:
+        """Validate ``values``.
+
+        Parameters
+        ----------
+        values : mapping
+            Keys in kebab-case or snake_case. An empty string means "not given".
+        source : str
+            How errors name the configuration.
+        known : sequence of str, optional
+            Keys to suggest for an unknown one; those of this class if not given.
+
+        Raises
+        ------
+        ConfigError
+            With the key, the value, what is allowed, and the nearest known key for a misspelt one.
+        """
+        given = {key: value for key, value in values.items() if value != ""}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            faults = [fault for fault in error.errors() if fault["type"] != "extra_forbidden"]
+            strangers = [str(f["loc"][0]) for f in error.errors() if f["type"] == "extra_forbidden"]
+            raise ConfigError(_explain(source, faults, strangers, known or cls.keys())) from None
+
+
+class RunConfig(Config):
+    """What every run has, whatever the method. A method's own options are in its ``Options``."""
+
+    method: str = "p-cov"
+    clients: Annotated[int, Field(ge=0)] = 0
+    """How many parties must take part; 0 asks a node (`num-partitions` of its node-config)."""
+    dataset: str = "digits"
+    data_root: str = "."
+    partition: Literal["iid", "dirichlet", "shards", "quantity"] = "dirichlet"
+    alpha: Annotated[float, Field(gt=0)] = 0.1
+    shards_per_client: Count = 2
+    seed: Annotated[int, Field(ge=0)] = 42
+    reference: bool = True
+    """Simulation only: also compute the PCA of the pooled rows, and report the angle to it."""
+    output: str = "model"
+    join_deadline: Seconds = 300.0
+    round_deadline: Seconds = 600.0
+
+    @classmethod
+    def split(cls, values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
+        """The common part of a run-config, and what is left for the method's options."""
+        own = {k: v for k, v in values.items() if k.replace("_", "-") in cls.keys()}
+        return cls.parse(own), {k: v for k, v in values.items() if k not in own}
+
+
+class NodeConfig(Config):
+    """A site's own configuration: who it is, where its rows are, where its scores go, and its policy."""
+
+    partition_id: Annotated[int, Field(ge=0)]
+    num_partitions: Count
+    name: Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")] = ""
+    data: str = ""
+    """Path of the site's rows (.npy, .npz, .csv, .parquet); empty: a partition of the run's data set."""
+    label: str = ""
+    """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
+    scores: str = ""
+    """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
+    min_rows: Count = 10
+    """Refuse to answer about fewer rows than this."""
+    allowed_methods: str = ""
+    """Method names separated by spaces or commas; empty: every method."""
+    max_reply_bytes: Count = 2**31
+    """Refuse to send a larger reply."""
+
+
+def _explain(source: str, faults: list[Any], strangers: list[str], known: Sequence[str]) -> str:
+    lines = []
+    for key in strangers:
+        near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(known)}"
+        lines.append(f"{source}: unknown key '{key}'{hint}")
+    by_key: dict[str, list[Any]] = {}
+    for fault in faults:
+        by_key.setdefault(str(fault["loc"][0]).replace("_", "-"), []).append(fault)
+    for key, own in by_key.items():
+        if own[0]["type"] == "missing":
+            lines.append(f"{source}: '{key}' is missing")
+            continue
+        reasons = " or ".join(dict.fromkeys(fault["msg"][0].lower() + fault["msg"][1:] for fault in own))
+        lines.append(f"{source}: '{key}' is {own[0]['input']!r}, {reasons}")
+    return "\n".join(lines)

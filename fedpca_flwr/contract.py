@@ -1,0 +1,153 @@
+"""What a payload must be: named fields with shapes and dtypes, checked once, where it arrives.
+
+A method declares the fields of each phase. The party checks its own reply before it is sent and the server checks
+every reply before anything is added up, so that a fault is named where it arises and again where it would do harm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.moments import diagonal_positions, packed_size
+
+Fields = Mapping[str, NDArray]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a payload.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of str
+        Symbols: ``"d"`` features, ``"k"`` components, ``"d(d+1)/2"`` a packed triangle; ``()`` a scalar.
+    dtype : str
+    kind : {"real", "count", "scatter"}
+        What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
+        far as its entries can tell.
+    optional : bool
+        Whether an empty array may stand for "all zeros".
+    """
+
+    name: str
+    shape: tuple[str, ...]
+    dtype: str = "float64"
+    kind: str = "real"
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The fields of one phase, in the order in which they travel."""
+
+    fields: tuple[Field, ...]
+
+    def to_arrays(self, values: Fields) -> list[NDArray]:
+        """The arrays in travelling order."""
+        return [np.asarray(values[field.name]) for field in self.fields]
+
+    def named(self, arrays: Sequence[NDArray], sender: str) -> dict[str, NDArray]:
+        """The arrays by field name, after a check of number, dtype and number of axes.
+
+        Raises
+        ------
+        ContractError
+            Naming the sender and the field.
+        """
+        if len(arrays) != len(self.fields):
+            expected = ", ".join(field.name for field in self.fields)
+            raise ContractError(
+                f"{sender}: sent {len(arrays)} arrays, expected {len(self.fields)} ({expected}); "
+                "do all parties run the same version?"
+            )
+        for field, array in zip(self.fields, arrays, strict=True):
+            if array.dtype != np.dtype(field.dtype):
+                raise ContractError(f"{sender}: field '{field.name}' has dtype {array.dtype}, expected {field.dtype}")
+            if array.ndim != len(field.shape):
+                raise ContractError(
+                    f"{sender}: field '{field.name}' has {array.ndim} axes, expected {len(field.shape)}"
+                )
+        return {field.name: array for field, array in zip(self.fields, arrays, strict=True)}
+
+    def nbytes(self, sizes: Mapping[str, int]) -> int:
+        """Bytes of a reply without its optional fields, each array with NumPy's header of 128 bytes."""
+        counts = [math.prod(_size(symbol, sizes) for symbol in f.shape) for f in self.fields if not f.optional]
+        items = [np.dtype(f.dtype).itemsize for f in self.fields if not f.optional]
+        return 128 * len(self.fields) + sum(n * size for n, size in zip(counts, items, strict=True))
+
+    def features(self, values: Fields) -> int | None:
+        """The number of features that a payload claims: the length of its first axis named ``d``."""
+        for field in self.fields:
+            if "d" in field.shape and not field.optional:
+                return int(values[field.name].shape[field.shape.index("d")])
+        return None
+
+    def check(self, values: Fields, sender: str, sizes: Mapping[str, int], reference: str = "") -> None:
+        """Check shapes against ``sizes`` and the values themselves.
+
+        Parameters
+        ----------
+        values : mapping of str to ndarray
+            As `named` returns them.
+        sender : str
+            How errors name the party.
+        sizes : mapping of str to int
+            What the symbols of the shapes stand for, e.g. ``{"d": 784}``.
+        reference : str, optional
+            Where those sizes come from, for the error's text.
+
+        Raises
+        ------
+        ContractError
+        """
+        for field in self.fields:
+            array = values[field.name]
+            expected = tuple(_size(symbol, sizes) for symbol in field.shape)
+            if array.shape != expected and not (field.optional and array.size == 0):
+                raise ContractError(
+                    f"{sender}: field '{field.name}' has shape {array.shape}, expected {expected}{reference}"
+                )
+            _check_values(field, array, sender)
+
+
+def check_together(payload: Payload, replies: Mapping[str, Fields]) -> None:
+    """Check the replies of one phase, by sender; features must agree, and the minority is the one at fault."""
+    claims = {sender: payload.features(values) for sender, values in replies.items()}
+    (features, _), *_ = Counter(claims.values()).most_common(1)
+    witness = next(sender for sender, claim in claims.items() if claim == features)
+    for sender, values in replies.items():
+        reference = ""
+        if claims[sender] != features:
+            reference = f": its data has {claims[sender]} features, {witness} has {features}"
+        payload.check(values, sender, {} if features is None else {"d": features}, reference)
+
+
+def _size(symbol: str, sizes: Mapping[str, int]) -> int:
+    return packed_size(sizes["d"]) if symbol == "d(d+1)/2" else sizes[symbol]
+
+
+def _check_values(field: Field, array: NDArray, sender: str) -> None:
+    if array.size == 0:
+        return
+    low, high = array.min(), array.max()  # NaN and infinity show in the extremes: no temporary array
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise ContractError(f"{sender}: field '{field.name}' holds NaN or infinite values")
+    if field.kind == "count" and low < 1:
+        raise ContractError(f"{sender}: field '{field.name}' is {int(low)}, expected at least 1 row")
+    if field.kind == "scatter":
+        d = int((np.sqrt(8 * array.size + 1) - 1) / 2)
+        diagonal = array[diagonal_positions(d)]
+        if diagonal.min() < 0:
+            raise ContractError(f"{sender}: field '{field.name}' has a negative diagonal: it is not a scatter")
+        if max(-low, high) > diagonal.max() * (1 + 1e-9):
+            raise ContractError(
+                f"{sender}: field '{field.name}' has an entry larger than its diagonal: it is not positive semidefinite"
+            )

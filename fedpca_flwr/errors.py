@@ -1,0 +1,50 @@
+"""The errors of a federated run. Their texts may cross the network, so they never hold a value from anyone's rows."""
+
+from __future__ import annotations
+
+
+class FedPCAError(Exception):
+    """Base of every error that this project raises on purpose.
+
+    Parameters
+    ----------
+    message : str
+        What was wrong, the value, what is allowed, what to do. Safe to send to other parties.
+    local : str, optional
+        Detail that only the site's own log may show (a path, a column number). Never sent.
+    """
+
+    def __init__(self, message: str, *, local: str = "") -> None:
+        super().__init__(message)
+        self.local = local
+
+
+class ConfigError(FedPCAError, ValueError):
+    """A run-config or node-config key or value is not allowed."""
+
+
+class DataError(FedPCAError, ValueError):
+    """A party's own data cannot be used: missing, empty, not numeric, not finite."""
+
+
+class ContractError(FedPCAError):
+    """A payload or a result is not what the method's contract says."""
+
+
+class QuorumError(FedPCAError):
+    """Not exactly the expected parties took part, or one did not reply in time."""
+
+
+class DisclosureError(FedPCAError):
+    """A site's own policy refuses to release what the run asks for."""
+
+
+class PartyError(FedPCAError):
+    """A party failed for a reason that its own log explains; the text names only the kind of failure."""
+
+
+BY_NAME: dict[str, type[FedPCAError]] = {
+    cls.__name__: cls
+    for cls in (ConfigError, DataError, ContractError, QuorumError, DisclosureError, PartyError)
+}
+"""How a party's error, named on the wire, becomes the same error at the server."""

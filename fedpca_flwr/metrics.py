@@ -1,0 +1,60 @@
+"""How good a model is: against a reference model, and on rows.
+
+Angles are in degrees and reported as maximum and mean: the mean of 50 angles hides a lost direction (a mean of 3.3
+degrees was measured with a maximum of 57), so the mean alone is never printed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.neighbors import KNeighborsClassifier
+
+from fedpca_flwr.maths import subspace
+from fedpca_flwr.model import PCAModel
+
+
+class Angles(NamedTuple):
+    """Largest and mean principal angle, in degrees."""
+
+    max: float
+    mean: float
+
+    def __str__(self) -> str:
+        return f"{self.max:.2g} max, {self.mean:.2g} mean"
+
+
+def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
+    """Principal angles between the components of two models with the same number of features and components."""
+    degrees = subspace.principal_angles(model.components_.T, reference.components_.T)
+    return Angles(float(degrees.max()), float(degrees.mean()))
+
+
+def projector_distance(model: PCAModel, reference: PCAModel) -> float:
+    """Spectral norm of the difference of the two projectors, 0 (same subspace) to 1."""
+    return subspace.projector_distance(model.components_.T, reference.components_.T)
+
+
+def reconstruction_error(model: PCAModel, X: NDArray) -> float:
+    """Mean squared error per row of ``X`` (n, d) after projection and back, in squared units of the data."""
+    difference = X - model.inverse_transform(model.transform(X))
+    return float(np.einsum("ij,ij->", difference, difference) / len(X))
+
+
+def explained_variance(model: PCAModel, X: NDArray) -> float:
+    """Share of the variance of ``X`` about the model's mean that its components hold, 0 to 1."""
+    centred = (X - model.mean_) if model.scale_ is None else (X - model.mean_) / model.scale_
+    scores = centred @ model.components_.T
+    return float(np.vdot(scores, scores) / np.vdot(centred, centred))
+
+
+def knn_accuracy(model: PCAModel, train: NDArray, labels: NDArray, test: NDArray, truth: NDArray, *, k: int = 5) -> float:
+    """Accuracy of a k-nearest-neighbour classifier on the projected rows, 0 to 1.
+
+    It hardly moves with the angle (a random projection of MNIST to 50 dimensions gives 0.939), so it says nothing
+    about exactness.
+    """
+    classifier = KNeighborsClassifier(k, algorithm="brute").fit(model.transform(train), labels)
+    return float(classifier.score(model.transform(test), truth))

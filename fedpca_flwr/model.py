@@ -1,0 +1,221 @@
+"""`PCAModel`: the result of every run, with scikit-learn's names and meanings, and how it was made."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.decomposition import PCA
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.maths.eigen import Eigenpairs
+
+Array = NDArray[np.float64]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class PCAModel:
+    """Principal components of all parties' rows together.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (k, d)
+        Rows are components by descending variance; the largest absolute loading of each is positive.
+    mean_ : ndarray of shape (d,)
+        Zero where the run asked for ``center=false``.
+    explained_variance_ : ndarray of shape (k,)
+        Divisor n - 1, in squared units of the (scaled) data.
+    explained_variance_ratio_ : ndarray of shape (k,)
+        Against the TOTAL variance, not that of the k kept components.
+    singular_values_ : ndarray of shape (k,)
+    noise_variance_ : float
+        Mean of the min(n, d) - k variances left out (Tipping and Bishop 1999), as in scikit-learn.
+    n_samples_ : int
+        Rows of all parties.
+    scale_ : ndarray of shape (d,) or None
+        What each centred feature is divided by (``scale=true``).
+    log : dict
+        How the model was made: ``method``, ``exact``, ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
+        (what a reader must know), ``measured``.
+    """
+
+    components_: Array
+    mean_: Array
+    explained_variance_: Array
+    explained_variance_ratio_: Array
+    singular_values_: Array
+    noise_variance_: float
+    n_samples_: int
+    scale_: Array | None = None
+    log: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_eigenpairs(
+        cls, pairs: Eigenpairs, *, mean: Array, total: float, rows: int, scale: Array | None, log: dict[str, Any]
+    ) -> PCAModel:
+        """The model of a scatter matrix's leading eigenpairs.
+
+        Parameters
+        ----------
+        pairs : Eigenpairs
+            Of the scatter (not divided by anything).
+        mean : ndarray of shape (d,)
+        total : float
+            Trace of the scatter.
+        rows : int
+            Rows of all parties, at least 2.
+        scale : ndarray of shape (d,) or None
+        log : dict
+        """
+        scatter = pairs.values.clip(min=0.0)
+        d, k = pairs.vectors.shape
+        left = min(rows, d) - k
+        return cls(
+            components_=np.ascontiguousarray(pairs.vectors.T),
+            mean_=mean,
+            explained_variance_=scatter / (rows - 1),
+            explained_variance_ratio_=scatter / total if total > 0 else np.zeros_like(scatter),
+            singular_values_=np.sqrt(scatter),
+            noise_variance_=max(0.0, total - scatter.sum()) / (rows - 1) / left if left > 0 else 0.0,
+            n_samples_=rows,
+            scale_=scale,
+            log=log,
+        )
+
+    @property
+    def n_components_(self) -> int:
+        return self.components_.shape[0]
+
+    @property
+    def n_features_in_(self) -> int:
+        return self.components_.shape[1]
+
+    @property
+    def total_variance(self) -> float:
+        """Sum of the variances of all features (divisor n - 1), kept components or not."""
+        return float(self.explained_variance_[0] / self.explained_variance_ratio_[0])
+
+    @property
+    def squared_error(self) -> float:
+        """Mean squared error per row that projection leaves, by the eigenvalues: the variance of what is left out."""
+        left = self.total_variance - float(self.explained_variance_.sum())
+        return max(0.0, left) * (self.n_samples_ - 1) / self.n_samples_
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Scores (n, k) of rows ``X`` (n, d)."""
+        rows = np.asarray(X)
+        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
+            raise DataError(f"X has shape {rows.shape}, expected (n, {self.n_features_in_}), the model's features")
+        centred = np.subtract(rows, self.mean_, dtype=np.float64)
+        if self.scale_ is not None:
+            centred /= self.scale_
+        return centred @ self.components_.T
+
+    def inverse_transform(self, scores: ArrayLike) -> Array:
+        """Rows (n, d) that the scores (n, k) stand for, in the units of the data."""
+        rows = np.asarray(scores) @ self.components_
+        if self.scale_ is not None:
+            rows *= self.scale_
+        return rows + self.mean_
+
+    def to_sklearn(self) -> PCA | Pipeline:
+        """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
+        pca = PCA(n_components=self.n_components_)
+        for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
+            setattr(pca, name, getattr(self, name).copy())
+        pca.mean_ = self.mean_.copy() if self.scale_ is None else np.zeros_like(self.mean_)
+        pca.noise_variance_ = self.noise_variance_
+        pca.n_samples_ = self.n_samples_
+        pca.n_components_ = self.n_components_
+        pca.n_features_in_ = self.n_features_in_
+        if self.scale_ is None:
+            return pca
+        scaler = StandardScaler()
+        scaler.mean_, scaler.scale_, scaler.var_ = self.mean_.copy(), self.scale_.copy(), self.scale_**2
+        scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples_, self.n_features_in_
+        return make_pipeline(scaler, pca)
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """Write the model to one file: a zip of ``.npy`` arrays and ``model.json``, which `numpy.load` opens too.
+
+        The file appears whole or not at all. ``.npz`` is appended where missing.
+        """
+        target = _npz(path)
+        arrays = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), np.ndarray)}
+        about = {
+            "format": FORMAT,
+            "noise_variance_": self.noise_variance_,
+            "n_samples_": self.n_samples_,
+            "log": self.log,
+        }
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            with zipfile.ZipFile(partial, "w") as archive:
+                for name, array in arrays.items():
+                    buffer = io.BytesIO()
+                    np.save(buffer, array, allow_pickle=False)
+                    archive.writestr(f"{name}.npy", buffer.getvalue())
+                archive.writestr("model.json", json.dumps(about, indent=2))
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> PCAModel:
+        """Read a model that `save` wrote. Nothing in the file is executed (no pickle)."""
+        target = _npz(path)
+        if not target.exists():
+            raise DataError(f"there is no model at {target}")
+        try:
+            with zipfile.ZipFile(target) as archive:
+                about = json.loads(archive.read("model.json"))
+                arrays = {
+                    name.removesuffix(".npy"): np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
+                    for name in archive.namelist()
+                    if name.endswith(".npy")
+                }
+            if about.pop("format") != FORMAT:
+                raise ContractError(f"{target}: the model's format is not {FORMAT}; which version wrote it?")
+            return cls(**arrays, **about)
+        except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+            raise ContractError(f"{target} is not a whole model file ({type(error).__name__})") from None
+
+    def summary(self) -> str:
+        """What a person wants to know first, as lines of text."""
+        log = self.log
+        parties, rounds = log["parties"], log["rounds"]
+        fit = [entry for entry in rounds if entry["phase"] != "project"]
+        up = [sum(entry["up"][i] for entry in fit) for i in range(len(parties))]
+        rows = [party["rows"] for party in parties]
+        ratio = self.explained_variance_ratio_
+        lines = [
+            ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
+            ("parties", f"{len(parties)}, with {min(rows)} to {max(rows)} rows"),
+            ("rows", f"{self.n_samples_} of {self.n_features_in_} features"),
+            ("rounds", f"{len(fit)}, and one in which each party projects its own rows"),
+            ("bytes up", f"{max(up):,} at most per party, {sum(up):,} in all"),
+            ("bytes down", f"{sum(sum(entry['down']) for entry in rounds):,} in all"),
+            ("components", f"{self.n_components_}"),
+            ("explained variance", f"{ratio.sum():.4%} (first: {', '.join(f'{r:.2%}' for r in ratio[:5])})"),
+        ]
+        lines += [(name, text) for name, text in log.get("measured", {}).items()]
+        lines += [("note", note) for note in log.get("notes", [])]
+        return "\n".join(f"  {name:<22}{text}" for name, text in lines)
+
+
+def _npz(path: str | os.PathLike) -> Path:
+    path = Path(path)
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")

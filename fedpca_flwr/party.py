@@ -1,0 +1,35 @@
+"""A party's own rows: its file, or in a simulation its part of the run's data set."""
+
+from __future__ import annotations
+
+from fedpca_flwr import data, tables
+from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.partition import split
+from fedpca_flwr.tables import Table
+
+__all__ = ["Table", "local_table"]
+
+
+def local_table(node: NodeConfig, config: RunConfig) -> Table:
+    """The rows of one party, checked.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        With ``data`` the file it names; else partition ``partition_id`` of ``num_partitions``.
+    config : RunConfig
+        Which data set, partitioned how.
+    """
+    if node.data:
+        table = tables.read(node.data, node.label)
+        return Table(tables.check(table.rows), table.columns)
+    source = data.load(config.dataset, config.data_root)
+    parts = split(
+        source.labels,
+        node.num_partitions,
+        kind=config.partition,
+        seed=config.seed,
+        alpha=config.alpha,
+        shards_per_party=config.shards_per_client,
+    )
+    return Table(tables.check(source.rows(parts[node.partition_id])))

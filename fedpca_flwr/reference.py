@@ -1,0 +1,47 @@
+"""The PCA of the pooled rows, which a federation cannot compute: the truth that simulations and tests measure against."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import svd
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
+
+from fedpca_flwr.maths.eigen import fix_signs
+from fedpca_flwr.model import PCAModel
+
+
+def pooled_pca(X: NDArray, n_components: int, *, center: bool = True, scale: bool = False) -> PCAModel:
+    """``PCA(svd_solver="full")`` of all rows in float64, as a `PCAModel`.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+    n_components : int
+    center, scale : bool
+        As in the covariance methods; scaling divides by the standard deviation about the mean (divisor n).
+    """
+    X = np.asarray(X, dtype=np.float64)
+    scaler = StandardScaler(with_mean=center).fit(X) if scale else None
+    rows = X if scaler is None else scaler.transform(X)
+    mean = np.zeros(X.shape[1])
+    if center:
+        pca = PCA(n_components=n_components, svd_solver="full").fit(rows)
+        components, singular, noise = pca.components_, pca.singular_values_, float(pca.noise_variance_)
+        ratio, mean = pca.explained_variance_ratio_, pca.mean_ if scaler is None else scaler.mean_
+    else:
+        _, values, vectors = svd(rows, full_matrices=False)
+        components, singular = vectors[:n_components], values[:n_components]
+        ratio = singular**2 / (values**2).sum()
+        noise = float((values[n_components:] ** 2).mean() / (len(X) - 1)) if n_components < len(values) else 0.0
+    return PCAModel(
+        components_=fix_signs(components.T).T,
+        mean_=mean,
+        explained_variance_=singular**2 / (len(X) - 1),
+        explained_variance_ratio_=ratio,
+        singular_values_=singular,
+        noise_variance_=noise,
+        n_samples_=len(X),
+        scale_=None if scaler is None else scaler.scale_,
+    )

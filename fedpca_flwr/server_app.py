@@ -1,0 +1,56 @@
+"""The ServerApp: configuration, method, rounds, model on disk, summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.server import ServerConfig
+from flwr.server.compat import start_grid
+from flwr.serverapp import Grid, ServerApp
+
+from fedpca_flwr import data
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.reference import pooled_pca
+from strategies import build_strategy
+from strategies.base import PCAStrategy
+from strategies.server import PCAServer
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    try:
+        strategy = build_strategy(context.run_config)
+        target = Path(strategy.config.output).expanduser().absolute()
+        model = run_on(grid, strategy)
+        if strategy.config.reference and strategy.quorum.simulated:
+            model.log["measured"]["angle to pooled PCA"] = f"{_angle_to_pooled(model, strategy)} (degrees)"
+        written = model.save(target)
+    except FedPCAError as error:
+        print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
+        raise
+    print(f"\nFederated PCA\n{model.summary()}\n  {'model':<22}{written}\n", flush=True)
+
+
+def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
+    """Run a strategy on a Flower grid and return its model."""
+    config = ServerConfig(num_rounds=strategy.card.rounds, round_timeout=strategy.config.round_deadline)
+    start_grid(grid=grid, server=PCAServer(strategy), config=config)
+    assert strategy.model is not None
+    return strategy.model
+
+
+def _angle_to_pooled(model: PCAModel, strategy: PCAStrategy) -> str:
+    """Only a simulation can do this: it holds all rows."""
+    rows = data.load(strategy.config.dataset, strategy.config.data_root).all_rows()
+    reference = pooled_pca(
+        rows,
+        model.n_components_,
+        center=bool(model.log["options"].get("center", True)),
+        scale=model.scale_ is not None,
+    )
+    return str(principal_angles(model, reference))

@@ -1,0 +1,163 @@
+"""A site's own file of rows: .npy, .npz, .csv or .parquet, read and checked without leaking a value into an error."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.moments import chunks
+
+
+class Table(NamedTuple):
+    """Rows (n, d) and a digest of the column names (empty where the file has none)."""
+
+    rows: NDArray
+    columns: str = ""
+
+
+def read(path: str, label: str = "") -> Table:
+    """Read a site's rows.
+
+    Parameters
+    ----------
+    path : str
+        ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``; ``.csv`` is comma-separated with
+        or without a header line; ``.parquet`` needs the extra ``parquet``.
+    label : str, optional
+        A column to leave out: its name, or its number from 0.
+
+    Raises
+    ------
+    DataError, ConfigError
+        Without a value or a path in the text: it travels to the server.
+    """
+    file = Path(path).expanduser()
+    readers = {".npy": _npy, ".npz": _npz, ".csv": _csv, ".parquet": _parquet}
+    if file.suffix not in readers:
+        raise ConfigError(f"node-config: 'data' ends in '{file.suffix}', expected one of: {', '.join(readers)}")
+    if not file.is_file():
+        raise DataError("the file that node-config 'data' names does not exist", local=str(file))
+    rows, names = readers[file.suffix](file, label)
+    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16] if names else ""
+    return Table(rows, digest)
+
+
+def check(rows: NDArray) -> NDArray:
+    """Check that ``rows`` is a non-empty, finite, real matrix, chunk by chunk.
+
+    Raises
+    ------
+    DataError
+        Which columns are at fault stays in the site's own log.
+    """
+    if rows.ndim != 2:
+        raise DataError(f"the data have {rows.ndim} axes, expected 2 (rows, features)")
+    if rows.dtype.kind not in "fiub":
+        raise DataError(f"the data have dtype {rows.dtype}, expected real numbers")
+    if rows.shape[0] == 0 or rows.shape[1] == 0:
+        raise DataError(f"the data have shape {rows.shape}, expected at least one row and one feature")
+    if rows.dtype.kind == "f":
+        for chunk in chunks(rows):
+            if not np.isfinite(chunk.sum(dtype=np.float64)):  # one pass, no temporary; NaN and infinity survive a sum
+                columns = np.flatnonzero(~np.isfinite(chunk).all(axis=0))
+                raise DataError(
+                    "the data hold NaN, infinite or huge values: fill or drop them first (the site's log says where)",
+                    local=f"columns (from 0): {columns.tolist()}",
+                )
+    return rows
+
+
+def _npy(file: Path, label: str) -> tuple[NDArray, list[str]]:
+    try:
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+    except ValueError:
+        raise DataError("the .npy file is not a plain array of numbers", local=str(file)) from None
+    return _without(rows, [], label)
+
+
+def _npz(file: Path, label: str) -> tuple[NDArray, list[str]]:
+    with np.load(file, allow_pickle=False) as archive:
+        key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
+        if key is None:
+            raise DataError(f"the .npz file holds {len(archive.files)} arrays and none is named 'X'", local=str(file))
+        try:
+            rows = archive[key]
+        except ValueError:
+            raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
+    return _without(rows, [], label)
+
+
+def _csv(file: Path, label: str) -> tuple[NDArray, list[str]]:
+    with open(file, newline="", encoding="utf-8-sig") as stream:
+        first = next(csv.reader(stream), [])
+    if not first:
+        raise DataError("the .csv file is empty", local=str(file))
+    names = [] if any(_is_number(cell) for cell in first) else [cell.strip() for cell in first]
+    ignored = {_position(label, names, len(first)): lambda cell: 0.0} if label else None
+    try:
+        rows = np.loadtxt(
+            file,
+            delimiter=",",
+            skiprows=1 if names else 0,
+            converters=ignored,
+            ndmin=2,
+            comments=None,
+            quotechar='"',
+            encoding="utf-8-sig",
+        )
+    except ValueError as error:
+        where = re.findall(r"(?:row|column) \d+", str(error))  # the rest of numpy's text may quote a cell
+        raise DataError(
+            "the .csv file has cells that are empty or not numbers, or lines of different length "
+            "(the site's log says where)",
+            local=f"{', '.join(where)} of {file}",
+        ) from None
+    return _without(rows, names, label)
+
+
+def _parquet(file: Path, label: str) -> tuple[NDArray, list[str]]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigError(
+            "a .parquet file needs pyarrow, which is not installed; pip install 'fedpca-flwr[parquet]'"
+        ) from None
+    table = parquet.read_table(file)
+    if label:
+        table = table.remove_column(_position(label, table.column_names, table.num_columns))
+    if any(column.null_count for column in table.columns):
+        raise DataError("the .parquet file has missing values: fill or drop them first", local=str(file))
+    return np.column_stack([column.to_numpy() for column in table.columns]), list(table.column_names)
+
+
+def _without(rows: NDArray, names: list[str], label: str) -> tuple[NDArray, list[str]]:
+    if not label or rows.ndim != 2:
+        return rows, names
+    position = _position(label, names, rows.shape[1])
+    return np.delete(rows, position, axis=1), names[:position] + names[position + 1 :]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _position(label: str, names: list[str], width: int) -> int:
+    if label in names:
+        return names.index(label)
+    if label.isdigit() and int(label) < width:
+        return int(label)
+    raise ConfigError(
+        "node-config: 'label' names no column of the data (expected a column's name, or its number from 0)",
+        local=f"label '{label}', columns {names or width}",
+    )

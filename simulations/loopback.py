@@ -1,0 +1,90 @@
+"""The loopback engine: the strategy, the clients and their bytes in this process, without Ray."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import Context, RecordDict
+from flwr.client import Client
+from flwr.common import DisconnectRes
+from flwr.server.client_proxy import ClientProxy
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from fedpca_flwr import tables
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.tables import Table
+from strategies import build_client, build_strategy
+from strategies.server import PCAServer
+
+
+class LoopbackProxy(ClientProxy):
+    """Hands a message to a client in this process; a new client for each message, as in a deployment.
+
+    Parameters
+    ----------
+    cid : str
+    make : callable
+        Gives the client.
+    """
+
+    def __init__(self, cid: str, make: Callable[[], Client]) -> None:
+        super().__init__(cid)
+        self.make = make
+
+    def fit(self, ins, timeout, group_id):
+        return _within(timeout, lambda: self.make().fit(ins))
+
+    def evaluate(self, ins, timeout, group_id):
+        return _within(timeout, lambda: self.make().evaluate(ins))
+
+    def get_properties(self, ins, timeout, group_id):
+        return _within(timeout, lambda: self.make().get_properties(ins))
+
+    def get_parameters(self, ins, timeout, group_id):
+        return _within(timeout, lambda: self.make().get_parameters(ins))
+
+    def reconnect(self, ins, timeout, group_id):
+        return DisconnectRes(reason="")
+
+
+def on_loopback(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, Any]) -> PCAModel:
+    """Run in this process (see `simulations.run`)."""
+    strategy = build_strategy(run_config)
+    server = PCAServer(strategy, while_clients_work=lambda: threadpool_limits(1, user_api="blas"))
+    server.set_max_workers(os.cpu_count())
+    for i, rows in enumerate(parties):
+        node = {**site, "partition-id": i, "num-partitions": len(parties)}
+        context = Context(run_id=1, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
+        server.client_manager().register(LoopbackProxy(str(i + 1), _maker(context, rows)))
+    server.fit(num_rounds=strategy.card.rounds, timeout=strategy.config.round_deadline)
+    assert strategy.model is not None
+    return strategy.model
+
+
+def _maker(context: Context, rows: NDArray) -> Callable[[], Client]:
+    return lambda: build_client(context, lambda node, config: Table(tables.check(rows))).to_client()
+
+
+def _within(seconds: float | None, work: Callable[[], Any]) -> Any:
+    """The result of ``work``, or its exception, or `TimeoutError`; a thread that is late is left behind."""
+    outcome: list[tuple[Any, BaseException | None]] = []
+
+    def target() -> None:
+        try:
+            outcome.append((work(), None))
+        except BaseException as error:  # SystemExit too: a client that exits is a failure, not the end of the server
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise TimeoutError(f"no reply within its deadline of {seconds:g} s")
+    result, error = outcome[0]
+    if error is not None:
+        raise RuntimeError(f"client ended with {type(error).__name__}")
+    return result

@@ -1,0 +1,72 @@
+"""The simulation engine: Flower's Ray backend, called from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+from numpy.typing import NDArray
+
+from fedpca_flwr.client_app import one_blas_thread
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.server_app import run_on
+from strategies import build_client, build_strategy
+
+BACKEND = {
+    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    "init_args": {"log_to_driver": False, "include_dashboard": False},
+}
+
+
+def on_ray(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, Any]) -> PCAModel:
+    """Run in Flower's simulation (see `simulations.run`).
+
+    The rows go to the worker processes through temporary ``.npy`` files, memory-mapped there; they are removed at the
+    end.
+    """
+    strategy = build_strategy(run_config)
+    with TemporaryDirectory(prefix="fedpca-") as folder:
+        for i, rows in enumerate(parties):
+            np.save(Path(folder, f"{i}.npy"), rows, allow_pickle=False)
+        server_app = ServerApp()
+
+        @server_app.main()
+        def main(grid: Grid, context: Context) -> None:
+            run_on(grid, strategy)
+
+        with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
+            run_simulation(server_app, _client_app(run_config, site, folder), len(parties), backend_config=BACKEND)
+    assert strategy.model is not None
+    return strategy.model
+
+
+def _client_app(run_config: dict[str, Any], site: dict[str, Any], folder: str) -> ClientApp:
+    def client_fn(context: Context):
+        own = {"data": f"{folder}/{context.node_config['partition-id']}.npy"}
+        node_config = {**context.node_config, **site, **own}
+        return build_client(replace(context, node_config=node_config, run_config=run_config)).to_client()
+
+    return ClientApp(client_fn, mods=[one_blas_thread])
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

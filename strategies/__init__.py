@@ -1,0 +1,68 @@
+"""The methods: one file each, and one line in `METHODS`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from flwr.app import Context
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.party import Table, local_table
+from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
+from strategies.base import PCAClient, PCAStrategy
+from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
+
+
+class Method(NamedTuple):
+    """A method's two halves."""
+
+    strategy: type[PCAStrategy]
+    client: type[PCAClient]
+
+
+METHODS = {
+    method.strategy.card.name: method
+    for method in (
+        Method(PooledCovariance, PooledCovarianceClient),
+        Method(ApproximateCovariance, ApproximateCovarianceClient),
+    )
+}
+
+
+def method_named(name: str) -> Method:
+    """A method by its name.
+
+    Raises
+    ------
+    ConfigError
+        With the names there are.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    near = difflib.get_close_matches(name, METHODS, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else ""
+    raise ConfigError(f"run-config: 'method' is '{name}', expected one of: {', '.join(METHODS)}. {hint}".rstrip())
+
+
+def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
+    """The server's half of the run that ``run_config`` describes.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown method, a key that neither every run nor this method has, or a value that is not allowed.
+    """
+    config, rest = RunConfig.split(run_config)
+    strategy = method_named(config.method).strategy
+    known = (*RunConfig.keys(), *strategy.Options.keys())
+    return strategy(config, strategy.Options.parse(rest, known=known))
+
+
+def build_client(context: Context, load: Callable[..., Table] = local_table) -> PCAClient:
+    """A party's half of the run that ``context`` describes; ``load`` gives its rows (see `PCAClient`)."""
+    config, _ = RunConfig.split(context.run_config)
+    method = method_named(config.method)
+    return method.client(method.strategy.card, context, load)

@@ -1,0 +1,53 @@
+"""AP-COV: the plain weighted average of the parties' covariances, one round (note 001).
+
+The scatter between the parties' means is left out::
+
+    C = sum (n_k / N) C_k       instead of      C + sum (n_k / N) (m_k - m)(m_k - m)^T
+
+so the result is wrong by as much as the parties' means differ. The payload is that of P-COV, so P-COV costs the same
+and is exact: this method stays for the comparison. Since the server holds the means, it measures how far off it is.
+"""
+
+from __future__ import annotations
+
+from fedpca_flwr.maths.moments import pool, within
+from fedpca_flwr.maths.subspace import principal_angles
+from strategies.base import MethodCard
+from strategies.moments import MOMENTS, CovarianceStrategy, MomentsClient, moments_of
+
+CARD = MethodCard(
+    name="ap-cov",
+    title="Averaged covariance",
+    exact=False,
+    summable=True,
+    rounds=1,
+    payloads={"statistics": MOMENTS},
+    reference="note 001, methods implemented",
+)
+
+
+class ApproximateCovariance(CovarianceStrategy):
+    """AP-COV; ``measured`` holds its angle to the exact components and the share of variance it leaves out."""
+
+    card = CARD
+
+    def aggregate_fit(self, server_round, results, failures):
+        parts = [moments_of(reply) for reply in self.collect(server_round, results, failures)]
+        pooled = pool(parts)
+        exact = self.solve(pooled, pooled=pooled)
+        solution = self.solve(within(parts), pooled=pooled)
+        k = min(len(exact.pairs.values), len(solution.pairs.values))
+        angles = principal_angles(solution.pairs.vectors[:, :k], exact.pairs.vectors[:, :k])
+        between = 1 - within(parts).diagonal().sum() / pooled.diagonal().sum()
+        return self.finish(
+            solution,
+            notes=["averaged covariances leave out the variance between parties; p-cov costs the same and is exact"],
+            measured={
+                "angle to exact": f"{angles.max():.2g} max, {angles.mean():.2g} mean (degrees, computed by the server)",
+                "between parties": f"{between:.2%} of the variance, left out",
+            },
+        )
+
+
+class ApproximateCovarianceClient(MomentsClient):
+    """Sends the moments of its rows."""

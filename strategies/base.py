@@ -1,0 +1,260 @@
+"""`PCAStrategy` and `PCAClient`: everything that is the same for every method.
+
+The server's half waits for exactly the expected parties, refuses a partial round, checks every reply before it is
+used, keeps the byte log, and ends with one round in which each party projects its own rows. A method adds
+`aggregate_fit`, which begins with `collect` and ends with `finish` (or with the next request).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from logging import INFO
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.common import (
+    EvaluateIns,
+    FitIns,
+    Parameters,
+    Scalar,
+    ndarrays_to_parameters,
+)
+from flwr.common.logger import log
+from flwr.server.client_manager import ClientManager
+from flwr.server.strategy import Strategy
+from numpy.typing import NDArray
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.contract import check_together
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.model import PCAModel
+from strategies.card import MethodCard, PCAOptions
+from strategies.client import PCAClient
+from strategies.quorum import Quorum, Reply, Results
+
+__all__ = ["MethodCard", "PCAClient", "PCAOptions", "PCAStrategy", "Reply", "Solution"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """What a method hands to `PCAStrategy.finish`.
+
+    Attributes
+    ----------
+    pairs : Eigenpairs
+        Leading eigenpairs of the scatter of all rows.
+    mean : ndarray of shape (d,)
+        What is subtracted from a row.
+    total : float
+        Trace of the scatter.
+    rows : int
+        Rows of all parties.
+    scale : ndarray of shape (d,) or None
+        What each centred feature is divided by.
+    """
+
+    pairs: Eigenpairs
+    mean: NDArray
+    total: float
+    rows: int
+    scale: NDArray | None = None
+
+
+class PCAStrategy(Strategy):
+    """Base of every method's strategy.
+
+    Parameters
+    ----------
+    config : RunConfig
+    options : PCAOptions
+        The method's own, an instance of its ``Options``.
+
+    Attributes
+    ----------
+    model : PCAModel or None
+        Set by `finish`.
+    done : bool
+        True once the parties have projected their rows: the run is over.
+    """
+
+    card: ClassVar[MethodCard]
+    Options: ClassVar[type[PCAOptions]] = PCAOptions
+
+    def __init__(self, config: RunConfig, options: PCAOptions) -> None:
+        super().__init__()
+        self.config = config
+        self.options = options
+        self.model: PCAModel | None = None
+        self.done = False
+        self.quorum = Quorum(config)
+        self._rounds: list[dict[str, Any]] = []
+        self._sent = (0, 0.0)  # bytes per party and the time of the last request
+
+    # What a method writes
+
+    @abstractmethod
+    def aggregate_fit(
+        self, server_round: int, results: Results, failures: Sequence[Any]
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """The method's aggregation."""
+
+    def request(self, server_round: int) -> tuple[str, list[NDArray]]:
+        """The phase of a round, and the arrays that every party receives with it."""
+        return "statistics", []
+
+    # What a method calls
+
+    def collect(self, server_round: int, results: Results, failures: Sequence[Any]) -> list[Reply]:
+        """The checked replies of all parties, in the order of their partitions.
+
+        Raises
+        ------
+        QuorumError
+            Unless exactly the expected parties replied, each once.
+        ContractError
+            Naming the party whose payload is not what `card` says.
+        FedPCAError
+            What a party itself reported.
+        """
+        phase, _ = self.request(server_round)
+        payload = self.card.payloads[phase]
+        replies = self.quorum.complete(results, failures)
+        named = {reply.sender: payload.named(reply.arrays, reply.sender) for reply in replies}
+        check_together(payload, named)
+        for reply in replies:
+            reply.fields = named[reply.sender]
+            reply.arrays.clear()
+            if "count" in reply.fields:
+                reply.rows = int(reply.fields["count"])
+        self._record(phase, replies)
+        return replies
+
+    def n_components(self, rows: int, features: int) -> int | float:
+        """The wanted number of components, or the fraction of variance, checked against the pooled data.
+
+        Raises
+        ------
+        ConfigError
+        """
+        wanted, most = self.options.n_components, min(rows, features)
+        if rows < 2:
+            raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
+        if wanted >= 1 and wanted > most:
+            raise ConfigError(
+                f"run-config: 'n-components' is {wanted}, at most {most} = min(rows, features) of all parties together "
+                f"({rows} rows, {features} features)"
+            )
+        return wanted
+
+    def finish(
+        self, solution: Solution, *, notes: Sequence[str] = (), measured: dict[str, str] | None = None
+    ) -> tuple[Parameters, dict[str, Scalar]]:
+        """Make the model; after this the parties project their rows and the run ends.
+
+        Parameters
+        ----------
+        solution : Solution
+        notes : sequence of str
+            What a reader of the model must know.
+        measured : dict, optional
+            Named measurements for the summary.
+        """
+        if not solution.total > 0:
+            raise DataError("the rows of all parties are identical: there is no variance to explain")
+        about = {
+            "method": self.card.name,
+            "exact": self.card.exact,
+            "options": self.options.model_dump(by_alias=True),
+            "parties": self.quorum.parties(),
+            "rounds": self._rounds,
+            "measured": dict(measured or {}),
+            "notes": [*notes, *_doubts(solution.pairs)],
+        }
+        self.model = PCAModel.from_eigenpairs(**vars(solution), log=about)
+        scale = np.empty(0) if solution.scale is None else solution.scale
+        arrays = [self.model.components_, self.model.mean_, scale]
+        return ndarrays_to_parameters(arrays), {}
+
+    # What Flower calls
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        return ndarrays_to_parameters([])
+
+    def configure_fit(self, server_round: int, parameters: Parameters, client_manager: ClientManager):
+        if self.model is not None:
+            return []
+        clients = self.quorum.gather(client_manager)
+        if server_round == 1:
+            self._forecast()
+        phase, arrays = self.request(server_round)
+        instructions = FitIns(ndarrays_to_parameters(arrays), {"phase": phase})
+        self._sent = (_nbytes(instructions.parameters), time.monotonic())
+        return [(client, instructions) for client in clients]
+
+    def configure_evaluate(self, server_round: int, parameters: Parameters, client_manager: ClientManager):
+        if self.model is None or self.done:
+            return []
+        instructions = EvaluateIns(parameters, {})
+        self._sent = (_nbytes(parameters), time.monotonic())
+        return [(client, instructions) for client in self.quorum.gather(client_manager)]
+
+    def aggregate_evaluate(self, server_round: int, results, failures):
+        replies = self.quorum.complete(results, failures)
+        self._record("project", replies)
+        model = self.model
+        assert model is not None
+        rows = sum(reply.rows for reply in replies)
+        squared = sum(sorted(reply.loss for reply in replies))
+        measured, predicted = squared / rows, model.squared_error
+        if rows != model.n_samples_ or (self.card.exact and abs(measured - predicted) > 1e-6 * model.total_variance):
+            raise ContractError(
+                f"the parties' own rows do not fit the model: {rows} rows with a mean squared error of {measured:.9g}, "
+                f"expected {model.n_samples_} rows with {predicted:.9g}; did a party's data change during the run?"
+            )
+        model.log["measured"]["squared error per row"] = f"{measured:.6g} measured, {predicted:.6g} predicted"
+        self.done = True
+        return float(measured), {}
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> None:
+        return None
+
+    # Inside
+
+    def _forecast(self) -> None:
+        phase, _ = self.request(1)
+        d, k = self.quorum.features, self.options.n_components
+        upload = self.card.upload(phase, d=d, k=k if isinstance(k, int) else d)
+        log(INFO, "forecast: %s parties, each sends %s bytes a round (%s features)", self.quorum.expected, f"{upload:,}", d)
+
+    def _record(self, phase: str, replies: list[Reply]) -> None:
+        down, since = self._sent
+        entry = {
+            "round": len(self._rounds) + 1,
+            "phase": phase,
+            "up": [reply.nbytes for reply in replies],
+            "down": [down] * len(replies),
+            "seconds": round(time.monotonic() - since, 3),
+        }
+        self._rounds.append(entry)
+        log(INFO, "round %s (%s): %s bytes up, %s bytes down", entry["round"], phase, f"{sum(entry['up']):,}", f"{sum(entry['down']):,}")
+
+
+def _nbytes(parameters: Parameters) -> int:
+    return sum(len(tensor) for tensor in parameters.tensors)
+
+
+def _doubts(pairs: Eigenpairs) -> list[str]:
+    """Where the components are not determined by the data."""
+    floor = 1e-13 * len(pairs.vectors) * pairs.values[0]
+    rank = int((pairs.values > floor).sum())
+    k = pairs.values.size
+    if rank < k:
+        return [f"the data have rank {rank}: components {rank + 1} to {k} have no variance and arbitrary directions"]
+    if pairs.values[-1] - pairs.following <= floor and pairs.following > floor:
+        return [f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"]
+    return []
+

@@ -1,0 +1,194 @@
+"""`PCAClient`: a party's half of every method: its data, its policy, its scores, and errors that carry no data."""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+
+from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.contract import Fields
+from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.maths.moments import chunks
+from fedpca_flwr.party import Table, local_table
+from strategies.card import MethodCard
+
+logger = logging.getLogger("fedpca_flwr.client")
+
+
+class PCAClient(NumPyClient):
+    """Base of every method's client. A method adds `statistics`.
+
+    Parameters
+    ----------
+    card : MethodCard
+        Of the method that the run uses.
+    context : flwr.app.Context
+        Holds the run-config, this site's node-config, and state that lasts over the rounds.
+    load : callable, optional
+        Gives this party's rows, from its node-config and the run-config.
+    """
+
+    def __init__(
+        self, card: MethodCard, context: Context, load: Callable[[NodeConfig, RunConfig], Table] = local_table
+    ) -> None:
+        super().__init__()
+        self.card = card
+        self.context = context
+        self.load = load
+
+    @abstractmethod
+    def statistics(self, phase: str, received: list[NDArray]) -> Fields:
+        """The fields that this party returns in a phase; no row leaves."""
+
+    @cached_property
+    def node(self) -> NodeConfig:
+        return NodeConfig.parse(self.context.node_config, source="node-config")
+
+    @cached_property
+    def table(self) -> Table:
+        config, _ = RunConfig.split(self.context.run_config)
+        return self.load(self.node, config)
+
+    @property
+    def data(self) -> NDArray:
+        """This party's rows (n, d), checked."""
+        return self.table.rows
+
+    # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
+
+    def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {**self._about(), "features": int(self.data.shape[1])}
+        except Exception as error:
+            return self._report(error)
+
+    def fit(self, parameters: list[NDArray], config: dict[str, Any]) -> tuple[list[NDArray], int, dict[str, Any]]:
+        try:
+            self._permit()
+            phase = str(config["phase"])
+            payload = self.card.payloads[phase]
+            fields = self.statistics(phase, parameters)
+            payload.check(fields, "this site's reply", {"d": self.data.shape[1]})
+            arrays = payload.to_arrays(fields)
+            self._permit_size(arrays)
+            return arrays, len(self.data), self._about()
+        except Exception as error:
+            return [], 0, self._report(error)
+
+    def evaluate(self, parameters: list[NDArray], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Project this party's own rows, keep the scores here, and return only a count and a squared error."""
+        try:
+            self._permit()
+            components, mean, scale = parameters
+            squared, scores = project(self.data, components, mean, scale)
+            if self.node.scores:
+                write_scores(self.node.scores, scores)
+            return squared, len(self.data), self._about()
+        except Exception as error:
+            return 0.0, 0, self._report(error)
+
+    # Inside
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "partition-id": self.node.partition_id,
+            "num-partitions": self.node.num_partitions,
+            "name": self.node.name,
+            "columns": self.table.columns,
+            "simulated": not self.node.data,
+        }
+
+    def _permit(self) -> None:
+        """The site's own policy, before anything is computed."""
+        allowed = self.node.allowed_methods.replace(",", " ").split()
+        if allowed and self.card.name not in allowed:
+            raise DisclosureError(
+                f"this site does not allow the method '{self.card.name}' (its node-config allows: {', '.join(allowed)})"
+            )
+        if len(self.data) < self.node.min_rows:
+            raise DisclosureError(
+                f"this site has fewer rows than its own minimum (node-config 'min-rows' = {self.node.min_rows})"
+            )
+
+    def _permit_size(self, arrays: list[NDArray]) -> None:
+        size = sum(array.nbytes for array in arrays)
+        if size > self.node.max_reply_bytes:
+            raise DisclosureError(
+                f"the reply would have {size:,} bytes, this site allows {self.node.max_reply_bytes:,} "
+                "(node-config 'max-reply-bytes')"
+            )
+
+    def _report(self, error: Exception) -> dict[str, Any]:
+        """An error as a reply: its kind and a text without data; the rest goes to this site's own log only."""
+        try:
+            party, name = self.node.partition_id, self.node.name
+        except ConfigError:
+            party, name = -1, ""
+        if isinstance(error, FedPCAError):
+            logger.error("%s: %s%s", type(error).__name__, error, f" [{error.local}]" if error.local else "")
+        else:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            logger.error("%s in %s, line %s", type(error).__name__, Path(frame.filename).name, frame.lineno)
+            error = PartyError(f"failed with {type(error).__name__}; see this site's own log")
+        return {"partition-id": party, "name": name, "error": type(error).__name__, "message": str(error)}
+
+
+def project(data: NDArray, components: NDArray, mean: NDArray, scale: NDArray) -> tuple[float, NDArray]:
+    """Scores (n, k) of ``data`` and the sum of the squared errors of the reconstruction from them.
+
+    Parameters
+    ----------
+    data : ndarray of shape (n, d)
+    components : ndarray of shape (k, d)
+    mean : ndarray of shape (d,)
+    scale : ndarray of shape (d,) or (0,)
+        Empty where the features are not scaled.
+    """
+    squared, scores = 0.0, np.empty((len(data), len(components)))
+    start = 0
+    for chunk in chunks(data):
+        centred = np.subtract(chunk, mean, dtype=np.float64)
+        if scale.size:
+            centred /= scale
+        own = scores[start : start + len(chunk)]
+        np.matmul(centred, components.T, out=own)
+        squared += float(np.vdot(centred, centred) - np.vdot(own, own))  # Pythagoras: the components are orthonormal
+        start += len(chunk)
+    return max(0.0, squared), scores
+
+
+def write_scores(path: str, scores: NDArray) -> None:
+    """Write a site's own scores, whole or not at all, in the order of its rows."""
+    target = Path(path).expanduser()
+    writers: dict[str, Callable[[Any], None]] = {
+        ".npy": lambda stream: np.save(stream, scores, allow_pickle=False),
+        ".csv": lambda stream: np.savetxt(
+            stream,
+            scores,
+            delimiter=",",
+            comments="",
+            header=",".join(f"PC{j + 1}" for j in range(scores.shape[1])),
+            fmt="%.17g",
+        ),
+    }
+    if target.suffix not in writers:
+        raise ConfigError(f"node-config: 'scores' ends in '{target.suffix}', expected one of: {', '.join(writers)}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(partial, "wb") as stream:
+            writers[target.suffix](stream)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)

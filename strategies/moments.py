@@ -1,0 +1,84 @@
+"""The one-round payload of the covariance methods: count, mean and packed scatter of a party's rows.
+
+``d (d + 1) / 2 + d + 1`` float64 values. Where rounding the mean would cost digits (a feature whose mean is more than
+about 1e4 times its standard deviation), the rounding error follows as ``d`` more values; else ``remainder`` is empty.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.maths.eigen import leading_eigenpairs
+from fedpca_flwr.maths.moments import Moments, unpack
+from strategies.base import PCAClient, PCAOptions, PCAStrategy, Reply, Solution
+
+MOMENTS = Payload(
+    (
+        Field("count", (), dtype="int64", kind="count"),
+        Field("mean", ("d",)),
+        Field("remainder", ("d",), optional=True),
+        Field("scatter", ("d(d+1)/2",), kind="scatter"),
+    )
+)
+
+NEGLIGIBLE = 1e-12
+"""A rounding error of the mean below this many standard deviations turns no component by 1e-7 degrees."""
+
+
+class MomentsClient(PCAClient):
+    """Returns the moments of its own rows."""
+
+    def statistics(self, phase: str, received: list[NDArray]) -> Fields:
+        moments = Moments.of(self.data)
+        spread = np.sqrt(moments.diagonal() / moments.count)
+        needed = np.abs(moments.remainder) > NEGLIGIBLE * spread
+        return {
+            "count": np.int64(moments.count),
+            "mean": moments.mean,
+            "remainder": moments.remainder if needed.any() else np.empty(0),
+            "scatter": moments.scatter,
+        }
+
+
+def moments_of(reply: Reply) -> Moments:
+    """The moments that a checked reply holds; its arrays are handed over, not copied."""
+    fields = reply.fields
+    remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(fields["mean"])
+    return Moments(int(fields["count"]), fields["mean"], remainder, fields["scatter"])
+
+
+class CovarianceOptions(PCAOptions):
+    """Options of the covariance methods."""
+
+    center: bool = True
+    """Subtract the pooled mean."""
+    scale: bool = False
+    """Divide each feature by its pooled standard deviation (z-scores), which the moments already hold."""
+
+
+class CovarianceStrategy(PCAStrategy):
+    """Ends with the leading eigenvectors of a pooled scatter matrix."""
+
+    Options = CovarianceOptions
+    options: CovarianceOptions
+
+    def solve(self, moments: Moments, *, pooled: Moments) -> Solution:
+        """The solution for the scatter in ``moments``, scaled and measured by the ``pooled`` moments.
+
+        Both are the same for an exact method.
+        """
+        wanted = self.n_components(pooled.count, pooled.n_features)
+        scale = pooled.deviation() if self.options.scale else None
+        if not self.options.center:
+            moments = pooled = pooled.about_zero()
+        matrix = unpack(moments.scatter, moments.n_features)
+        if scale is not None:
+            matrix /= scale
+            matrix /= scale[:, None]
+        weights = 1.0 if scale is None else scale**-2
+        total = float(np.sum(pooled.diagonal() * weights))
+        return Solution(
+            pairs=leading_eigenpairs(matrix, wanted), mean=pooled.mean, total=total, rows=pooled.count, scale=scale
+        )
