@@ -53,16 +53,22 @@ class LoopbackProxy(ClientProxy):
 
 def on_loopback(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, Any]) -> PCAModel:
     """Run in this process (see `simulations.run`)."""
-    strategy = build_strategy(run_config)
-    server = PCAServer(strategy, while_clients_work=lambda: threadpool_limits(1, user_api="blas"))
+    server = assemble(run_config, parties, site)
+    strategy = server.strategy
+    server.fit(num_rounds=strategy.card.rounds, timeout=strategy.config.round_deadline)
+    assert strategy.model is not None
+    return strategy.model
+
+
+def assemble(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, Any]) -> PCAServer:
+    """A server whose clients are registered and wait in this process."""
+    server = PCAServer(build_strategy(run_config), lambda: threadpool_limits(1, user_api="blas"))
     server.set_max_workers(os.cpu_count())
     for i, rows in enumerate(parties):
         node = {**site, "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=1, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
         server.client_manager().register(LoopbackProxy(str(i + 1), _maker(context, rows)))
-    server.fit(num_rounds=strategy.card.rounds, timeout=strategy.config.round_deadline)
-    assert strategy.model is not None
-    return strategy.model
+    return server
 
 
 def _maker(context: Context, rows: NDArray) -> Callable[[], Client]:

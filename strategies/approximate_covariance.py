@@ -33,12 +33,12 @@ class ApproximateCovariance(CovarianceStrategy):
 
     def aggregate_fit(self, server_round, results, failures):
         parts = [moments_of(reply) for reply in self.collect(server_round, results, failures)]
-        pooled = pool(parts)
+        pooled, averaged = pool(parts), within(parts)
         exact = self.solve(pooled, pooled=pooled)
-        solution = self.solve(within(parts), pooled=pooled)
+        solution = self.solve(averaged, pooled=pooled)
         k = min(len(exact.pairs.values), len(solution.pairs.values))
         angles = principal_angles(solution.pairs.vectors[:, :k], exact.pairs.vectors[:, :k])
-        between = 1 - within(parts).diagonal().sum() / pooled.diagonal().sum()
+        between = 1 - averaged.diagonal().sum() / pooled.diagonal().sum()
         return self.finish(
             solution,
             notes=["averaged covariances leave out the variance between parties; p-cov costs the same and is exact"],

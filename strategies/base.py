@@ -163,8 +163,6 @@ class PCAStrategy(Strategy):
         measured : dict, optional
             Named measurements for the summary.
         """
-        if not solution.total > 0:
-            raise DataError("the rows of all parties are identical: there is no variance to explain")
         about = {
             "method": self.card.name,
             "exact": self.card.exact,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.moments import Moments, unpack
 from strategies.base import PCAClient, PCAOptions, PCAStrategy, Reply, Solution
@@ -79,6 +80,8 @@ class CovarianceStrategy(PCAStrategy):
             matrix /= scale[:, None]
         weights = 1.0 if scale is None else scale**-2
         total = float(np.sum(pooled.diagonal() * weights))
+        if not total > 0:
+            raise DataError("the rows of all parties are identical: there is no variance to explain")
         return Solution(
             pairs=leading_eigenpairs(matrix, wanted), mean=pooled.mean, total=total, rows=pooled.count, scale=scale
         )

@@ -28,8 +28,8 @@ from scipy.linalg import blas, lapack
 
 Array = NDArray[np.float64]
 
-CHUNK_ELEMENTS = 2**21
-"""Elements of ``X`` that are held as float64 at once: 16 MiB. Smaller chunks make syrk slower."""
+CHUNK_ELEMENTS = 2**22
+"""Elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower."""
 
 EXACT_FLOAT32 = 2.0**24
 """Every integer below this is a float32, so sums of integers that stay below it are exact."""

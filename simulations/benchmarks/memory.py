@@ -1,0 +1,57 @@
+"""Peak memory of the server's aggregation: 50 replies of 3,072 features, against the replies plus two d x d matrices.
+
+    python -m simulations.benchmarks.memory [--clients 50] [--features 3072]
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from collections.abc import Sequence
+
+import numpy as np
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+
+from fedpca_flwr.maths.moments import Moments
+from simulations.loopback import LoopbackProxy
+from strategies import build_strategy
+from strategies.moments import MOMENTS
+
+
+def peak(clients: int, features: int) -> tuple[float, float, float]:
+    """Bytes before the aggregation, of the replies, and at the peak, in MB."""
+    rng = np.random.default_rng(0)
+    strategy = build_strategy({"n-components": 50, "clients": clients})
+    strategy.quorum.features = features
+    results, size = [], 0
+    for i in range(clients):
+        moments = Moments.of(rng.standard_normal((64, features)) / np.sqrt(np.arange(1, features + 1)))
+        fields = {"count": np.int64(64), "mean": moments.mean, "remainder": np.empty(0), "scatter": moments.scatter}
+        parameters = ndarrays_to_parameters(MOMENTS.to_arrays(fields))
+        metrics = {"partition-id": i, "num-partitions": clients, "name": "", "columns": "", "simulated": True}
+        results.append((LoopbackProxy(str(i), lambda: None), FitRes(Status(Code.OK, ""), parameters, 64, metrics)))
+        size += sum(map(len, parameters.tensors))
+        del moments, fields, parameters
+    before = _peak_mb()
+    strategy.aggregate_fit(1, results, [])
+    return before, size / 1e6, _peak_mb()
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--features", type=int, default=3072)
+    args = parser.parse_args(arguments)
+    before, replies, after = peak(args.clients, args.features)
+    square = args.features**2 * 8 / 1e6
+    print(f"replies {replies:.0f} MB, one d x d matrix {square:.0f} MB")
+    print(f"peak before the aggregation {before:.0f} MB (the replies, the libraries, one client's work)")
+    print(f"peak after it {after:.0f} MB: {(after - before) / square:.2f} d x d matrices more")
+
+
+if __name__ == "__main__":
+    main()

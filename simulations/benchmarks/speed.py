@@ -1,0 +1,134 @@
+"""Speed as ratios of two programs, measured in turn in one run: client statistics, server, a whole run.
+
+    python -m simulations.benchmarks.speed --data-root DEST [--threads 1]
+
+Seconds depend on the machine; the ratios are what we claim. Each figure is the median over alternating repetitions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+from numpy.typing import NDArray
+from scipy.linalg import blas, eigh
+from scipy.sparse.linalg import eigsh
+from sklearn.decomposition import PCA
+from threadpoolctl import threadpool_limits
+
+from fedpca_flwr import data
+from fedpca_flwr.maths.moments import Moments, unpack
+from fedpca_flwr.partition import split
+from simulations import run
+from simulations.loopback import LoopbackProxy
+from strategies import build_strategy
+from strategies.moments import MOMENTS
+
+COMPONENTS = 50
+
+
+def compare(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> str:
+    """Median seconds of both, and the median of the ratios pair by pair."""
+    pairs = []
+    for _ in range(repeats + 1):  # the first pair warms up
+        pairs.append((_seconds(ours), _seconds(theirs)))
+    pairs = pairs[1:]
+    ratio = statistics.median(a / b for a, b in pairs)
+    first, second = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return f"{first:.3f} s | {second:.3f} s | **{ratio:.2f}**"
+
+
+def client_speed(rows: NDArray, repeats: int) -> str:
+    """A client's moments against one bare syrk on data that are already centred."""
+    centred = np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)
+    return compare(lambda: Moments.of(rows), lambda: blas.dsyrk(1.0, centred.T, lower=1), repeats)
+
+
+def server_speed(parts: list[Moments], repeats: int) -> str:
+    """`aggregate_fit` on ten checked replies against the faster of SciPy's eigensolvers on the pooled matrix alone."""
+    d = parts[0].n_features
+    matrix = unpack(sum(part.scatter for part in parts), d)
+    matrix = matrix + np.tril(matrix, -1).T
+
+    def lanczos() -> None:
+        eigsh(matrix, COMPONENTS, tol=0)
+
+    def direct() -> None:
+        eigh(matrix, driver="evr", subset_by_index=(d - COMPONENTS, d - 1), check_finite=False)
+
+    best = min((lanczos, direct), key=_seconds)
+    fields = [
+        {"count": np.int64(p.count), "mean": p.mean, "remainder": np.empty(0), "scatter": p.scatter} for p in parts
+    ]
+    payloads = [ndarrays_to_parameters(MOMENTS.to_arrays(f)) for f in fields]
+
+    def serve() -> None:
+        strategy = build_strategy({"n-components": COMPONENTS, "clients": len(parts)})
+        strategy.quorum.features = d
+        metrics = {"num-partitions": len(parts), "name": "", "columns": "", "simulated": True}
+        results = [
+            (
+                LoopbackProxy(str(i), lambda: None),
+                FitRes(
+                    Status(Code.OK, ""),
+                    type(payload)(list(payload.tensors), payload.tensor_type),
+                    parts[i].count,
+                    {**metrics, "partition-id": i},
+                ),
+            )
+            for i, payload in enumerate(payloads)
+        ]
+        strategy.aggregate_fit(1, results, [])
+
+    return f"{compare(serve, best, repeats)} ({best.__name__})"
+
+
+def run_speed(rows: NDArray, parties: list[NDArray], repeats: int) -> str:
+    """A whole loopback run, the projection of every row included, against fitting scikit-learn's PCA to the pool."""
+    return compare(
+        lambda: run("p-cov", parties, n_components=COMPONENTS, engine="loopback"),
+        lambda: PCA(COMPONENTS, svd_solver="covariance_eigh").fit_transform(rows),
+        repeats,
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", required=True, help="holds MNIST/ and cifar10-jpeg/")
+    parser.add_argument("--threads", type=int, default=1, help="BLAS threads of both programs")
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args(arguments)
+    sources = {
+        "MNIST": data.load("mnist", args.data_root),
+        "CIFAR-10 (JPEG)": data.load("images", f"{args.data_root}/cifar10-jpeg"),
+    }
+    print("| what | ours | theirs | ratio |\n| --- | --- | --- | --- |")
+    with threadpool_limits(args.threads, user_api="blas"):
+        for name, source in sources.items():
+            one = source.rows(np.arange(0, len(source.labels), 10))
+            for dtype in (np.uint8, np.float64):
+                figures = client_speed(one.astype(dtype), args.repeats)
+                print(f"| {name}: client, {len(one)} rows of {np.dtype(dtype)} | {figures} |", flush=True)
+            parts = [Moments.of(one[i::10]) for i in range(10)]
+            print(f"| {name}: server, 10 replies | {server_speed(parts, args.repeats)} |", flush=True)
+        source = sources["MNIST"]
+        rows = source.all_rows()
+        shares = split(source.labels, 10, kind="dirichlet", alpha=0.1, seed=42)
+        for dtype in (np.uint8, np.float64):
+            pooled = np.asarray(rows, dtype=dtype)
+            figures = run_speed(pooled, [pooled[share] for share in shares], args.repeats)
+            print(f"| MNIST: whole run, 10 clients, {np.dtype(dtype)} | {figures} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Runs with faults put in between a client and the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server.client_proxy import ClientProxy
+from numpy.typing import NDArray
+
+from fedpca_flwr.model import PCAModel
+from simulations.loopback import assemble
+from strategies.server import PCAServer
+
+
+def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
+    site = {"min-rows": options.pop("min_rows", 1)}
+    values = {"method": method, "clients": len(parties), "round-deadline": 20.0, "join-deadline": 0.3}
+    return assemble({**values, **{k.replace("_", "-"): v for k, v in options.items()}}, parties, site)
+
+
+def finish(server: PCAServer) -> PCAModel:
+    strategy = server.strategy
+    server.fit(num_rounds=strategy.card.rounds, timeout=strategy.config.round_deadline)
+    assert strategy.model is not None
+    return strategy.model
+
+
+def proxy_of(server: PCAServer, party: int) -> ClientProxy:
+    return server.client_manager().all()[str(party + 1)]
+
+
+def tamper(server: PCAServer, party: int, change: Callable[[Any], Any]) -> None:
+    """Let ``change`` alter every fit reply of one party on its way."""
+    proxy = proxy_of(server, party)
+    honest = proxy.fit
+    proxy.fit = lambda ins, timeout, group_id: change(honest(ins, timeout, group_id))
+
+
+def tamper_arrays(server: PCAServer, party: int, change: Callable[[list[NDArray]], list[NDArray]]) -> None:
+    """Let ``change`` alter the arrays of every fit reply of one party."""
+
+    def on_reply(reply):
+        reply.parameters = ndarrays_to_parameters(change(parameters_to_ndarrays(reply.parameters)))
+        return reply
+
+    tamper(server, party, on_reply)

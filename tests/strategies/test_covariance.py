@@ -1,0 +1,127 @@
+"""What only the covariance methods have: centring, scaling, variance fractions, the correction, the payload's size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.linalg import svd
+from sklearn.decomposition import PCA
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from tests.families import FAMILIES, cut, rows
+from tests.harness import finish, server_of, tamper_arrays
+
+
+def fit(method, parties, **options):
+    return run(method, parties, engine="loopback", **{"min_rows": 1, **options})
+
+
+def test_scaling_is_that_of_standardised_rows():
+    X = (rows(300) + np.arange(12)) * np.logspace(-12, 12, 12)
+    model = fit("p-cov", cut(X, 180, 100, 20), n_components=4, scale=True)
+    theirs = make_pipeline(StandardScaler(), PCA(4, svd_solver="full")).fit(X)
+    ours = model.to_sklearn()
+    signs = np.sign((ours[-1].components_ * theirs[-1].components_).sum(axis=1))
+    np.testing.assert_allclose(ours.transform(X), theirs.transform(X) * signs, atol=1e-9)
+    np.testing.assert_allclose(model.transform(X), ours.transform(X), atol=1e-12)
+    np.testing.assert_allclose(model.explained_variance_, theirs[-1].explained_variance_, rtol=1e-9)
+
+
+def test_scaling_leaves_constant_columns_alone():
+    family = FAMILIES["constant columns"]
+    model = fit("p-cov", family.parties, n_components=5, scale=True)
+    truth = pooled_pca(family.pooled, 5, scale=True)
+    np.testing.assert_allclose(model.scale_, truth.scale_, rtol=1e-12)
+    assert principal_angles(model, truth).max <= 1e-6
+
+
+@pytest.mark.parametrize("method", ["p-cov", "ap-cov"])
+def test_without_centring_the_components_are_those_of_the_raw_rows(method):
+    X = rows(300) + 2
+    model = fit(method, cut(X, 180, 100, 20), n_components=4, center=False)
+    _, singular, vectors = svd(X, full_matrices=False)
+    assert principal_angles(model, pooled_pca(X, 4, center=False)).max <= 1e-6
+    np.testing.assert_allclose(model.singular_values_, singular[:4], rtol=1e-9)
+    np.testing.assert_array_equal(model.mean_, 0)
+    np.testing.assert_allclose(model.explained_variance_ratio_, singular[:4] ** 2 / (singular**2).sum(), atol=1e-10)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.9, 0.999])
+def test_a_variance_fraction_keeps_as_many_components_as_scikit_learn(fraction):
+    X = rows(300)
+    theirs = PCA(fraction, svd_solver="full").fit(X)
+    assert fit("p-cov", cut(X, 180, 100, 20), n_components=fraction).n_components_ == theirs.n_components_
+
+
+def test_shifted_clients_need_the_correction():
+    """The fault of averaging covariances: 86 degrees here, and it says so itself."""
+    family = FAMILIES["means shifted by ten deviations"]
+    truth = pooled_pca(family.pooled, 3)
+    assert principal_angles(fit("p-cov", family.parties, n_components=3), truth).max <= 1e-6
+    averaged = fit("ap-cov", family.parties, n_components=3)
+    angle = principal_angles(averaged, truth).max
+    assert angle > 10
+    assert averaged.log["measured"]["angle to exact"].startswith(f"{angle:.2g} max")
+
+
+def test_the_upload_is_the_packed_triangle_and_the_mean():
+    d = 40
+    model = fit("p-cov", cut(rows(300, d), 180, 120), n_components=3)
+    values = d * (d + 1) // 2 + d + 1
+    headers = 4 * 128
+    assert model.log["rounds"][0]["up"] == [8 * values + headers] * 2
+
+
+def test_a_large_offset_costs_one_more_vector():
+    d = 12
+    model = fit("p-cov", cut(np.round(rows(300) * 1000) + 1e8 + 0.1, 180, 120), n_components=3)
+    assert max(model.log["rounds"][0]["up"]) == 8 * (d * (d + 1) // 2 + 2 * d + 1) + 4 * 128
+
+
+def test_a_negative_scatter_is_named():
+    server = server_of("p-cov", cut(rows(300), 180, 120), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -arrays[-1]])
+    with pytest.raises(ContractError, match="client 1: field 'scatter' has a negative diagonal"):
+        finish(server)
+
+
+def test_an_entry_above_the_diagonal_is_named():
+    def enlarge(arrays):
+        arrays[-1][1] = 10 * arrays[-1].max()
+        return arrays
+
+    server = server_of("p-cov", cut(rows(300), 180, 120), n_components=2)
+    tamper_arrays(server, 1, enlarge)
+    with pytest.raises(ContractError, match="client 1: field 'scatter' has an entry larger than its diagonal"):
+        finish(server)
+
+
+def test_a_count_of_zero_is_named():
+    server = server_of("p-cov", cut(rows(300), 180, 120), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [np.int64(0), *arrays[1:]])
+    with pytest.raises(ContractError, match="client 1: field 'count' is 0"):
+        finish(server)
+
+
+def test_a_client_that_lies_about_its_scatter_does_not_pass_the_last_round():
+    server = server_of("p-cov", cut(rows(300), 180, 120), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], 2 * arrays[-1]])
+    with pytest.raises(ContractError, match="own rows do not fit the model"):
+        finish(server)
+
+
+def test_equal_variances_at_the_cut_are_noted():
+    family = FAMILIES["repeated eigenvalues"]
+    (note,) = fit("p-cov", family.parties, n_components=2).log["notes"]
+    assert note == "components 2 and 3 have equal variance: the 2-dimensional subspace is not unique"
+
+
+def test_components_without_variance_are_noted():
+    family = FAMILIES["rank-deficient"]
+    (note,) = fit("p-cov", family.parties, n_components=6).log["notes"]
+    assert note.startswith("the data have rank 4: components 5 to 6 have no variance")

@@ -1,0 +1,328 @@
+"""The battery that every method meets: families of data, invariances, scikit-learn's own results, faults."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from fedpca_flwr.errors import (
+    ConfigError,
+    ContractError,
+    DataError,
+    DisclosureError,
+    FedPCAError,
+    PartyError,
+    QuorumError,
+)
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from strategies import METHODS
+from tests.families import FAMILIES, cut, rows
+from tests.harness import finish, proxy_of, server_of, tamper, tamper_arrays
+
+EXACT = [name for name, method in METHODS.items() if method.strategy.card.exact]
+every_method = pytest.mark.parametrize("method", METHODS)
+every_exact_method = pytest.mark.parametrize("method", EXACT)
+every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+
+
+def fit(method, parties, **options):
+    return run(method, parties, engine="loopback", **{"min_rows": 1, **options})
+
+
+def parties_of_three():
+    return cut(rows(300), 180, 100, 20)
+
+
+@every_family
+@every_exact_method
+def test_exact_methods_give_the_pooled_components(method, family):
+    model, truth = fit(method, family.parties, n_components=family.k), pooled_pca(family.pooled, family.k)
+    assert principal_angles(model, truth).max <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(model.singular_values_, truth.singular_values_, rtol=1e-9)
+    total = truth.explained_variance_.sum()
+    np.testing.assert_allclose(model.noise_variance_, truth.noise_variance_, rtol=1e-6, atol=1e-13 * total)
+    np.testing.assert_allclose(model.mean_, truth.mean_, rtol=1e-12, atol=1e-14 * np.sqrt(total))
+
+
+@every_family
+@every_method
+def test_every_model_is_well_formed(method, family):
+    model = fit(method, family.parties, n_components=family.k)
+    np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(family.k), atol=1e-10)
+    assert (np.diff(model.explained_variance_) <= 0).all()
+    assert 0 < model.explained_variance_ratio_.sum() <= 1 + 1e-12
+    assert model.n_samples_ == len(family.pooled)
+    largest = np.abs(model.components_).argmax(axis=1)
+    assert (model.components_[np.arange(family.k), largest] > 0).all()
+
+
+@every_method
+def test_the_order_of_the_clients_changes_no_bit(method):
+    family = FAMILIES["means shifted by ten deviations"]
+    one = fit(method, family.parties, n_components=5)
+    for order in ([3, 2, 1, 0], [1, 3, 0, 2]):
+        other = fit(method, [family.parties[i] for i in order], n_components=5)
+        for name in ("components_", "mean_", "explained_variance_", "explained_variance_ratio_"):
+            assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+
+
+@every_exact_method
+def test_a_client_split_in_two_changes_nothing(method):
+    whole = parties_of_three()
+    halves = [whole[0][:70], whole[0][70:], *whole[1:]]
+    one, other = fit(method, whole, n_components=5), fit(method, halves, n_components=5)
+    np.testing.assert_allclose(one.components_, other.components_, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(one.explained_variance_, other.explained_variance_, rtol=1e-9)
+
+
+@every_method
+def test_shuffled_rows_change_nothing(method):
+    rng = np.random.default_rng(3)
+    one = fit(method, parties_of_three(), n_components=5)
+    other = fit(method, [rng.permutation(part) for part in parties_of_three()], n_components=5)
+    np.testing.assert_allclose(one.components_, other.components_, rtol=0, atol=1e-9)
+
+
+@every_exact_method
+def test_to_sklearn_does_what_scikit_learn_does(method):
+    X = rows(300) + np.arange(12)
+    ours = fit(method, cut(X, 180, 100, 20), n_components=5).to_sklearn()
+    theirs = PCA(5, svd_solver="full").fit(X)
+    assert isinstance(ours, PCA)
+    signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
+    np.testing.assert_allclose(ours.transform(X), theirs.transform(X) * signs, atol=1e-9)
+    np.testing.assert_allclose(ours.inverse_transform(ours.transform(X)), theirs.inverse_transform(theirs.transform(X)))
+    np.testing.assert_allclose(ours.score(X), theirs.score(X), rtol=1e-9)
+    np.testing.assert_allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-10)
+
+
+@every_method
+def test_the_log_counts_what_travelled(method):
+    model = fit(method, parties_of_three(), n_components=5)
+    assert [party["rows"] for party in model.log["parties"]] == [180, 100, 20]
+    assert model.log["rounds"][-1]["phase"] == "project"
+    for entry in model.log["rounds"]:
+        assert len(entry["up"]) == len(entry["down"]) == 3
+        assert min(entry["up"]) > 0
+
+
+@every_method
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_client_with_missing_or_infinite_values_is_named(method, bad):
+    parties = parties_of_three()
+    parties[1][7, 3] = bad
+    with pytest.raises(DataError, match="client 1: the data hold NaN, infinite or huge values"):
+        fit(method, parties, n_components=2)
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (np.empty((0, 12)), r"shape \(0, 12\)"),
+        (np.zeros(12), "1 axes, expected 2"),
+        (np.array([["a"] * 12] * 20), "expected real numbers"),
+        (np.ones((20, 12), dtype=complex), "dtype complex128, expected real numbers"),
+    ],
+    ids=["empty", "one axis", "text", "complex"],
+)
+def test_a_client_with_unusable_data_is_named(method, data, text):
+    parties = parties_of_three()
+    parties[2] = data
+    with pytest.raises(DataError, match=f"client 2: .*{text}"):
+        fit(method, parties, n_components=2)
+
+
+@every_method
+def test_a_client_with_other_features_is_named(method):
+    parties = [*parties_of_three(), rows(40, 11)]
+    with pytest.raises(ContractError, match="client 3: .*its data has 11 features, client 0 has 12"):
+        fit(method, parties, n_components=2)
+
+
+@every_method
+def test_identical_rows_have_no_components(method):
+    with pytest.raises(DataError, match="no variance"):
+        fit(method, [np.ones((20, 4)), np.ones((10, 4))], n_components=2)
+
+
+@every_method
+def test_too_many_components_are_refused(method):
+    with pytest.raises(ConfigError, match=r"'n-components' is 13, at most 12 = min\(rows, features\)"):
+        fit(method, parties_of_three(), n_components=13)
+
+
+@every_method
+def test_a_payload_with_nan_is_named(method):
+    server = server_of(method, parties_of_three(), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], np.full_like(arrays[-1], np.nan)])
+    with pytest.raises(ContractError, match="client 1: field .* holds NaN or infinite"):
+        finish(server)
+
+
+@every_method
+def test_a_payload_of_another_dtype_is_named(method):
+    server = server_of(method, parties_of_three(), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], arrays[-1].astype("float32")])
+    with pytest.raises(ContractError, match="client 1: field .* has dtype float32, expected float64"):
+        finish(server)
+
+
+@every_method
+def test_a_payload_with_an_array_missing_is_named(method):
+    server = server_of(method, parties_of_three(), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: arrays[:-1])
+    with pytest.raises(ContractError, match=r"client 1: sent \d arrays, expected \d"):
+        finish(server)
+
+
+@every_method
+def test_a_payload_of_another_shape_is_named(method):
+    server = server_of(method, parties_of_three(), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], arrays[-1][:-1]])
+    with pytest.raises(ContractError, match="client 1: field .* has shape .*, expected"):
+        finish(server)
+
+
+@every_method
+def test_a_client_that_raises_ends_the_run_without_its_text(method, monkeypatch):
+    def broken(self, phase, received):
+        raise ValueError("patient 4711 has 98.6")
+
+    monkeypatch.setattr(METHODS[method].client, "statistics", broken)
+    with pytest.raises(PartyError, match="client 0: failed with ValueError") as caught:
+        fit(method, parties_of_three(), n_components=2)
+    assert "4711" not in str(caught.value)
+
+
+@every_method
+def test_a_client_that_dies_is_named(method):
+    def die(reply):
+        raise SystemExit
+
+    server = server_of(method, parties_of_three(), n_components=2)
+    tamper(server, 2, die)
+    with pytest.raises(QuorumError, match="1 of 3 clients did not answer: client 2"):
+        finish(server)
+
+
+@every_method
+def test_a_missing_client_is_an_error_after_the_join_deadline(method):
+    server = server_of(method, parties_of_three(), n_components=2)
+    server.client_manager().unregister(proxy_of(server, 1))
+    with pytest.raises(QuorumError, match="2 of 3 clients joined within join-deadline"):
+        finish(server)
+
+
+@every_method
+def test_one_client_too_many_is_an_error(method):
+    server = server_of(method, parties_of_three(), n_components=2, clients=2)
+    with pytest.raises(QuorumError, match="3 clients joined, expected exactly 2"):
+        finish(server)
+
+
+@every_method
+def test_a_client_that_is_late_is_named(method):
+    server = server_of(method, parties_of_three(), n_components=2, round_deadline=0.5)
+    release, proxy = threading.Event(), proxy_of(server, 1)
+    prompt = proxy.make
+    proxy.make = lambda: release.wait(20) and prompt()
+    try:
+        with pytest.raises(QuorumError, match="client 1 .the round-deadline passed"):
+            finish(server)
+    finally:
+        release.set()
+
+
+@every_method
+def test_two_clients_with_one_partition_are_an_error(method):
+    server = server_of(method, parties_of_three(), n_components=2)
+
+    def impostor(reply):
+        reply.metrics["partition-id"] = 0
+        return reply
+
+    tamper(server, 1, impostor)
+    with pytest.raises(QuorumError, match=r"several clients say they are partition \[0\]"):
+        finish(server)
+
+
+@every_method
+def test_a_client_of_another_partition_count_is_an_error(method):
+    server = server_of(method, parties_of_three(), n_components=2)
+
+    def stranger(reply):
+        reply.metrics["num-partitions"] = 10
+        return reply
+
+    tamper(server, 1, stranger)
+    with pytest.raises(ConfigError, match="client 1: .*10 partitions, the run expects 3"):
+        finish(server)
+
+
+@every_method
+def test_a_site_with_too_few_rows_refuses(method):
+    with pytest.raises(DisclosureError, match="client 2: this site has fewer rows .*'min-rows' = 21"):
+        fit(method, parties_of_three(), n_components=2, min_rows=21)
+
+
+@every_method
+def test_ten_rows_are_the_default_minimum(method):
+    with pytest.raises(DisclosureError, match="'min-rows' = 10"):
+        run(method, cut(rows(50), 41, 9), n_components=2, engine="loopback")
+    assert run(method, cut(rows(50), 40, 10), n_components=2, engine="loopback").n_samples_ == 50
+
+
+@every_method
+def test_a_site_refuses_a_reply_that_is_too_large(method):
+    with pytest.raises(DisclosureError, match=r"client 0: the reply would have [\d,]+ bytes, this site allows 100"):
+        fit(method, parties_of_three(), n_components=2, max_reply_bytes=100)
+
+
+@every_method
+def test_a_site_refuses_a_method_that_it_does_not_allow(method):
+    with pytest.raises(DisclosureError, match=f"client 0: this site does not allow the method '{method}'"):
+        fit(method, parties_of_three(), n_components=2, allowed_methods="other, another")
+    assert fit(method, parties_of_three(), n_components=2, allowed_methods=f"other, {method}").n_components_ == 2
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"n_component": 3}, "unknown key 'n-component'; did you mean 'n-components'"),
+        ({"n_components": 0}, "'n-components' is 0"),
+        ({"n_components": 1.5}, "'n-components' is 1.5"),
+        ({"n_components": "3"}, "'n-components' is '3'"),
+        ({"n_components": True}, "'n-components' is True"),
+        ({"alpha": float("nan")}, "'alpha' is nan"),
+        ({"alpha": -1.0}, "'alpha' is -1.0"),
+        ({"partition": "even"}, "'partition' is 'even'"),
+        ({"round_deadline": 0.0}, "'round-deadline' is 0.0"),
+        ({"min_rows": 0}, "'min-rows' is 0"),
+    ],
+    ids=str,
+)
+def test_a_bad_configuration_is_named(method, options, text):
+    with pytest.raises(ConfigError, match=text):
+        fit(method, parties_of_three(), **options)
+
+
+def test_an_unknown_method_is_named():
+    with pytest.raises(ConfigError, match="'method' is 'pcov', expected one of: p-cov.*did you mean 'p-cov'"):
+        fit("pcov", parties_of_three())
+
+
+@every_method
+def test_every_error_is_ours(method):
+    """A caller can catch one class."""
+    for parties in ([np.empty((0, 3))], [rows(1)], [rows(20), rows(20, 3)]):
+        with pytest.raises(FedPCAError):
+            fit(method, parties, n_components=2)
