@@ -11,7 +11,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.errors import ConfigError
 
@@ -85,7 +86,8 @@ class RunConfig(Config):
     @classmethod
     def split(cls, values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
         """The common part of a run-config, and what is left for the method's options."""
-        own = {k: v for k, v in values.items() if k.replace("_", "-") in cls.keys()}
+        known = cls.keys()
+        own = {k: v for k, v in values.items() if k.replace("_", "-") in known}
         return cls.parse(own), {k: v for k, v in values.items() if k not in own}
 
 
@@ -108,6 +110,16 @@ class NodeConfig(Config):
     max_reply_bytes: Count = 2**31
     """Refuse to send a larger reply."""
 
+    @model_validator(mode="after")
+    def _partition_exists(self) -> Self:
+        if self.partition_id >= self.num_partitions:
+            raise PydanticCustomError(
+                "range",
+                "'partition-id' is {id}, expected 0 to {last} (num-partitions = {n})",
+                {"id": self.partition_id, "last": self.num_partitions - 1, "n": self.num_partitions},
+            )
+        return self
+
 
 def _explain(source: str, faults: list[Any], strangers: list[str], known: Sequence[str]) -> str:
     lines = []
@@ -117,6 +129,9 @@ def _explain(source: str, faults: list[Any], strangers: list[str], known: Sequen
         lines.append(f"{source}: unknown key '{key}'{hint}")
     by_key: dict[str, list[Any]] = {}
     for fault in faults:
+        if not fault["loc"]:  # a check of several keys together; its text names them
+            lines.append(f"{source}: {fault['msg']}")
+            continue
         by_key.setdefault(str(fault["loc"][0]).replace("_", "-"), []).append(fault)
     for key, own in by_key.items():
         if own[0]["type"] == "missing":

@@ -159,7 +159,7 @@ def _decode(files: list[Path]) -> NDArray[np.uint8]:
             pixels = np.asarray(image)
         if rows and pixels.size != rows[0].size:
             raise DataError(
-                f"images differ in size: {pixels.size} values, others have {rows[0].size}; bring them to one size first",
+                f"images differ in size: {pixels.size} values, others have {rows[0].size}; make them one size first",
                 local=str(file),
             )
         rows.append(pixels.reshape(-1))

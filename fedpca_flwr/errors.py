@@ -44,7 +44,6 @@ class PartyError(FedPCAError):
 
 
 BY_NAME: dict[str, type[FedPCAError]] = {
-    cls.__name__: cls
-    for cls in (ConfigError, DataError, ContractError, QuorumError, DisclosureError, PartyError)
+    cls.__name__: cls for cls in (ConfigError, DataError, ContractError, QuorumError, DisclosureError, PartyError)
 }
 """How a party's error, named on the wire, becomes the same error at the server."""

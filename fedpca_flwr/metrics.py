@@ -50,7 +50,9 @@ def explained_variance(model: PCAModel, X: NDArray) -> float:
     return float(np.vdot(scores, scores) / np.vdot(centred, centred))
 
 
-def knn_accuracy(model: PCAModel, train: NDArray, labels: NDArray, test: NDArray, truth: NDArray, *, k: int = 5) -> float:
+def knn_accuracy(
+    model: PCAModel, train: NDArray, labels: NDArray, test: NDArray, truth: NDArray, *, k: int = 5
+) -> float:
     """Accuracy of a k-nearest-neighbour classifier on the projected rows, 0 to 1.
 
     It hardly moves with the angle (a random projection of MNIST to 50 dimensions gives 0.939), so it says nothing

@@ -17,6 +17,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.files import written_whole
 from fedpca_flwr.maths.eigen import Eigenpairs
 
 Array = NDArray[np.float64]
@@ -159,18 +160,12 @@ class PCAModel:
             "n_samples_": self.n_samples_,
             "log": self.log,
         }
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            with zipfile.ZipFile(partial, "w") as archive:
-                for name, array in arrays.items():
-                    buffer = io.BytesIO()
-                    np.save(buffer, array, allow_pickle=False)
-                    archive.writestr(f"{name}.npy", buffer.getvalue())
-                archive.writestr("model.json", json.dumps(about, indent=2))
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
+        with written_whole(target) as stream, zipfile.ZipFile(stream, "w") as archive:
+            for name, array in arrays.items():
+                buffer = io.BytesIO()
+                np.save(buffer, array, allow_pickle=False)
+                archive.writestr(f"{name}.npy", buffer.getvalue())
+            archive.writestr("model.json", json.dumps(about, indent=2))
         return target
 
     @classmethod

@@ -40,7 +40,7 @@ def shards(labels: NDArray, parties: int, *, shards_per_party: int, rng: np.rand
     by_label = by_label[np.argsort(labels[by_label], kind="stable")]
     pieces = np.array_split(by_label, parties * shards_per_party)
     dealt = rng.permutation(len(pieces)).reshape(parties, shards_per_party)
-    return _sorted([np.concatenate([pieces[i] for i in hand]) for hand in dealt])
+    return _sorted(_topped_up([np.concatenate([pieces[i] for i in hand]) for hand in dealt]))
 
 
 def quantity(labels: NDArray, parties: int, *, alpha: float, rng: np.random.Generator) -> Parts:

@@ -1,4 +1,4 @@
-"""The PCA of the pooled rows, which a federation cannot compute: the truth that simulations and tests measure against."""
+"""The PCA of the pooled rows, which no federation can compute: what simulations and tests measure against."""
 
 from __future__ import annotations
 

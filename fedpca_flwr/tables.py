@@ -6,7 +6,7 @@ import csv
 import hashlib
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +100,7 @@ def _csv(file: Path, label: str) -> tuple[NDArray, list[str]]:
     if not first:
         raise DataError("the .csv file is empty", local=str(file))
     names = [] if any(_is_number(cell) for cell in first) else [cell.strip() for cell in first]
-    ignored = {_position(label, names, len(first)): lambda cell: 0.0} if label else None
+    ignored: Any = {_position(label, names, len(first)): lambda cell: 0.0} if label else None
     try:
         rows = np.loadtxt(
             file,

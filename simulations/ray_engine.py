@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Context
+from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
@@ -22,7 +23,7 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.server_app import run_on
 from strategies import build_client, build_strategy
 
-BACKEND = {
+BACKEND: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     "init_args": {"log_to_driver": False, "include_dashboard": False},
 }
@@ -45,18 +46,19 @@ def on_ray(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, A
             run_on(grid, strategy)
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
-            run_simulation(server_app, _client_app(run_config, site, folder), len(parties), backend_config=BACKEND)
+            client_app = ClientApp(_client_fn(run_config, site, folder), mods=[one_blas_thread])
+            run_simulation(server_app, client_app, len(parties), backend_config=BACKEND)
     assert strategy.model is not None
     return strategy.model
 
 
-def _client_app(run_config: dict[str, Any], site: dict[str, Any], folder: str) -> ClientApp:
-    def client_fn(context: Context):
+def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) -> Callable[[Context], Client]:
+    def client_fn(context: Context) -> Client:
         own = {"data": f"{folder}/{context.node_config['partition-id']}.npy"}
         node_config = {**context.node_config, **site, **own}
         return build_client(replace(context, node_config=node_config, run_config=run_config)).to_client()
 
-    return ClientApp(client_fn, mods=[one_blas_thread])
+    return client_fn
 
 
 @contextmanager

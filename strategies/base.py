@@ -226,11 +226,17 @@ class PCAStrategy(Strategy):
         phase, _ = self.request(1)
         d, k = self.quorum.features, self.options.n_components
         upload = self.card.upload(phase, d=d, k=k if isinstance(k, int) else d)
-        log(INFO, "forecast: %s parties, each sends %s bytes a round (%s features)", self.quorum.expected, f"{upload:,}", d)
+        log(
+            INFO,
+            "forecast: %s parties, each sends %s bytes a round (%s features)",
+            self.quorum.expected,
+            f"{upload:,}",
+            d,
+        )
 
     def _record(self, phase: str, replies: list[Reply]) -> None:
         down, since = self._sent
-        entry = {
+        entry: dict[str, Any] = {
             "round": len(self._rounds) + 1,
             "phase": phase,
             "up": [reply.nbytes for reply in replies],
@@ -238,7 +244,14 @@ class PCAStrategy(Strategy):
             "seconds": round(time.monotonic() - since, 3),
         }
         self._rounds.append(entry)
-        log(INFO, "round %s (%s): %s bytes up, %s bytes down", entry["round"], phase, f"{sum(entry['up']):,}", f"{sum(entry['down']):,}")
+        log(
+            INFO,
+            "round %s (%s): %s bytes up, %s bytes down",
+            entry["round"],
+            phase,
+            f"{sum(entry['up']):,}",
+            f"{sum(entry['down']):,}",
+        )
 
 
 def _nbytes(parameters: Parameters) -> int:
@@ -255,4 +268,3 @@ def _doubts(pairs: Eigenpairs) -> list[str]:
     if pairs.values[-1] - pairs.following <= floor and pairs.following > floor:
         return [f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"]
     return []
-

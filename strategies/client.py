@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import traceback
 from abc import abstractmethod
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.contract import Fields
 from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.files import written_whole
 from fedpca_flwr.maths.moments import chunks
 from fedpca_flwr.party import Table, local_table
 from strategies.card import MethodCard
@@ -184,11 +184,5 @@ def write_scores(path: str, scores: NDArray) -> None:
     }
     if target.suffix not in writers:
         raise ConfigError(f"node-config: 'scores' ends in '{target.suffix}', expected one of: {', '.join(writers)}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with open(partial, "wb") as stream:
-            writers[target.suffix](stream)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with written_whole(target) as stream:
+        writers[target.suffix](stream)

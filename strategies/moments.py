@@ -36,7 +36,7 @@ class MomentsClient(PCAClient):
         spread = np.sqrt(moments.diagonal() / moments.count)
         needed = np.abs(moments.remainder) > NEGLIGIBLE * spread
         return {
-            "count": np.int64(moments.count),
+            "count": np.asarray(moments.count),
             "mean": moments.mean,
             "remainder": moments.remainder if needed.any() else np.empty(0),
             "scatter": moments.scatter,

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import BY_NAME, ConfigError, ContractError, PartyError, QuorumError
 
-Results = list[tuple[ClientProxy, FitRes]] | list[tuple[ClientProxy, EvaluateRes]]
+Results = list[tuple[ClientProxy, Any]]
+"""Flower's results of one round: `FitRes` or `EvaluateRes` by client."""
 
 REASONS = (
     ("expired due to its TTL", "the round-deadline passed"),
@@ -93,7 +94,9 @@ class Quorum:
         self._wait(client_manager, self.expected, until)
         clients = dict(client_manager.all())
         if len(clients) > self.expected:
-            raise QuorumError(f"{len(clients)} clients joined, expected exactly {self.expected}; set 'clients' or stop the others")
+            raise QuorumError(
+                f"{len(clients)} clients joined, expected exactly {self.expected}; set 'clients' or stop the others"
+            )
         if self._members and self._members != frozenset(clients):
             raise QuorumError("other clients are online than in the first round: a client left and another joined")
         self._members = frozenset(clients)
@@ -156,7 +159,9 @@ class Quorum:
         )
         if not reports:
             return
-        lines = [f"{sender(party, name) if party >= 0 else 'a client'}: {message}" for party, name, _, message in reports]
+        lines = [
+            f"{sender(party, name) if party >= 0 else 'a client'}: {message}" for party, name, _, message in reports
+        ]
         raise BY_NAME.get(reports[0][2], PartyError)("\n".join(lines))
 
     def _check_partitions(self, metrics: dict[str, Any]) -> None:
@@ -176,7 +181,7 @@ class Quorum:
 
 def _reply(result: FitRes | EvaluateRes) -> Reply:
     metrics = result.metrics
-    party, name = metrics["partition-id"], metrics["name"]
+    party, name = int(metrics["partition-id"]), str(metrics["name"])
     if isinstance(result, EvaluateRes):
         return Reply(party, name, result.num_examples, nbytes=16, arrays=[], loss=result.loss)
     tensors = result.parameters.tensors

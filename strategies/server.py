@@ -37,9 +37,7 @@ class PCAServer(Server):
         strategy, manager = self.strategy, self.client_manager()
         self.parameters = strategy.initialize_parameters(client_manager=manager)
         for server_round in range(1, num_rounds + 1):
-            fits = strategy.configure_fit(
-                server_round=server_round, parameters=self.parameters, client_manager=manager
-            )
+            fits = strategy.configure_fit(server_round=server_round, parameters=self.parameters, client_manager=manager)
             with self.while_clients_work():
                 answers = fit_clients(fits, self.max_workers or len(fits), timeout, server_round)
             parameters, _ = strategy.aggregate_fit(server_round, *answers)

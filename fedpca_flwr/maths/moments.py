@@ -36,9 +36,9 @@ EXACT_FLOAT32 = 2.0**24
 
 
 class Head(NamedTuple):
-    """Moments without their scatter: ``mean + remainder`` is the mean of ``count`` rows."""
+    """Moments without their scatter: ``mean + remainder`` is the mean of ``n`` rows."""
 
-    count: int
+    n: int
     mean: Array
     remainder: Array
 
@@ -81,8 +81,8 @@ class Moments:
         add = _add_bytes if data.dtype == np.uint8 else _add_floats
         heads = [add(scatter, chunk) for chunk in chunks(data)]
         pooled, deviations = _pool_heads(heads)
-        rows = np.array([np.sqrt(h.count) * dev for h, dev in zip(heads, deviations, strict=True)])
-        own = np.array([np.sqrt(h.count) * h.remainder for h in heads])
+        rows = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
+        own = np.array([np.sqrt(h.n) * h.remainder for h in heads])
         _syrk(scatter, own, alpha=-1.0)  # each chunk's scatter was taken about its rounded mean
         _syrk(scatter, rows)
         return cls(*pooled, scatter=pack(scatter))
@@ -126,9 +126,7 @@ def pool(parts: Iterable[Moments]) -> Moments:
     moments, parts, deviations = _sum(parts)
     scatter = moments.scatter
     for part, deviation in zip(parts, deviations, strict=True):
-        scatter = blas.dspr(
-            part.n_features, float(part.count), deviation, scatter, lower=1, overwrite_ap=1
-        )
+        scatter = blas.dspr(part.n_features, float(part.count), deviation, scatter, lower=1, overwrite_ap=1)
     return Moments(*moments.head, scatter=scatter)
 
 
@@ -181,10 +179,10 @@ def _sum(parts: Iterable[Moments]) -> tuple[Moments, list[Moments], list[Array]]
 
 def _pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     """Pooled head, and each part's deviation from the pooled mean; no difference of means loses digits."""
-    total = sum(h.count for h in heads)
+    total = sum(h.n for h in heads)
     first = heads[0]
     offsets = [(h.mean - first.mean) + (h.remainder - first.remainder) for h in heads]
-    centre = sum((h.count / total) * offset for h, offset in zip(heads, offsets, strict=True))
+    centre = sum((h.n / total) * offset for h, offset in zip(heads, offsets, strict=True))
     mean, remainder = _two_sum(first.mean, first.remainder + centre)
     return Head(total, mean, remainder), [offset - centre for offset in offsets]
 

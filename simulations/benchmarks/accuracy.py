@@ -1,7 +1,7 @@
 """P-COV and AP-COV against `PCA(svd_solver="full")` of the pooled rows: angles, eigenvalues, k-NN accuracy.
 
-    python -m simulations.benchmarks.accuracy --dataset mnist --data-root DEST
-    python -m simulations.benchmarks.accuracy --dataset images --data-root DEST/cifar10-jpeg
+python -m simulations.benchmarks.accuracy --dataset mnist --data-root DEST
+python -m simulations.benchmarks.accuracy --dataset images --data-root DEST/cifar10-jpeg
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Peak memory of the server's aggregation: 50 replies of 3,072 features, against the replies plus two d x d matrices.
 
-    python -m simulations.benchmarks.memory [--clients 50] [--features 3072]
+python -m simulations.benchmarks.memory [--clients 50] [--features 3072]
 """
 
 from __future__ import annotations
@@ -10,30 +10,21 @@ import resource
 from collections.abc import Sequence
 
 import numpy as np
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 
 from fedpca_flwr.maths.moments import Moments
-from simulations.loopback import LoopbackProxy
+from simulations.benchmarks.replies import message, results
 from strategies import build_strategy
-from strategies.moments import MOMENTS
 
 
 def peak(clients: int, features: int) -> tuple[float, float, float]:
     """Bytes before the aggregation, of the replies, and at the peak, in MB."""
     rng = np.random.default_rng(0)
+    spectrum = np.sqrt(np.arange(1, features + 1))
     strategy = build_strategy({"n-components": 50, "clients": clients})
-    strategy.quorum.features = features
-    results, size = [], 0
-    for i in range(clients):
-        moments = Moments.of(rng.standard_normal((64, features)) / np.sqrt(np.arange(1, features + 1)))
-        fields = {"count": np.int64(64), "mean": moments.mean, "remainder": np.empty(0), "scatter": moments.scatter}
-        parameters = ndarrays_to_parameters(MOMENTS.to_arrays(fields))
-        metrics = {"partition-id": i, "num-partitions": clients, "name": "", "columns": "", "simulated": True}
-        results.append((LoopbackProxy(str(i), lambda: None), FitRes(Status(Code.OK, ""), parameters, 64, metrics)))
-        size += sum(map(len, parameters.tensors))
-        del moments, fields, parameters
+    replies = results([message(Moments.of(rng.standard_normal((64, features)) / spectrum)) for _ in range(clients)])
+    size = sum(len(tensor) for _, reply in replies for tensor in reply.parameters.tensors)
     before = _peak_mb()
-    strategy.aggregate_fit(1, results, [])
+    strategy.aggregate_fit(1, replies, [])
     return before, size / 1e6, _peak_mb()
 
 

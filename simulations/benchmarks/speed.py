@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from numpy.typing import NDArray
 from scipy.linalg import blas, eigh
 from scipy.sparse.linalg import eigsh
@@ -24,9 +23,8 @@ from fedpca_flwr import data
 from fedpca_flwr.maths.moments import Moments, unpack
 from fedpca_flwr.partition import split
 from simulations import run
-from simulations.loopback import LoopbackProxy
+from simulations.benchmarks.replies import message, results
 from strategies import build_strategy
-from strategies.moments import MOMENTS
 
 COMPONENTS = 50
 
@@ -51,7 +49,7 @@ def client_speed(rows: NDArray, repeats: int) -> str:
 def server_speed(parts: list[Moments], repeats: int) -> str:
     """`aggregate_fit` on ten checked replies against the faster of SciPy's eigensolvers on the pooled matrix alone."""
     d = parts[0].n_features
-    matrix = unpack(sum(part.scatter for part in parts), d)
+    matrix = unpack(np.sum([part.scatter for part in parts], axis=0), d)
     matrix = matrix + np.tril(matrix, -1).T
 
     def lanczos() -> None:
@@ -61,28 +59,11 @@ def server_speed(parts: list[Moments], repeats: int) -> str:
         eigh(matrix, driver="evr", subset_by_index=(d - COMPONENTS, d - 1), check_finite=False)
 
     best = min((lanczos, direct), key=_seconds)
-    fields = [
-        {"count": np.int64(p.count), "mean": p.mean, "remainder": np.empty(0), "scatter": p.scatter} for p in parts
-    ]
-    payloads = [ndarrays_to_parameters(MOMENTS.to_arrays(f)) for f in fields]
+    messages = [message(part) for part in parts]
 
     def serve() -> None:
         strategy = build_strategy({"n-components": COMPONENTS, "clients": len(parts)})
-        strategy.quorum.features = d
-        metrics = {"num-partitions": len(parts), "name": "", "columns": "", "simulated": True}
-        results = [
-            (
-                LoopbackProxy(str(i), lambda: None),
-                FitRes(
-                    Status(Code.OK, ""),
-                    type(payload)(list(payload.tensors), payload.tensor_type),
-                    parts[i].count,
-                    {**metrics, "partition-id": i},
-                ),
-            )
-            for i, payload in enumerate(payloads)
-        ]
-        strategy.aggregate_fit(1, results, [])
+        strategy.aggregate_fit(1, results(messages), [])
 
     return f"{compare(serve, best, repeats)} ({best.__name__})"
 

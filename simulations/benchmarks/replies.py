@@ -1,0 +1,38 @@
+"""Replies as Flower hands them to `aggregate_fit`, made without a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from flwr.client import Client
+from flwr.common import Code, FitRes, Parameters, Scalar, Status, ndarrays_to_parameters
+from flwr.server.client_proxy import ClientProxy
+
+from fedpca_flwr.maths.moments import Moments
+from simulations.loopback import LoopbackProxy
+from strategies.moments import MOMENTS
+
+
+def message(moments: Moments) -> Parameters:
+    """The payload of P-COV that a party with these moments sends."""
+    empty = np.empty(0)
+    fields = {"mean": moments.mean, "remainder": empty, "scatter": moments.scatter}
+    return ndarrays_to_parameters(MOMENTS.to_arrays({"count": np.asarray(moments.count), **fields}))
+
+
+def results(messages: Sequence[Parameters]) -> list[tuple[ClientProxy, FitRes]]:
+    """One result a message, as if its party had sent it."""
+
+    def reply(i: int) -> FitRes:
+        about: dict[str, Scalar] = {
+            "partition-id": i,
+            "num-partitions": len(messages),
+            "name": "",
+            "columns": "",
+            "simulated": True,
+        }
+        parameters = Parameters(list(messages[i].tensors), messages[i].tensor_type)
+        return FitRes(Status(Code.OK, ""), parameters, 1, about)
+
+    return [(LoopbackProxy(str(i), Client), reply(i)) for i in range(len(messages))]

@@ -1,0 +1,49 @@
+"""`flwr run` in Flower's simulation: the README's first command, and what a mistake in it says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedpca_flwr import data
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.reference import pooled_pca
+from tests.deployment.lab import SimulationLab
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+
+SIZE = ("--federation-config", "num-supernodes=10 client-resources-num-cpus=1")
+
+
+@pytest.fixture(scope="module")
+def link(tmp_path_factory):
+    with SimulationLab(tmp_path_factory.mktemp("link") / "flower") as running:
+        yield running
+
+
+def test_digits_on_ten_clients(link, tmp_path):
+    status, log = link.run(f"output={json.dumps(str(tmp_path / 'model'))}", *SIZE)
+    assert status == "finished:completed", log
+    model = PCAModel.load(tmp_path / "model")
+    truth = pooled_pca(data.load("digits").all_rows(), 10)
+    assert principal_angles(model, truth).max <= 1e-6
+    assert len(model.log["parties"]) == 10
+    for line in (
+        "parties               10",
+        "rows                  1797",
+        "bytes up",
+        "angle to pooled PCA",
+        "model.npz",
+    ):
+        assert line in log
+    assert model.to_sklearn().transform(data.load("digits").all_rows()).shape == (1797, 10)
+
+
+def test_a_wrong_value_fails_by_name_and_writes_nothing(link, tmp_path):
+    status, log = link.run(f"dataset='digit' output={json.dumps(str(tmp_path / 'model'))}", *SIZE)
+    assert status == "finished:failed"
+    assert "ConfigError: client" in log
+    assert "'dataset' is 'digit', expected one of: digits" in log
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,112 @@
+"""The same rows through loopback, Flower's simulation and a real deployment: the same bits, and faults by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import QuorumError
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.reference import pooled_pca
+from simulations import ray_engine, run
+from strategies import METHODS
+from tests.deployment.lab import Lab
+from tests.families import cut, rows
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+
+ARRAYS = ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
+
+
+def hospitals():
+    return cut(rows(400, 20) + np.arange(20), 250, 100, 50)
+
+
+def write_csv(path, X):
+    header = ",".join(f"marker {j}" for j in range(X.shape[1]))
+    np.savetxt(path, X, delimiter=",", header=header, comments="", fmt="%.17g")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab")
+    sites = []
+    for i, X in enumerate(hospitals()):
+        write_csv(folder / f"site{i}.csv", X)
+        sites.append(
+            {
+                "name": f"hospital {i}",
+                "partition-id": i,
+                "num-partitions": 3,
+                "data": str(folder / f"site{i}.csv"),
+                "scores": str(folder / f"scores{i}.csv"),
+                "min-rows": 40,
+                "allowed-methods": "p-cov",
+            }
+        )
+    with Lab(folder / "flower", sites) as running:
+        running.sites = sites
+        yield running
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_simulation_gives_the_bits_of_loopback(method):
+    one = run(method, hospitals(), n_components=5, scale=True, engine="loopback")
+    other = run(method, hospitals(), n_components=5, scale=True, engine="ray")
+    for name in ARRAYS:
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+
+
+def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(lab, tmp_path):
+    status, log = lab.run(f"method='p-cov' n-components=5 output={json.dumps(str(tmp_path / 'model'))}")
+    assert status == "finished:completed", log
+    deployed = PCAModel.load(tmp_path / "model")
+    local = run("p-cov", hospitals(), n_components=5, engine="loopback")
+    for name in ARRAYS:
+        assert getattr(deployed, name).tobytes() == getattr(local, name).tobytes(), name
+    assert principal_angles(deployed, pooled_pca(np.vstack(hospitals()), 5)).max <= 1e-6
+    assert [party["name"] for party in deployed.log["parties"]] == ["hospital 0", "hospital 1", "hospital 2"]
+    assert "Federated PCA" in log
+    for site, X in zip(lab.sites, hospitals(), strict=True):
+        scores = np.loadtxt(site["scores"], delimiter=",", skiprows=1)
+        np.testing.assert_allclose(scores, deployed.transform(X), atol=1e-12)
+
+
+def test_a_site_that_refuses_is_named_on_both_sides(lab, tmp_path):
+    status, log = lab.run(f"method='ap-cov' output={json.dumps(str(tmp_path / 'model'))}")
+    assert status == "finished:failed"
+    assert "DisclosureError: client 0 (hospital 0): this site does not allow the method 'ap-cov'" in log
+    assert "this site does not allow the method 'ap-cov'" in lab.log_of("node0")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_site_that_is_offline_is_an_error_within_the_deadline(lab, tmp_path):
+    lab.processes.pop("node2").send_signal(signal.SIGTERM)
+    status, log = lab.run(f"join-deadline=15.0 output={json.dumps(str(tmp_path / 'model'))}")
+    assert status == "finished:failed"
+    assert "QuorumError: 2 of 3 clients joined within join-deadline = 15 s" in log
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_dies_in_the_simulation_is_named(monkeypatch):
+    honest = ray_engine._client_fn
+
+    def deadly(*arguments):
+        make = honest(*arguments)
+
+        def client_fn(context):
+            client = make(context)
+            if context.node_config["partition-id"] == 1:
+                client.fit = lambda instructions: os._exit(1)
+            return client
+
+        return client_fn
+
+    monkeypatch.setattr(ray_engine, "_client_fn", deadly)
+    with pytest.raises(QuorumError, match="of 3 clients did not answer: .*client 1.*its process died"):
+        run("p-cov", hospitals(), n_components=2, engine="ray", round_deadline=60.0)

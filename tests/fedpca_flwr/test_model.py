@@ -1,0 +1,98 @@
+"""A model survives the disk whole, and says what it is."""
+
+from __future__ import annotations
+
+import zipfile
+
+import numpy as np
+import pytest
+from sklearn.pipeline import Pipeline
+
+from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.metrics import (
+    explained_variance,
+    knn_accuracy,
+    principal_angles,
+    projector_distance,
+    reconstruction_error,
+)
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from tests.families import cut, rows
+
+X = rows(300) + np.arange(12)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return run("p-cov", cut(X, 180, 100, 20), n_components=5, scale=True, engine="loopback")
+
+
+@pytest.mark.parametrize("name", ["model", "model.npz", "deep/er/model", "v1.2"])
+def test_saved_and_loaded_is_the_same(model, name, tmp_path):
+    written = model.save(tmp_path / name)
+    assert written.suffix == ".npz"
+    again = PCAModel.load(tmp_path / name)
+    for field in ("components_", "mean_", "explained_variance_", "scale_"):
+        assert getattr(again, field).tobytes() == getattr(model, field).tobytes()
+    assert again.log == model.log
+    assert again.n_samples_ == 300
+    assert isinstance(again.to_sklearn(), Pipeline)
+
+
+def test_the_file_is_numpys_own(model, tmp_path):
+    with np.load(model.save(tmp_path / "model"), allow_pickle=False) as archive:
+        np.testing.assert_array_equal(archive["components_"], model.components_)
+
+
+def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
+    model.save(tmp_path / "model")
+    before = (tmp_path / "model.npz").read_bytes()
+
+    def full(*_, **__):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+    with pytest.raises(OSError, match="disk full"):
+        model.save(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
+    assert (tmp_path / "model.npz").read_bytes() == before
+
+
+def test_a_torn_or_foreign_file_is_named(model, tmp_path):
+    whole = model.save(tmp_path / "model").read_bytes()
+    (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
+    np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
+    for name in ("torn", "foreign"):
+        with pytest.raises(ContractError, match="is not a whole model file"):
+            PCAModel.load(tmp_path / name)
+    with pytest.raises(DataError, match="there is no model at"):
+        PCAModel.load(tmp_path / "nowhere")
+
+
+def test_rows_of_another_width_are_refused(model):
+    with pytest.raises(DataError, match=r"X has shape \(3, 11\), expected \(n, 12\)"):
+        model.transform(np.zeros((3, 11)))
+
+
+def test_the_summary_says_what_matters(model):
+    text = model.summary()
+    for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):
+        assert part in text
+
+
+def test_metrics_of_the_truth_itself():
+    truth = pooled_pca(X, 5)
+    assert principal_angles(truth, truth).max < 1e-12
+    assert projector_distance(truth, truth) < 1e-12
+    np.testing.assert_allclose(reconstruction_error(truth, X), truth.squared_error, rtol=1e-9)
+    np.testing.assert_allclose(explained_variance(truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-12)
+    labels = (truth.transform(X)[:, 0] > 0).astype(int)
+    assert knn_accuracy(truth, X[::2], labels[::2], X[1::2], labels[1::2]) > 0.9
+
+
+def test_scaled_models_reconstruct_in_the_units_of_the_data(model):
+    full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True, engine="loopback")
+    np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
+    assert reconstruction_error(full, X) < 1e-15

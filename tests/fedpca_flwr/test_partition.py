@@ -1,0 +1,61 @@
+"""Every row exactly once, no empty party, the same split for the same seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.partition import PARTITIONS, split
+
+LABELS = np.random.default_rng(0).integers(0, 10, 2000)
+
+every_kind = pytest.mark.parametrize("kind", PARTITIONS)
+
+
+@every_kind
+@pytest.mark.parametrize("parties", [1, 5, 50, 190])
+def test_every_row_belongs_to_exactly_one_party(kind, parties):
+    parts = split(LABELS, parties, kind=kind, seed=1)
+    assert len(parts) == parties
+    assert min(map(len, parts)) >= 10
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(2000))
+
+
+@every_kind
+def test_as_many_parties_as_rows(kind):
+    assert [len(part) for part in split(LABELS[:40], 20, kind=kind, seed=1)].count(0) == 0
+    assert [len(p) for p in split(LABELS[:7], 7, kind=kind, seed=1)] == [1] * 7
+
+
+@every_kind
+def test_the_seed_decides(kind):
+    one, same, other = (split(LABELS, 10, kind=kind, seed=seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_sorted_data_are_shuffled_before_an_even_cut():
+    parts = split(np.sort(LABELS), 10, kind="iid", seed=1)
+    assert min(len(np.unique(np.sort(LABELS)[part])) for part in parts) == 10
+
+
+def test_a_small_alpha_is_uneven_and_a_large_one_even():
+    def labels_in_largest(alpha):
+        parts = split(LABELS, 10, kind="dirichlet", seed=1, alpha=alpha)
+        return np.mean([np.bincount(LABELS[part], minlength=10).max() / len(part) for part in parts])
+
+    assert labels_in_largest(0.1) > 0.5
+    assert labels_in_largest(1000.0) < 0.2
+
+
+def test_shards_give_few_labels_and_quantity_gives_uneven_sizes():
+    parts = split(LABELS, 10, kind="shards", seed=1, shards_per_party=2)
+    assert max(len(np.unique(LABELS[part])) for part in parts) <= 4
+    sizes = [len(part) for part in split(LABELS, 10, kind="quantity", seed=1, alpha=0.5)]
+    assert max(sizes) > 5 * min(sizes)
+
+
+def test_more_parties_than_rows_are_refused():
+    with pytest.raises(ConfigError, match="11 parties cannot share 10 rows"):
+        split(LABELS[:10], 11, kind="iid", seed=1)

@@ -1,0 +1,73 @@
+"""Leading eigenpairs: those of LAPACK, on matrices that make Lanczos go wrong too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths import eigen
+from fedpca_flwr.maths.eigen import fix_signs, leading_eigenpairs
+from fedpca_flwr.maths.subspace import principal_angles
+
+
+def matrix_of(values, seed=0):
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((len(values), len(values))))
+    return np.asfortranarray((basis * values) @ basis.T), basis
+
+
+@pytest.mark.parametrize("d", [5, 60, 500])
+def test_they_are_the_leading_ones(d):
+    values = 1 / np.arange(1, d + 1)
+    S, basis = matrix_of(values)
+    pairs = leading_eigenpairs(S, 3)
+    np.testing.assert_allclose(pairs.values, values[:3], rtol=1e-12)
+    assert principal_angles(pairs.vectors, basis[:, :3]).max() < 1e-9
+    np.testing.assert_allclose(pairs.following, values[3], rtol=1e-12)
+
+
+def test_only_the_lower_triangle_is_read():
+    S, _ = matrix_of(1 / np.arange(1, 501))
+    garbage = np.asfortranarray(np.tril(S) + np.triu(np.full_like(S, np.nan), 1))
+    np.testing.assert_array_equal(leading_eigenpairs(garbage, 3).values, leading_eigenpairs(S, 3).values)
+
+
+@pytest.mark.parametrize("copies", [2, 5, 30])
+def test_equal_eigenvalues_are_all_found(copies):
+    values = np.concatenate([np.full(copies, 2.0), 1 / np.arange(1, 501 - copies)])
+    S, basis = matrix_of(values)
+    pairs = leading_eigenpairs(S, copies)
+    np.testing.assert_allclose(pairs.values, 2.0, rtol=1e-12)
+    assert principal_angles(pairs.vectors, basis[:, :copies]).max() < 1e-9
+    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(copies), atol=1e-10)
+
+
+def test_what_lanczos_misses_is_noticed(monkeypatch):
+    """Without the certificate this would return eigenvalues 2 to 4 as the first three."""
+    values = 1 / np.arange(1, 501)
+    S, basis = matrix_of(values)
+
+    def forgetful(operator, k, **_):
+        return values[1 : k + 1][::-1], basis[:, 1 : k + 1][:, ::-1]
+
+    monkeypatch.setattr(eigen, "eigsh", forgetful)
+    np.testing.assert_allclose(leading_eigenpairs(S, 3).values, values[:3], rtol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_a_large_matrix_of_low_rank(rank):
+    values = np.concatenate([np.arange(rank, 0, -1.0), np.zeros(500 - rank)])
+    S, basis = matrix_of(values)
+    pairs = leading_eigenpairs(S, rank)
+    assert principal_angles(pairs.vectors, basis[:, :rank]).max() < 1e-9
+    assert abs(pairs.following) < 1e-12
+
+
+@pytest.mark.parametrize(("fraction", "k"), [(0.39, 1), (0.41, 2), (0.99, 4)])
+def test_a_fraction_of_the_trace(fraction, k):
+    S, _ = matrix_of(np.array([4.0, 3.0, 2.0, 1.0]))
+    assert leading_eigenpairs(S, fraction).values.size == k
+
+
+def test_the_largest_entry_is_positive():
+    V = fix_signs(np.array([[0.6, -0.8], [-0.8, -0.6]]))
+    np.testing.assert_array_equal(V, [[-0.6, 0.8], [0.8, 0.6]])

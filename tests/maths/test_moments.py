@@ -1,0 +1,103 @@
+"""Laws of moments: pooling is associative, exact at any offset, and the same as NumPy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpca_flwr.maths import moments as module
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, packed_size, pool, unpack, within
+from tests.families import cut, rows
+
+
+def dense(moments):
+    lower = unpack(moments.scatter, moments.n_features)
+    return lower + np.tril(lower, -1).T
+
+
+def test_they_are_those_of_numpy():
+    X = rows(200) + 3
+    moments = Moments.of(X)
+    np.testing.assert_allclose(dense(moments), np.cov(X, rowvar=False, ddof=0) * 200, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(moments.mean, X.mean(axis=0), rtol=1e-14)
+    assert moments.count == 200
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.sampled_from([0.0, 1e6]))
+def test_pooling_parts_is_taking_all_rows(sizes, offset):
+    X = np.round(rows(sum(sizes), 5, seed=sum(sizes)) * 1024) + offset
+    together, pooled = Moments.of(X), pool(Moments.of(part) for part in cut(X, *sizes))
+    np.testing.assert_allclose(dense(pooled), dense(together), rtol=1e-10, atol=1e-9)
+    np.testing.assert_allclose(pooled.mean, together.mean, rtol=1e-15, atol=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [64 * 5, 100 * 5])
+def test_chunks_change_nothing_but_rounding(chunk, monkeypatch):
+    X = rows(1000, 5) + np.linspace(0, 50, 1000)[:, None]  # the mean drifts from chunk to chunk
+    whole = Moments.of(X)
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
+    np.testing.assert_allclose(dense(Moments.of(X)), dense(whole), rtol=1e-12)
+
+
+def test_the_mean_keeps_what_float64_cannot():
+    """At offset 1e8 a rounded mean is off by 1e-8; mean + remainder is not."""
+    X = np.round(rows(300, 3) * 1024) + 1e8
+    moments = pool(Moments.of(part) for part in cut(X, 100, 150, 50))
+    exact = (X - 1e8).sum(axis=0) / 300  # whole numbers: summed without error
+    np.testing.assert_allclose((moments.mean - 1e8) + moments.remainder, exact, rtol=0, atol=1e-12)
+
+
+def test_the_order_of_the_parts_changes_no_bit():
+    parts = [Moments.of(part) for part in cut(rows(300), 100, 100, 60, 40)]
+    one, other = pool(parts), pool(parts[::-1])
+    assert one.scatter.tobytes() == other.scatter.tobytes()
+    assert one.mean.tobytes() == other.mean.tobytes()
+
+
+def test_pixels_are_exact():
+    pixels = np.random.default_rng(0).integers(0, 256, (5000, 20), dtype=np.uint8)
+    pixels[:, 3] = 255  # constant
+    pixels[:, 4] = np.where(np.arange(5000) % 2, 255, 0)  # the largest variance there is: blocks must be halved
+    exact, floats = Moments.of(pixels), Moments.of(pixels.astype(np.float64))
+    np.testing.assert_allclose(dense(exact), dense(floats), rtol=1e-12, atol=1e-6)
+    integers = pixels.astype(object) * 5000 - pixels.astype(object).sum(axis=0)
+    truth = integers.T @ integers / 5000**2
+    np.testing.assert_allclose(dense(exact), truth.astype(float), rtol=1e-14, atol=1e-9)
+    np.testing.assert_array_equal(dense(exact)[3], 0)
+
+
+def test_integers_and_float32_are_summed_in_float64():
+    X = np.round(rows(200) * 1000)
+    for dtype in (np.int16, np.int64, np.float32, bool):
+        own = X.astype(dtype)
+        np.testing.assert_allclose(dense(Moments.of(own)), dense(Moments.of(own.astype(float))), rtol=1e-13)
+
+
+def test_without_the_scatter_between_parts_only_the_means_agree():
+    parts = [Moments.of(rows(50)), Moments.of(rows(50) + 1)]
+    kept, whole = within(parts), pool(parts)
+    np.testing.assert_array_equal(kept.mean, whole.mean)
+    np.testing.assert_allclose(dense(whole) - dense(kept), np.full((12, 12), 100 * 0.25), rtol=1e-9)
+
+
+def test_about_zero_is_the_raw_second_moment():
+    X = rows(100) + 2
+    np.testing.assert_allclose(dense(Moments.of(X).about_zero()), X.T @ X, rtol=1e-12)
+
+
+def test_a_packed_triangle_is_the_upper_one_row_by_row():
+    S = dense(Moments.of(rows(50, 7)))
+    np.testing.assert_array_equal(pack(np.asfortranarray(S)), S[np.triu_indices(7)])
+    np.testing.assert_array_equal(S[np.triu_indices(7)][diagonal_positions(7)], S.diagonal())
+    assert packed_size(7) == len(S[np.triu_indices(7)])
+
+
+def test_a_constant_feature_has_deviation_one():
+    X = rows(100, 4)
+    X[:, 1] = 0.1
+    deviation = Moments.of(X).deviation()
+    assert deviation[1] == 1
+    np.testing.assert_allclose(np.delete(deviation, 1), np.delete(X.std(axis=0), 1), rtol=1e-12)
