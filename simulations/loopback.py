@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from flwr.app import Context, RecordDict
@@ -12,9 +12,10 @@ from flwr.client import Client
 from flwr.common import DisconnectRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedpca_flwr import tables
+from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.tables import Table
 from strategies import build_client, build_strategy
@@ -61,9 +62,9 @@ def on_loopback(run_config: dict[str, Any], parties: list[NDArray], site: dict[s
 
 
 def assemble(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, Any]) -> PCAServer:
-    """A server whose clients are registered and wait in this process."""
+    """A server whose clients are registered and wait in this process, as many at work as BLAS has threads."""
     server = PCAServer(build_strategy(run_config), lambda: threadpool_limits(1, user_api="blas"))
-    server.set_max_workers(os.cpu_count())
+    server.set_max_workers(max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"))
     for i, rows in enumerate(parties):
         node = {**site, "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=1, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
@@ -72,7 +73,11 @@ def assemble(run_config: dict[str, Any], parties: list[NDArray], site: dict[str,
 
 
 def _maker(context: Context, rows: NDArray) -> Callable[[], Client]:
-    return lambda: build_client(context, lambda node, config: Table(tables.check(rows))).to_client()
+    @cache  # every message has a new client, but the rows are checked once
+    def load(node: NodeConfig, config: RunConfig) -> Table:
+        return Table(tables.check(rows))
+
+    return lambda: build_client(context, load).to_client()
 
 
 def _within(seconds: float | None, work: Callable[[], Any]) -> Any:

@@ -31,6 +31,9 @@ Array = NDArray[np.float64]
 CHUNK_ELEMENTS = 2**22
 """Elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower."""
 
+CACHE_ELEMENTS = 2**18
+"""The same where nothing is multiplied d by d: 2 MiB, which stays in a processor's cache."""
+
 EXACT_FLOAT32 = 2.0**24
 """Every integer below this is a float32, so sums of integers that stay below it are exact."""
 
@@ -79,7 +82,7 @@ class Moments:
         d = data.shape[1]
         scatter = np.zeros((d, d), order="F")
         add = _add_bytes if data.dtype == np.uint8 else _add_floats
-        heads = [add(scatter, chunk) for chunk in chunks(data)]
+        heads = [add(scatter, chunk) for chunk in chunks(data, CHUNK_ELEMENTS)]
         pooled, deviations = _pool_heads(heads)
         rows = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
         own = np.array([np.sqrt(h.n) * h.remainder for h in heads])
@@ -136,9 +139,9 @@ def within(parts: Iterable[Moments]) -> Moments:
     return moments
 
 
-def chunks(data: NDArray) -> Iterator[NDArray]:
-    """Consecutive row blocks of ``data`` (n, d), each of about `CHUNK_ELEMENTS` elements and at least 64 rows."""
-    rows = max(64, CHUNK_ELEMENTS // max(1, data.shape[1]))
+def chunks(data: NDArray, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray]:
+    """Consecutive row blocks of ``data`` (n, d), each of about so many elements and at least 64 rows."""
+    rows = max(64, elements // max(1, data.shape[1]))
     for start in range(0, data.shape[0], rows):
         yield data[start : start + rows]
 
@@ -216,7 +219,7 @@ def _add_bytes(scatter: Array, chunk: NDArray[np.uint8]) -> Head:
     mean = np.rint(chunk.mean(axis=0, dtype=np.float64))
     centred = chunk.astype(np.float32)
     centred -= mean.astype(np.float32)
-    start, rows = 0, 2048
+    start, rows = 0, 1024  # enough for the largest variance there is, unless rows are sorted
     while start < len(centred):
         block = centred[start : start + rows]
         gram = blas.ssyrk(1.0, block.T, lower=1)

@@ -6,6 +6,7 @@ python -m simulations.benchmarks.memory [--clients 50] [--features 3072]
 from __future__ import annotations
 
 import argparse
+import logging
 import resource
 from collections.abc import Sequence
 
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--features", type=int, default=3072)
     args = parser.parse_args(arguments)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     before, replies, after = peak(args.clients, args.features)
     square = args.features**2 * 8 / 1e6
     print(f"replies {replies:.0f} MB, one d x d matrix {square:.0f} MB")

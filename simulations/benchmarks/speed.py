@@ -8,6 +8,7 @@ Seconds depend on the machine; the ratios are what we claim. Each figure is the 
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -89,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="BLAS threads of both programs")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args(arguments)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     sources = {
         "MNIST": data.load("mnist", args.data_root),
         "CIFAR-10 (JPEG)": data.load("images", f"{args.data_root}/cifar10-jpeg"),
