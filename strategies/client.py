@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import traceback
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,12 @@ class PCAClient(NumPyClient):
         try:
             self._permit()
             components, mean, scale = parameters
-            squared, scores = project(self.data, components, mean, scale)
-            if self.node.scores:
-                write_scores(self.node.scores, scores)
-            return squared, len(self.data), self._about()
+            squared = 0.0
+            with score_file(self.node.scores, len(self.data), len(components)) as keep:
+                for scores, error in projections(self.data, components, mean, scale):
+                    keep(scores)
+                    squared += error
+            return max(0.0, squared), len(self.data), self._about()
         except Exception as error:
             return 0.0, 0, self._report(error)
 
@@ -144,8 +147,8 @@ class PCAClient(NumPyClient):
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": str(error)}
 
 
-def project(data: NDArray, components: NDArray, mean: NDArray, scale: NDArray) -> tuple[float, NDArray]:
-    """Scores (n, k) of ``data`` and the sum of the squared errors of the reconstruction from them.
+def projections(data: NDArray, components: NDArray, mean: NDArray, scale: NDArray) -> Iterator[tuple[NDArray, float]]:
+    """Chunk by chunk, the scores (m, k) of rows and the sum of the squared errors of the reconstruction from them.
 
     Parameters
     ----------
@@ -155,34 +158,37 @@ def project(data: NDArray, components: NDArray, mean: NDArray, scale: NDArray) -
     scale : ndarray of shape (d,) or (0,)
         Empty where the features are not scaled.
     """
-    squared, scores = 0.0, np.empty((len(data), len(components)))
-    start = 0
     for chunk in chunks(data):
         centred = np.subtract(chunk, mean, dtype=np.float64)
         if scale.size:
             centred /= scale
-        own = scores[start : start + len(chunk)]
-        np.matmul(centred, components.T, out=own)
-        squared += float(np.vdot(centred, centred) - np.vdot(own, own))  # Pythagoras: the components are orthonormal
-        start += len(chunk)
-    return max(0.0, squared), scores
+        scores = centred @ components.T
+        # Pythagoras, since the components are orthonormal
+        yield scores, float(np.vdot(centred, centred) - np.vdot(scores, scores))
 
 
-def write_scores(path: str, scores: NDArray) -> None:
-    """Write a site's own scores, whole or not at all, in the order of its rows."""
+@contextmanager
+def score_file(path: str, n: int, k: int) -> Iterator[Callable[[NDArray], object]]:
+    """A function that appends scores to a site's own file (nowhere for an empty path), whole or not at all.
+
+    Parameters
+    ----------
+    path : str
+        ``.npy`` or ``.csv``; rows in the order of the site's data.
+    n, k : int
+        Rows and components.
+    """
     target = Path(path).expanduser()
-    writers: dict[str, Callable[[Any], None]] = {
-        ".npy": lambda stream: np.save(stream, scores, allow_pickle=False),
-        ".csv": lambda stream: np.savetxt(
-            stream,
-            scores,
-            delimiter=",",
-            comments="",
-            header=",".join(f"PC{j + 1}" for j in range(scores.shape[1])),
-            fmt="%.17g",
-        ),
-    }
-    if target.suffix not in writers:
-        raise ConfigError(f"node-config: 'scores' ends in '{target.suffix}', expected one of: {', '.join(writers)}")
-    with written_whole(target) as stream:
-        writers[target.suffix](stream)
+    if not path:
+        yield lambda scores: None
+    elif target.suffix == ".npy":
+        with written_whole(target) as stream:
+            header = {"descr": "<f8", "fortran_order": False, "shape": (n, k)}
+            np.lib.format.write_array_header_1_0(stream, header)
+            yield lambda scores: stream.write(scores.astype("<f8").tobytes())
+    elif target.suffix == ".csv":
+        with written_whole(target) as stream:
+            stream.write((",".join(f"PC{j + 1}" for j in range(k)) + "\n").encode())
+            yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
+    else:
+        raise ConfigError(f"node-config: 'scores' ends in '{target.suffix}', expected .npy or .csv")

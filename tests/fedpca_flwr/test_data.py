@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -84,6 +86,25 @@ def test_images_of_different_size_are_refused(tmp_path):
 def test_a_folder_without_images_is_named(tmp_path):
     with pytest.raises(DataError, match="one subfolder a class"):
         data.load("images", str(tmp_path))
+
+
+def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
+    class CIFAR10:
+        def __init__(self, root, train, download):
+            assert not download
+            if root.name == "absent":
+                raise RuntimeError("Dataset not found")
+            self.data = np.full((4 if train else 2, 32, 32, 3), 7, dtype=np.uint8)
+            self.targets = [0, 1, 0, 1][: len(self.data)]
+
+    package = types.ModuleType("torchvision")
+    package.datasets = types.SimpleNamespace(CIFAR10=CIFAR10)
+    monkeypatch.setitem(sys.modules, "torchvision", package)
+    source = data.load("cifar10", str(tmp_path))
+    assert source.all_rows().shape == (4, 3072)
+    assert source.test()[0].shape == (2, 3072)
+    with pytest.raises(DataError, match="python -m fedpca_flwr.data download cifar10"):
+        data.load("cifar10", str(tmp_path / "absent"))
 
 
 def test_an_unknown_data_set_is_named():

@@ -1,0 +1,64 @@
+"""A party's own side: what it writes, what it keeps in memory, what it logs."""
+
+from __future__ import annotations
+
+import logging
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.moments import Moments
+from simulations import run
+from strategies.client import projections, score_file
+from tests.families import cut, rows
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".csv"])
+def test_scores_are_written_whole_and_in_order(suffix, tmp_path):
+    X = rows(300) + 5
+    path = tmp_path / "deep" / f"scores{suffix}"
+    model = run("p-cov", [X], n_components=3, scale=True, engine="loopback", scores=str(path))
+    written = np.load(path) if suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1)
+    np.testing.assert_allclose(written, model.transform(X), atol=1e-12)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_an_interrupted_projection_leaves_no_file(tmp_path):
+    def interrupted():
+        with score_file(str(tmp_path / "scores.npy"), 10, 2) as keep:
+            keep(np.zeros((5, 2)))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_score_format_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="client 0: node-config: 'scores' ends in '.txt', expected .npy or .csv"):
+        run("p-cov", [rows(50)], n_components=2, engine="loopback", scores=str(tmp_path / "scores.txt"))
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path):
+    """240 MB on disk through less than 100 MB of memory."""
+    data = np.lib.format.open_memmap(tmp_path / "big.npy", "w+", np.float64, (1_500_000, 20))
+    data[::1000] = rows(1500, 20)
+    tracemalloc.start()
+    moments = Moments.of(data)
+    components = np.eye(20)[:5]
+    squared = sum(error for _, error in projections(data, components, moments.mean, np.empty(0)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)
+    assert peak < 100e6
+
+
+def test_what_is_wrong_where_stays_in_the_sites_own_log(caplog):
+    parties = cut(rows(100), 60, 40)
+    parties[1][3, 7] = np.nan
+    with caplog.at_level(logging.ERROR, "fedpca_flwr.client"), pytest.raises(DataError) as caught:
+        run("p-cov", parties, n_components=2, engine="loopback")
+    assert "columns (from 0): [7]" in caplog.text
+    assert "7" not in str(caught.value)
