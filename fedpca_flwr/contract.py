@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.factors import trapezoid_size
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
 
 Fields = Mapping[str, NDArray]
@@ -28,7 +29,8 @@ class Field:
     ----------
     name : str
     shape : tuple of str
-        Symbols: ``"d"`` features, ``"k"`` components, ``"d(d+1)/2"`` a packed triangle; ``()`` a scalar.
+        Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle, ``"trapezoid"`` a packed triangular factor of
+        ``n`` rows, others as the method says (``"b"`` columns of a block); ``()`` a scalar.
     dtype : str
     kind : {"real", "count", "scatter"}
         What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
@@ -108,6 +110,8 @@ class Payload:
         ------
         ContractError
         """
+        if "count" in values:
+            sizes = {**sizes, "n": int(values["count"])}
         for field in self.fields:
             array = values[field.name]
             expected = tuple(_size(symbol, sizes) for symbol in field.shape)
@@ -118,8 +122,11 @@ class Payload:
             _check_values(field, array, sender)
 
 
-def check_together(payload: Payload, replies: Mapping[str, Fields]) -> None:
-    """Check the replies of one phase, by sender; features must agree, and the minority is the one at fault."""
+def check_together(payload: Payload, replies: Mapping[str, Fields], sizes: Mapping[str, int]) -> None:
+    """Check the replies of one phase, by sender; features must agree, and the minority is the one at fault.
+
+    ``sizes`` holds what the symbols other than ``d`` and ``n`` stand for.
+    """
     claims = {sender: payload.features(values) for sender, values in replies.items()}
     (features, _), *_ = Counter(claims.values()).most_common(1)
     witness = next(sender for sender, claim in claims.items() if claim == features)
@@ -127,11 +134,15 @@ def check_together(payload: Payload, replies: Mapping[str, Fields]) -> None:
         reference = ""
         if claims[sender] != features:
             reference = f": its data has {claims[sender]} features, {witness} has {features}"
-        payload.check(values, sender, {} if features is None else {"d": features}, reference)
+        payload.check(values, sender, sizes if features is None else {**sizes, "d": features}, reference)
 
 
 def _size(symbol: str, sizes: Mapping[str, int]) -> int:
-    return packed_size(sizes["d"]) if symbol == "d(d+1)/2" else sizes[symbol]
+    if symbol == "d(d+1)/2":
+        return packed_size(sizes["d"])
+    if symbol == "trapezoid":
+        return trapezoid_size(sizes["n"], sizes["d"])
+    return sizes[symbol]
 
 
 def _check_values(field: Field, array: NDArray, sender: str) -> None:

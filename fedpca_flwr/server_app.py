@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
     """Run a strategy on a Flower grid and return its model."""
-    config = ServerConfig(num_rounds=strategy.card.rounds, round_timeout=strategy.config.round_deadline)
+    config = ServerConfig(num_rounds=strategy.rounds, round_timeout=strategy.config.round_deadline)
     start_grid(grid=grid, server=PCAServer(strategy), config=config)
     assert strategy.model is not None
     return strategy.model

@@ -56,7 +56,7 @@ def on_loopback(run_config: dict[str, Any], parties: list[NDArray], site: dict[s
     """Run in this process (see `simulations.run`)."""
     server = assemble(run_config, parties, site)
     strategy = server.strategy
-    server.fit(num_rounds=strategy.card.rounds, timeout=strategy.config.round_deadline)
+    server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
     assert strategy.model is not None
     return strategy.model
 

@@ -14,6 +14,7 @@ from fedpca_flwr.party import Table, local_table
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
 from strategies.base import PCAClient, PCAStrategy
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
+from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 
 
 class Method(NamedTuple):
@@ -28,6 +29,7 @@ METHODS = {
     for method in (
         Method(PooledCovariance, PooledCovarianceClient),
         Method(ApproximateCovariance, ApproximateCovarianceClient),
+        Method(SubspaceIteration, SubspaceIterationClient),
     )
 }
 
@@ -57,8 +59,8 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
     """
     config, rest = RunConfig.split(run_config)
     strategy = method_named(config.method).strategy
-    known = (*RunConfig.keys(), *strategy.Options.keys())
-    return strategy(config, strategy.Options.parse(rest, known=known))
+    options = strategy.card.options
+    return strategy(config, options.parse(rest, known=(*RunConfig.keys(), *options.keys())))
 
 
 def build_client(context: Context, load: Callable[..., Table] = local_table) -> PCAClient:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from fedpca_flwr.maths.moments import pool, within
 from fedpca_flwr.maths.subspace import principal_angles
 from strategies.base import MethodCard
-from strategies.moments import MOMENTS, CovarianceStrategy, MomentsClient, moments_of
+from strategies.moments import MOMENTS, CovarianceOptions, CovarianceStrategy, MomentsClient, moments_of
 
 CARD = MethodCard(
     name="ap-cov",
@@ -21,6 +21,7 @@ CARD = MethodCard(
     exact=False,
     summable=True,
     rounds=1,
+    options=CovarianceOptions,
     payloads={"statistics": MOMENTS},
     reference="note 001, methods implemented",
 )

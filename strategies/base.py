@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO
 from typing import Any, ClassVar
 
@@ -32,11 +32,30 @@ from fedpca_flwr.contract import check_together
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.model import PCAModel
-from strategies.card import MethodCard, PCAOptions
+from strategies.card import CountOptions, MethodCard, PCAOptions
 from strategies.client import PCAClient
 from strategies.quorum import Quorum, Reply, Results
 
-__all__ = ["MethodCard", "PCAClient", "PCAOptions", "PCAStrategy", "Reply", "Solution"]
+__all__ = ["CountOptions", "MethodCard", "PCAClient", "PCAOptions", "PCAStrategy", "Reply", "Request", "Solution"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server asks of every party in one round.
+
+    Attributes
+    ----------
+    phase : str
+        One of the card's payloads.
+    arrays : sequence of ndarray
+        What every party receives.
+    sizes : dict of str to int
+        What the symbols in the payload's shapes stand for, besides ``d`` and ``n``.
+    """
+
+    phase: str
+    arrays: Sequence[NDArray] = ()
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +90,7 @@ class PCAStrategy(Strategy):
     ----------
     config : RunConfig
     options : PCAOptions
-        The method's own, an instance of its ``Options``.
+        The method's own, an instance of ``card.options``.
 
     Attributes
     ----------
@@ -82,7 +101,6 @@ class PCAStrategy(Strategy):
     """
 
     card: ClassVar[MethodCard]
-    Options: ClassVar[type[PCAOptions]] = PCAOptions
 
     def __init__(self, config: RunConfig, options: PCAOptions) -> None:
         super().__init__()
@@ -92,7 +110,8 @@ class PCAStrategy(Strategy):
         self.done = False
         self.quorum = Quorum(config)
         self._rounds: list[dict[str, Any]] = []
-        self._sent = (0, 0.0)  # bytes per party and the time of the last request
+        self._request: Request | None = None  # the open one
+        self._sent = (0, 0.0)  # its bytes per party and its time
 
     # What a method writes
 
@@ -102,9 +121,14 @@ class PCAStrategy(Strategy):
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """The method's aggregation."""
 
-    def request(self, server_round: int) -> tuple[str, list[NDArray]]:
-        """The phase of a round, and the arrays that every party receives with it."""
-        return "statistics", []
+    @property
+    def rounds(self) -> int:
+        """At most so many rounds until there is a model."""
+        return self.card.rounds
+
+    def request(self) -> Request:
+        """What every party is asked next."""
+        return Request("statistics")
 
     # What a method calls
 
@@ -120,17 +144,18 @@ class PCAStrategy(Strategy):
         FedPCAError
             What a party itself reported.
         """
-        phase, _ = self.request(server_round)
-        payload = self.card.payloads[phase]
+        request = self._request or self.request()
+        self._request = None
+        payload = self.card.payloads[request.phase]
         replies = self.quorum.complete(results, failures)
         named = {reply.sender: payload.named(reply.arrays, reply.sender) for reply in replies}
-        check_together(payload, named)
+        check_together(payload, named, request.sizes)
         for reply in replies:
             reply.fields = named[reply.sender]
             reply.arrays.clear()
             if "count" in reply.fields:
                 reply.rows = int(reply.fields["count"])
-        self._record(phase, replies)
+        self._record(request.phase, replies)
         return replies
 
     def n_components(self, rows: int, features: int) -> int | float:
@@ -186,11 +211,12 @@ class PCAStrategy(Strategy):
         if self.model is not None:
             return []
         clients = self.quorum.gather(client_manager)
+        request = self._request = self.request()
         if server_round == 1:
-            self._forecast()
-        phase, arrays = self.request(server_round)
-        instructions = FitIns(ndarrays_to_parameters(arrays), {"phase": phase})
-        self._sent = (_nbytes(instructions.parameters), time.monotonic())
+            self._forecast(request)
+        arrays = ndarrays_to_parameters(list(request.arrays))
+        instructions = FitIns(arrays, {"phase": request.phase, **request.sizes})
+        self._sent = (_nbytes(arrays), time.monotonic())
         return [(client, instructions) for client in clients]
 
     def configure_evaluate(self, server_round: int, parameters: Parameters, client_manager: ClientManager):
@@ -222,13 +248,12 @@ class PCAStrategy(Strategy):
 
     # Inside
 
-    def _forecast(self) -> None:
-        phase, _ = self.request(1)
-        d, k = self.quorum.features, self.options.n_components
-        upload = self.card.upload(phase, d=d, k=k if isinstance(k, int) else d)
+    def _forecast(self, request: Request) -> None:
+        d = self.quorum.features
+        upload = self.card.payloads[request.phase].nbytes({"d": d, "n": d + 1, **request.sizes})
         log(
             INFO,
-            "forecast: %s parties, each sends %s bytes a round (%s features)",
+            "forecast: %s parties, each sends at most %s bytes in the first round (%s features)",
             self.quorum.expected,
             f"{upload:,}",
             d,

@@ -12,6 +12,20 @@ from fedpca_flwr.config import Config, Count, Fraction
 from fedpca_flwr.contract import Payload
 
 
+class PCAOptions(Config):
+    """Options that every method has."""
+
+    n_components: Annotated[Count | Fraction, Limits(union_mode="left_to_right")] = 10
+    """How many components, or the fraction of the variance that they must exceed."""
+
+
+class CountOptions(PCAOptions):
+    """Options of a method that cannot tell in advance how many components a fraction of the variance needs."""
+
+    n_components: Count = 10  # type: ignore[assignment]
+    """How many components."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MethodCard:
     """Attributes
@@ -25,6 +39,8 @@ class MethodCard:
         Whether the server needs only the sum of the replies.
     rounds : int
         At most so many rounds before the parties project their rows.
+    options : type
+        The method's own options.
     payloads : mapping of str to Payload
         What a party returns in each phase.
     reference : str
@@ -35,16 +51,6 @@ class MethodCard:
     exact: bool
     summable: bool
     rounds: int
+    options: type[PCAOptions]
     payloads: Mapping[str, Payload]
     reference: str
-
-    def upload(self, phase: str, *, d: int, k: int) -> int:
-        """Bytes that one party sends in a phase, before anything is sent."""
-        return self.payloads[phase].nbytes({"d": d, "k": k})
-
-
-class PCAOptions(Config):
-    """Options that every method has."""
-
-    n_components: Annotated[Count | Fraction, Limits(union_mode="left_to_right")] = 10
-    """How many components, or the fraction of the variance that they must exceed."""

@@ -47,6 +47,7 @@ class PCAClient(NumPyClient):
         self.card = card
         self.context = context
         self.load = load
+        self.sizes: dict[str, int] = {}  # what the server asks for: the symbols in the payload's shapes
 
     @abstractmethod
     def statistics(self, phase: str, received: list[NDArray]) -> Fields:
@@ -57,9 +58,17 @@ class PCAClient(NumPyClient):
         return NodeConfig.parse(self.context.node_config, source="node-config")
 
     @cached_property
+    def config(self) -> RunConfig:
+        return RunConfig.split(self.context.run_config)[0]
+
+    @cached_property
+    def options(self) -> Any:
+        """The method's own options, an instance of ``card.options``."""
+        return self.card.options.parse(RunConfig.split(self.context.run_config)[1])
+
+    @cached_property
     def table(self) -> Table:
-        config, _ = RunConfig.split(self.context.run_config)
-        return self.load(self.node, config)
+        return self.load(self.node, self.config)
 
     @property
     def data(self) -> NDArray:
@@ -78,9 +87,10 @@ class PCAClient(NumPyClient):
         try:
             self._permit()
             phase = str(config["phase"])
+            self.sizes = {key: int(value) for key, value in config.items() if key != "phase"}
             payload = self.card.payloads[phase]
             fields = self.statistics(phase, parameters)
-            payload.check(fields, "this site's reply", {"d": self.data.shape[1]})
+            payload.check(fields, "this site's reply", {**self.sizes, "d": self.data.shape[1]})
             arrays = payload.to_arrays(fields)
             self._permit_size(arrays)
             return arrays, len(self.data), self._about()

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import leading_eigenpairs
-from fedpca_flwr.maths.moments import Moments, unpack
+from fedpca_flwr.maths.moments import Head, Moments, unpack
 from strategies.base import PCAClient, PCAOptions, PCAStrategy, Reply, Solution
 
-MOMENTS = Payload(
-    (
-        Field("count", (), dtype="int64", kind="count"),
-        Field("mean", ("d",)),
-        Field("remainder", ("d",), optional=True),
-        Field("scatter", ("d(d+1)/2",), kind="scatter"),
-    )
+HEAD = (
+    Field("count", (), dtype="int64", kind="count"),
+    Field("mean", ("d",)),
+    Field("remainder", ("d",), optional=True),
 )
+"""Count and mean: the beginning of every first reply."""
+
+MOMENTS = Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter")))
 
 NEGLIGIBLE = 1e-12
 """A rounding error of the mean below this many standard deviations turns no component by 1e-7 degrees."""
@@ -33,21 +33,31 @@ class MomentsClient(PCAClient):
 
     def statistics(self, phase: str, received: list[NDArray]) -> Fields:
         moments = Moments.of(self.data)
-        spread = np.sqrt(moments.diagonal() / moments.count)
-        needed = np.abs(moments.remainder) > NEGLIGIBLE * spread
         return {
             "count": np.asarray(moments.count),
             "mean": moments.mean,
-            "remainder": moments.remainder if needed.any() else np.empty(0),
+            "remainder": remainder_if_needed(moments.head, moments.diagonal()),
             "scatter": moments.scatter,
         }
 
 
-def moments_of(reply: Reply) -> Moments:
-    """The moments that a checked reply holds; its arrays are handed over, not copied."""
+def remainder_if_needed(head: Head, diagonal: NDArray) -> NDArray:
+    """The rounding error of a mean, or nothing where it is negligible against every feature's deviation."""
+    spread = np.sqrt(diagonal / head.n)
+    return head.remainder if (np.abs(head.remainder) > NEGLIGIBLE * spread).any() else np.empty(0)
+
+
+def head_of(reply: Reply) -> Head:
+    """Count and mean that a checked reply holds."""
     fields = reply.fields
     remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(fields["mean"])
-    return Moments(int(fields["count"]), fields["mean"], remainder, fields["scatter"])
+    return Head(int(fields["count"]), fields["mean"], remainder)
+
+
+def moments_of(reply: Reply) -> Moments:
+    """The moments that a checked reply holds; its arrays are handed over, not copied."""
+    head = head_of(reply)
+    return Moments(*head, scatter=reply.fields["scatter"])
 
 
 class CovarianceOptions(PCAOptions):
@@ -62,7 +72,6 @@ class CovarianceOptions(PCAOptions):
 class CovarianceStrategy(PCAStrategy):
     """Ends with the leading eigenvectors of a pooled scatter matrix."""
 
-    Options = CovarianceOptions
     options: CovarianceOptions
 
     def solve(self, moments: Moments, *, pooled: Moments) -> Solution:

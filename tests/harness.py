@@ -22,7 +22,7 @@ def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
 
 def finish(server: PCAServer) -> PCAModel:
     strategy = server.strategy
-    server.fit(num_rounds=strategy.card.rounds, timeout=strategy.config.round_deadline)
+    server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
     assert strategy.model is not None
     return strategy.model
 

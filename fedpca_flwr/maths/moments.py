@@ -83,7 +83,7 @@ class Moments:
         scatter = np.zeros((d, d), order="F")
         add = _add_bytes if data.dtype == np.uint8 else _add_floats
         heads = [add(scatter, chunk) for chunk in chunks(data, CHUNK_ELEMENTS)]
-        pooled, deviations = _pool_heads(heads)
+        pooled, deviations = pool_heads(heads)
         rows = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
         own = np.array([np.sqrt(h.n) * h.remainder for h in heads])
         _syrk(scatter, own, alpha=-1.0)  # each chunk's scatter was taken about its rounded mean
@@ -114,10 +114,15 @@ class Moments:
         A constant feature gives 1, so that dividing by the result is always safe. Constant means: no more variance
         than the rounding of its own mean explains (scikit-learn's ``_is_constant_feature``).
         """
-        variance = self.diagonal() / self.count
-        eps = np.finfo(np.float64).eps
-        constant = variance <= self.count * eps * variance + (self.count * self.mean * eps) ** 2
-        return np.where(constant, 1.0, np.sqrt(variance))
+        return safe_deviation(self.diagonal(), self.count, self.mean)
+
+
+def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
+    """See `Moments.deviation`; ``diagonal`` (d,) is that of the scatter of n rows."""
+    variance = diagonal / n
+    eps = np.finfo(np.float64).eps
+    constant = variance <= n * eps * variance + (n * mean * eps) ** 2
+    return np.where(constant, 1.0, np.sqrt(variance))
 
 
 def pool(parts: Iterable[Moments]) -> Moments:
@@ -173,14 +178,14 @@ def diagonal_positions(d: int) -> NDArray[np.int64]:
 def _sum(parts: Iterable[Moments]) -> tuple[Moments, list[Moments], list[Array]]:
     """Pooled head with the plain sum of the scatters; the parts in the order summed, and their deviations."""
     parts = sorted(parts, key=lambda m: (m.count, m.mean.tobytes(), m.remainder.tobytes(), m.scatter[:64].tobytes()))
-    pooled, deviations = _pool_heads([part.head for part in parts])
+    pooled, deviations = pool_heads([part.head for part in parts])
     scatter = parts[0].scatter.copy()
     for part in parts[1:]:
         scatter += part.scatter
     return Moments(*pooled, scatter=scatter), parts, deviations
 
 
-def _pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
+def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     """Pooled head, and each part's deviation from the pooled mean; no difference of means loses digits."""
     total = sum(h.n for h in heads)
     first = heads[0]

@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 def test_pyproject_offers_every_key_and_no_other():
     """`flwr run --run-config` accepts only keys that stand in pyproject.toml."""
     offered = set(PROJECT["tool"]["flwr"]["app"]["config"])
-    known = set(RunConfig.keys()).union(*(method.strategy.Options.keys() for method in METHODS.values()))
+    known = set(RunConfig.keys()).union(*(method.strategy.card.options.keys() for method in METHODS.values()))
     assert offered == known
 
 
@@ -25,7 +25,7 @@ def test_the_defaults_of_pyproject_are_those_of_the_code():
     config = PROJECT["tool"]["flwr"]["app"]["config"]
     strategy = build_strategy(config)
     assert strategy.config == RunConfig()
-    assert strategy.options == type(strategy).Options()
+    assert strategy.options == strategy.card.options()
 
 
 def test_several_faults_are_told_at_once():

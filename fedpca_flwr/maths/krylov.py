@@ -1,0 +1,122 @@
+r"""The server's side of subspace iteration: Rayleigh-Ritz on all products seen, a certificate, the next query.
+
+The symmetric matrix :math:`A` (d x d, here the scatter of all rows) is known only through products :math:`A V` with
+blocks :math:`V` that the server chooses. With an orthonormal basis ``Q`` of all blocks so far and ``AQ`` their
+products, the Ritz pairs of ``Q.T @ AQ`` are the best eigenpairs within the span (Rayleigh-Ritz), and their residuals
+need no further product. Asking for the product of the residuals next makes the span a block Krylov space (Golub and
+Underwood 1977; Musco and Musco 2015).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh, qr, solve_triangular, svd
+
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Ritz:
+    """Ritz pairs by descending value.
+
+    Attributes
+    ----------
+    values : ndarray of shape (m,)
+    vectors : ndarray of shape (d, m)
+    residuals : ndarray of shape (d, m)
+        ``A @ vectors - vectors * values``, as far as the products are known.
+    error : float
+        Bound on the spectral norm of what rounding on the wire may add to the residuals.
+    """
+
+    values: Array
+    vectors: Array
+    residuals: Array
+    error: float
+
+    def certificate(self, k: int) -> float:
+        """Bound, in degrees, on the largest principal angle between the first k Ritz vectors and eigenvectors.
+
+        Davis and Kahan's sine theorem with the residual of the k pairs over the gap to the next::
+
+            sin(angle) <= |R_k| / (theta_k - theta_{k+1} - |r_{k+1}|)
+
+        It is 90 where the gap is not resolved yet. It presumes that no direction with a larger eigenvalue is orthogonal
+        to everything asked so far, which a random first block makes certain (probability 1).
+        """
+        if self.values.size == len(self.vectors):
+            return 0.0  # the span is everything
+        if self.values.size <= k:
+            return 90.0
+        residual = np.linalg.norm(self.residuals[:, :k], 2) + self.error
+        following = self.values[k] + np.linalg.norm(self.residuals[:, k]) + self.error
+        gap = self.values[k - 1] - following
+        return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
+
+    def pairs(self, k: int) -> Eigenpairs:
+        """The first k as eigenpairs."""
+        following = float(self.values[k]) if self.values.size > k else 0.0
+        return Eigenpairs(self.values[:k], fix_signs(self.vectors[:, :k]), following)
+
+
+class KnownProducts:
+    """An orthonormal basis ``Q`` (d, m) of blocks whose products with ``A`` are known, and those products."""
+
+    def __init__(self, d: int) -> None:
+        self.Q: Array = np.empty((d, 0))
+        self.AQ: Array = np.empty((d, 0))
+        self.error = 0.0
+
+    def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
+        """Add a block ``V`` (d, b), of any conditioning short of singular, and its product.
+
+        Parameters
+        ----------
+        V, AV : ndarray of shape (d, b)
+        error : float
+            Bound on the Frobenius norm of what is wrong in ``AV`` (rounding on the wire).
+        """
+        for _ in range(2):  # once loses digits, twice is enough (Kahan; Parlett 1998, section 6.9)
+            inside = self.Q.T @ V
+            V, AV = V - self.Q @ inside, AV - self.AQ @ inside
+            basis, factor = qr(V, mode="economic")
+            V, AV = basis, solve_triangular(factor, AV.T, trans="T").T
+            error *= float(np.linalg.norm(np.linalg.inv(factor), 2))
+        self.Q, self.AQ = np.hstack([self.Q, V]), np.hstack([self.AQ, AV])
+        self.error = float(np.hypot(self.error, error))
+
+    def ritz(self) -> Ritz:
+        projected = self.Q.T @ self.AQ
+        values, rotation = eigh((projected + projected.T) / 2, check_finite=False)
+        values, rotation = values[::-1], rotation[:, ::-1]
+        vectors = self.Q @ rotation
+        return Ritz(values, vectors, self.AQ @ rotation - vectors * values, self.error)
+
+    def next_block(self, ritz: Ritz, size: int) -> Array:
+        """An orthonormal block (d, b <= size) to ask for next: the new directions in the leading residuals.
+
+        Empty where the span is invariant: then every Ritz pair is an eigenpair.
+        """
+        Z = ritz.residuals[:, :size]
+        for _ in range(2):
+            Z = Z - self.Q @ (self.Q.T @ Z)
+        left, singular, _ = svd(Z, full_matrices=False, check_finite=False)
+        room = self.Q.shape[0] - self.Q.shape[1]
+        block = left[:, : min(room, int((singular > 1e-13 * abs(ritz.values[0])).sum()))]
+        return block - self.Q @ (self.Q.T @ block)
+
+
+def signs(d: int, b: int, seed: int) -> Array:
+    """A random block (d, b) of +1 and -1 that every party can make from a number.
+
+    From SHAKE-256, not from a random generator whose stream could differ between versions of NumPy: parties that
+    disagree about the block would give a wrong answer without notice.
+    """
+    bits = np.frombuffer(hashlib.shake_256(f"{seed}/{d}/{b}".encode()).digest((d * b + 7) // 8), np.uint8)
+    return np.unpackbits(bits)[: d * b].reshape(d, b).astype(np.float64) * 2 - 1

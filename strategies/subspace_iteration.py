@@ -1,0 +1,270 @@
+"""SUB-IT: the components of all rows from products with blocks of vectors; no covariance is formed or sent (note 001).
+
+In each round the server sends a block V (d x b) and every party k returns S_k V, with S_k its own centred scatter: d b
+values up and down. The server adds the parties' products and the scatter between their means, which it knows::
+
+    A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V
+
+and takes the best eigenvectors in the span of everything asked so far (block Krylov with Rayleigh-Ritz). It stops when
+a certificate, which needs no ground truth, bounds the largest angle to the exact components by ``tolerance`` degrees.
+
+``acceleration="none"`` is the plain iteration of the note, which keeps only the last block. ``warm_start="svd"`` lets
+each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`).
+
+Blocks go down in float32 at no loss: the server computes with the rounded block that it sent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+from pydantic import Field as Limits
+from scipy.linalg import qr
+
+from fedpca_flwr.config import Count
+from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.factors import Factor, stack, truncated
+from fedpca_flwr.maths.krylov import KnownProducts, signs
+from fedpca_flwr.maths.moments import Moments, pool_heads, safe_deviation
+from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
+from fedpca_flwr.maths.refine import RefinedSketch
+from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
+from strategies.moments import HEAD, head_of, remainder_if_needed
+
+
+class SubspaceOptions(CountOptions):
+    """Options of SUB-IT."""
+
+    block_size: Annotated[int, Limits(ge=0)] = 0
+    """Columns b of a block; 0: n-components + 10. Fewer cost more rounds and fewer bytes."""
+    acceleration: Literal["krylov", "none"] = "krylov"
+    warm_start: Literal["random", "svd"] = "random"
+    warm_rank: Annotated[int, Limits(ge=0)] = 0
+    """Rank of the factors of the warm start; 0: 4 n-components."""
+    wire: Literal["float64", "float32"] = "float64"
+    """Precision of the products after a warm start, where float32 suffices for about 1e-6 degrees."""
+    tolerance: Annotated[float, Limits(gt=0, le=90)] = 1e-6
+    """Certified largest angle to the exact components at which to stop, in degrees."""
+    max_rounds: Count = 100
+    center: bool = True
+    scale: bool = False
+
+
+CARD = MethodCard(
+    name="sub-it",
+    title="Subspace iteration",
+    exact=True,
+    summable=True,
+    rounds=100,
+    options=SubspaceOptions,
+    payloads={
+        "start": Payload((*HEAD, Field("diagonal", ("d",)), Field("product", ("d", "b")))),
+        "product": Payload((Field("product", ("d", "b")),)),
+        "sketch": Payload(
+            (
+                *HEAD,
+                Field("trace", ()),
+                Field("floor", ()),
+                Field("rows", ("r", "d"), dtype="float32"),
+            )
+        ),
+        "refine": Payload((Field("product", ("d", "b")),)),
+        "refine-float32": Payload((Field("product", ("d", "b"), dtype="float32"),)),
+    },
+    reference="note 001; Golub and Underwood 1977; Musco and Musco 2015",
+)
+
+
+class SubspaceIteration(PCAStrategy):
+    """SUB-IT; ``measured`` holds the certificate."""
+
+    card = CARD
+    options: SubspaceOptions
+
+    def __init__(self, config, options) -> None:
+        super().__init__(config, options)
+        if options.warm_start == "svd" and (options.scale or not options.center or options.acceleration == "none"):
+            raise ConfigError("run-config: 'warm-start' is 'svd', which needs center, no scale, and 'krylov'")
+        self._query: NDArray | None = None
+        self._order: list[int] = []
+
+    @property
+    def rounds(self) -> int:
+        return self.options.max_rounds
+
+    def request(self) -> Request:
+        d, k = self.quorum.features, self.options.n_components
+        if self._query is None and self.options.warm_start == "svd":
+            return Request("sketch", sizes={"r": min(self.options.warm_rank or 4 * k, d)})
+        if self._query is None:
+            return Request("start", sizes={"b": self._width(d)})
+        wire = "" if self.options.wire == "float64" else "-float32"
+        phase = "product" if self.options.warm_start == "random" else f"refine{wire}"
+        return Request(phase, [self._query], {"b": self._query.shape[1]})
+
+    def aggregate_fit(self, server_round, results, failures):
+        replies = self.collect(server_round, results, failures)
+        if self._query is None:
+            self._order = sorted(range(len(replies)), key=lambda i: _identity(replies[i]))
+        replies = [replies[i] for i in self._order]  # fixed by the data: permuting the parties changes no bit
+        if self.options.warm_start == "svd":
+            return self._refine(replies, last=server_round == self.rounds)
+        return self._iterate(replies, last=server_round == self.rounds)
+
+    # From a random start
+
+    def _iterate(self, replies: list[Reply], *, last: bool):
+        if self._query is None:
+            self._begin(replies)
+            V = signs(len(self._mean), self._width(len(self._mean)), self.config.seed)
+        else:
+            V = self._query.astype(np.float64)
+        AV = np.sum([reply.fields["product"] for reply in replies], axis=0) + self._between.T @ (self._between @ V)
+        if self.options.acceleration == "none":
+            self._known = KnownProducts(len(V))
+        divisor = self._scale[:, None]
+        self._known.add(V * divisor, AV / divisor)
+        ritz = self._known.ritz()
+        k = self.options.n_components
+        certificate = ritz.certificate(k)
+        if self.options.acceleration == "krylov":
+            block = self._known.next_block(ritz, V.shape[1])
+        else:
+            block, _ = qr(self._known.AQ, mode="economic")
+        if certificate <= self.options.tolerance or block.shape[1] == 0 or last:
+            return self._end(ritz.pairs(k), certificate if block.shape[1] else 0.0)
+        self._query = (block / divisor).astype(np.float32)
+        return None, {}
+
+    def _begin(self, replies: list[Reply]) -> None:
+        heads = [head_of(reply) for reply in replies]
+        pooled, deviations = pool_heads(heads)
+        self.n_components(pooled.n, pooled.mean.size)
+        mean = pooled.mean + pooled.remainder
+        diagonal = np.sum([reply.fields["diagonal"] for reply in replies], axis=0)
+        within = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
+        diagonal = diagonal + np.einsum("ij,ij->j", within, within)
+        ones = np.ones_like(mean)
+        self._scale = safe_deviation(diagonal, pooled.n, pooled.mean) if self.options.scale else ones
+        self._between = within
+        if not self.options.center:
+            self._between = np.vstack([within, np.sqrt(pooled.n) * mean])
+            diagonal = diagonal + pooled.n * mean**2
+        self._rows, self._mean = pooled.n, pooled.mean if self.options.center else np.zeros_like(mean)
+        self._total = float((diagonal / self._scale**2).sum())
+        self._known = KnownProducts(mean.size)
+        _require_variance(self._total)
+
+    # From truncated factors
+
+    def _refine(self, replies: list[Reply], *, last: bool):
+        k = self.options.n_components
+        if self._query is None:
+            sketch, _ = stack([_factor(reply) for reply in replies])
+            self.n_components(sketch.head.n, sketch.head.mean.size)
+            _require_variance(sketch.trace)
+            self._rows, self._mean, self._total = sketch.head.n, sketch.head.mean, sketch.trace
+            self._scale = np.ones_like(self._mean)
+            self._sketch = RefinedSketch(sketch)
+            if k + 2 > self._mean.size:
+                raise ConfigError(f"run-config: 'n-components' is {k}; a warm start needs at most features - 2")
+            certificate = 90.0
+        else:
+            V = self._query.astype(np.float64)
+            products = [reply.fields["product"] for reply in replies]
+            error = sum(float(np.linalg.norm(product)) for product in products) * 2.0**-24
+            AV = self._sketch.product(V) + np.sum(products, axis=0, dtype=np.float64)
+            self._sketch.known.add(V, AV, error=error if self.options.wire == "float32" else 0.0)
+            certificate = self._sketch.certificate(self._sketch.known.ritz(), k)
+        room = self._mean.size - self._sketch.known.Q.shape[1]
+        if certificate <= self.options.tolerance or last or room <= 2:
+            return self._end(self._sketch.leading(k), certificate if room > 2 else 0.0)
+        width = min(self._width(self._mean.size), self._mean.size - 2)
+        block = self._sketch.leading(width).vectors
+        Q = self._sketch.known.Q
+        for _ in range(2):
+            block, _ = qr(block - Q @ (Q.T @ block), mode="economic")
+        self._query = block[:, :room].astype(np.float32)
+        return None, {}
+
+    # Both
+
+    def _end(self, pairs: Eigenpairs, certificate: float):
+        notes = []
+        if certificate > self.options.tolerance:
+            notes.append(
+                f"stopped after max-rounds = {self.rounds} with a certified angle of {certificate:.2g} degrees "
+                f"instead of {self.options.tolerance:.2g}"
+            )
+        solution = Solution(
+            pairs=pairs,
+            mean=self._mean,
+            total=self._total,
+            rows=self._rows,
+            scale=self._scale if self.options.scale else None,
+        )
+        return self.finish(solution, notes=notes, measured={"certified angle": f"{certificate:.2g} degrees at most"})
+
+    def _width(self, d: int) -> int:
+        return min(self.options.block_size or self.options.n_components + 10, d)
+
+
+class SubspaceIterationClient(PCAClient):
+    """Returns products of its own scatter with the blocks that it receives."""
+
+    def statistics(self, phase, received) -> Fields:
+        if phase == "sketch":
+            return self._sketch()
+        if phase.startswith("refine"):
+            return {"product": self._correction(received[0]).astype(phase.partition("-")[2] or "float64")}
+        head, diagonal = head_and_diagonal(self.data)
+        if phase == "product":
+            return {"product": scatter_product(self.data, head, received[0].astype(np.float64))}
+        first = signs(self.data.shape[1], self.sizes["b"], self.config.seed)
+        return {
+            "count": np.asarray(head.n),
+            "mean": head.mean,
+            "remainder": remainder_if_needed(head, diagonal),
+            "diagonal": diagonal,
+            "product": scatter_product(self.data, head, first),
+        }
+
+    def _sketch(self) -> Fields:
+        moments = Moments.of(self.data)
+        factor = truncated(moments, self.sizes["r"], filled=True)
+        rows, floor = factor.rows.astype(np.float32), np.asarray(factor.floor)
+        self.context.state.array_records["sketch"] = ArrayRecord([rows, floor])
+        return {
+            "count": np.asarray(moments.count),
+            "mean": moments.mean,
+            "remainder": remainder_if_needed(moments.head, moments.diagonal()),
+            "trace": np.asarray(factor.trace),
+            "floor": floor,
+            "rows": rows,
+        }
+
+    def _correction(self, block: NDArray) -> NDArray:
+        """What the sketch of this party's scatter gets wrong about a block."""
+        rows, floor = self.context.state.array_records["sketch"].to_numpy_ndarrays()
+        V, rows = block.astype(np.float64), rows.astype(np.float64)
+        head, _ = head_and_diagonal(self.data)
+        return scatter_product(self.data, head, V) - rows.T @ (rows @ V) - floor * V
+
+
+def _factor(reply: Reply) -> Factor:
+    fields = reply.fields
+    return Factor(head_of(reply), fields["rows"].astype(np.float64), float(fields["floor"]), float(fields["trace"]))
+
+
+def _identity(reply: Reply) -> tuple[int, bytes, bytes]:
+    return reply.rows, reply.fields["mean"].tobytes(), reply.fields["remainder"].tobytes()
+
+
+def _require_variance(total: float) -> None:
+    if not total > 0:
+        raise DataError("the rows of all parties are identical: there is no variance to explain")
