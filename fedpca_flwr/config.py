@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -18,7 +18,8 @@ from fedpca_flwr.errors import ConfigError
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=1e7)]
+Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")]
 
 
 class Config(BaseModel):
@@ -33,6 +34,9 @@ class Config(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
     )
+
+    public: ClassVar[bool] = True
+    """Whether an error's text may show values that are not numbers."""
 
     @classmethod
     def keys(cls) -> tuple[str, ...]:
@@ -56,13 +60,13 @@ class Config(BaseModel):
         ConfigError
             With the key, the value, what is allowed, and the nearest known key for a misspelt one.
         """
-        given = {key: value for key, value in values.items() if value != ""}
+        given = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
         try:
             return cls.model_validate(given)
         except ValidationError as error:
             faults = [fault for fault in error.errors() if fault["type"] != "extra_forbidden"]
             strangers = [str(f["loc"][0]) for f in error.errors() if f["type"] == "extra_forbidden"]
-            raise ConfigError(_explain(source, faults, strangers, known or cls.keys())) from None
+            raise ConfigError(_explain(source, faults, strangers, known or cls.keys(), cls.public)) from None
 
 
 class RunConfig(Config):
@@ -94,9 +98,11 @@ class RunConfig(Config):
 class NodeConfig(Config):
     """A site's own configuration: who it is, where its rows are, where its scores go, and its policy."""
 
+    public: ClassVar[bool] = False
+
     partition_id: Annotated[int, Field(ge=0)]
     num_partitions: Count
-    name: Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")] = ""
+    name: Name = ""
     data: str = ""
     """Path of the site's rows (.npy, .npz, .csv, .parquet); empty: a partition of the run's data set."""
     label: str = ""
@@ -121,7 +127,7 @@ class NodeConfig(Config):
         return self
 
 
-def _explain(source: str, faults: list[Any], strangers: list[str], known: Sequence[str]) -> str:
+def _explain(source: str, faults: list[Any], strangers: list[str], known: Sequence[str], public: bool) -> str:
     lines = []
     for key in strangers:
         near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
@@ -138,5 +144,7 @@ def _explain(source: str, faults: list[Any], strangers: list[str], known: Sequen
             lines.append(f"{source}: '{key}' is missing")
             continue
         reasons = " or ".join(dict.fromkeys(fault["msg"][0].lower() + fault["msg"][1:] for fault in own))
-        lines.append(f"{source}: '{key}' is {own[0]['input']!r}, {reasons}")
+        given = own[0]["input"]
+        value = f"is {given!r}" if public or isinstance(given, int | float) else "has a value that is not allowed"
+        lines.append(f"{source}: '{key}' {value}, {reasons}")
     return "\n".join(lines)

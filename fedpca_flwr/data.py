@@ -154,12 +154,18 @@ def _decode(files: list[Path]) -> NDArray[np.uint8]:
     except ImportError:
         raise ConfigError(f"images are read by Pillow, which is not installed; {VISION}") from None
     rows: list[NDArray] = []
+    shapes = set()
     for file in files:
-        with Image.open(file) as image:
-            pixels = np.asarray(image)
-        if rows and pixels.size != rows[0].size:
+        try:
+            with Image.open(file) as image:
+                pixels = np.asarray(image if image.mode in {"L", "RGB"} else image.convert("RGB"))
+        except OSError:
+            raise DataError("an image cannot be read: it is damaged", local=str(file)) from None
+        shapes.add(pixels.shape)
+        if len(shapes) > 1:
             raise DataError(
-                f"images differ in size: {pixels.size} values, others have {rows[0].size}; make them one size first",
+                f"images differ in size or in number of colours ({' and '.join(map(str, sorted(shapes)))}); "
+                "make them alike first",
                 local=str(file),
             )
         rows.append(pixels.reshape(-1))

@@ -16,7 +16,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.maths.eigen import Eigenpairs
 
@@ -152,7 +152,7 @@ class PCAModel:
 
         The file appears whole or not at all. ``.npz`` is appended where missing.
         """
-        target = _npz(path)
+        target = model_file(path)
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), np.ndarray)}
         about = {
             "format": FORMAT,
@@ -171,7 +171,7 @@ class PCAModel:
     @classmethod
     def load(cls, path: str | os.PathLike) -> PCAModel:
         """Read a model that `save` wrote. Nothing in the file is executed (no pickle)."""
-        target = _npz(path)
+        target = model_file(path)
         if not target.exists():
             raise DataError(f"there is no model at {target}")
         try:
@@ -184,9 +184,23 @@ class PCAModel:
                 }
             if about.pop("format") != FORMAT:
                 raise ContractError(f"{target}: the model's format is not {FORMAT}; which version wrote it?")
-            return cls(**arrays, **about)
-        except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+            return cls(**arrays, **about)._checked()
+        except ContractError:
+            raise
+        except Exception as error:  # a damaged file can make its readers fail in any way
             raise ContractError(f"{target} is not a whole model file ({type(error).__name__})") from None
+
+    def _checked(self) -> PCAModel:
+        k, d = self.components_.shape
+        shapes = {"mean_": (d,)} | ({} if self.scale_ is None else {"scale_": (d,)})
+        shapes |= dict.fromkeys(("explained_variance_", "explained_variance_ratio_", "singular_values_"), (k,))
+        for name, shape in {"components_": (k, d), **shapes}.items():
+            array = getattr(self, name)
+            if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+                raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
+        if not isinstance(self.log, dict) or not isinstance(self.n_samples_, int):
+            raise ContractError("the model's history is not whole")
+        return self
 
     def summary(self) -> str:
         """What a person wants to know first, as lines of text."""
@@ -211,6 +225,9 @@ class PCAModel:
         return "\n".join(f"  {name:<22}{text}" for name, text in lines)
 
 
-def _npz(path: str | os.PathLike) -> Path:
-    path = Path(path)
+def model_file(path: str | os.PathLike) -> Path:
+    """The file that a model of this name is written to: ``.npz`` is appended where missing."""
+    path = Path(path).expanduser()
+    if path.is_dir() or not path.name:
+        raise ConfigError(f"a model is a file, and {path} is a folder; give a name in it")
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedpca_flwr import data
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model import PCAModel, model_file
 from fedpca_flwr.reference import pooled_pca
 from strategies import build_strategy
 from strategies.base import PCAStrategy
@@ -25,14 +25,15 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     try:
         strategy = build_strategy(context.run_config)
-        target = Path(strategy.config.output).expanduser().absolute()
+        target = model_file(Path(strategy.config.output).expanduser().absolute())
         model = run_on(grid, strategy)
-        if strategy.config.reference and strategy.quorum.simulated:
-            model.log["measured"]["angle to pooled PCA"] = f"{_angle_to_pooled(model, strategy)} (degrees)"
-        written = model.save(target)
+        written = model.save(target)  # before anything else can go wrong
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         raise
+    if strategy.config.reference and strategy.quorum.simulated:
+        model.log["measured"]["angle to pooled PCA"] = f"{_angle_to_pooled(model, strategy)} (degrees)"
+        written = model.save(target)
     print(f"\nFederated PCA\n{model.summary()}\n  {'model':<22}{written}\n", flush=True)
 
 
@@ -40,8 +41,7 @@ def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
     """Run a strategy on a Flower grid and return its model."""
     config = ServerConfig(num_rounds=strategy.rounds, round_timeout=strategy.config.round_deadline)
     start_grid(grid=grid, server=PCAServer(strategy), config=config)
-    assert strategy.model is not None
-    return strategy.model
+    return strategy.result()
 
 
 def _angle_to_pooled(model: PCAModel, strategy: PCAStrategy) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.moments import chunks
 
 
@@ -40,11 +40,22 @@ def read(path: str, label: str = "") -> Table:
     """
     file = Path(path).expanduser()
     readers = {".npy": _npy, ".npz": _npz, ".csv": _csv, ".parquet": _parquet}
-    if file.suffix not in readers:
-        raise ConfigError(f"node-config: 'data' ends in '{file.suffix}', expected one of: {', '.join(readers)}")
+    suffix = file.suffix.lower()
+    if suffix not in readers:
+        raise ConfigError(
+            f"node-config: 'data' names a file of unknown kind, expected one of: {', '.join(readers)}", local=str(file)
+        )
     if not file.is_file():
         raise DataError("the file that node-config 'data' names does not exist", local=str(file))
-    rows, names = readers[file.suffix](file, label)
+    try:
+        rows, names = readers[suffix](file, label)
+    except FedPCAError:
+        raise
+    except Exception as error:  # whatever a damaged file does to its reader, whose text may quote it
+        raise DataError(
+            f"the {suffix} file cannot be read: it is damaged or not what its name says",
+            local=f"{type(error).__name__} in {file}",
+        ) from None
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16] if names else ""
     return Table(rows, digest)
 
@@ -99,7 +110,7 @@ def _csv(file: Path, label: str) -> tuple[NDArray, list[str]]:
         first = next(csv.reader(stream), [])
     if not first:
         raise DataError("the .csv file is empty", local=str(file))
-    names = [] if any(_is_number(cell) for cell in first) else [cell.strip() for cell in first]
+    names = _header(first, label)
     ignored: Any = {_position(label, names, len(first)): lambda cell: 0.0} if label else None
     try:
         rows = np.loadtxt(
@@ -119,7 +130,35 @@ def _csv(file: Path, label: str) -> tuple[NDArray, list[str]]:
             "(the site's log says where)",
             local=f"{', '.join(where)} of {file}",
         ) from None
+    if names and len(names) != rows.shape[1]:
+        raise DataError(
+            f"the .csv file has {len(names)} column names but {rows.shape[1]} columns; does a column of row numbers "
+            "have no name? leave it out",
+            local=str(file),
+        )
     return _without(rows, names, label)
+
+
+def _header(first: list[str], label: str) -> list[str]:
+    """The column names of a .csv file, or none where its first line holds rows already.
+
+    Raises
+    ------
+    DataError
+        Where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
+    """
+    own = [cell for j, cell in enumerate(first) if str(j) != label]
+    numbers = sum(map(_is_number, own))
+    if numbers == 0:
+        names = [cell.strip() for cell in first]
+        if "" in names:
+            raise DataError("the .csv file has a column without a name; is it an index? leave it out")
+        return names
+    if numbers < len(own):
+        raise DataError("the first line of the .csv file is neither all names nor all numbers")
+    if len(own) > 1 and [float(cell) for cell in own] == list(range(len(own))):
+        raise DataError("the first line of the .csv file counts its columns; give them names, or leave that line out")
+    return []
 
 
 def _parquet(file: Path, label: str) -> tuple[NDArray, list[str]]:
@@ -132,9 +171,14 @@ def _parquet(file: Path, label: str) -> tuple[NDArray, list[str]]:
     table = parquet.read_table(file)
     if label:
         table = table.remove_column(_position(label, table.column_names, table.num_columns))
+    if table.num_columns == 0 or any(name.startswith("__index_level_") for name in table.column_names):
+        raise DataError("the .parquet file has an index column, or no feature: write it without its index")
     if any(column.null_count for column in table.columns):
         raise DataError("the .parquet file has missing values: fill or drop them first", local=str(file))
-    return np.column_stack([column.to_numpy() for column in table.columns]), list(table.column_names)
+    columns = [column.to_numpy() for column in table.columns]
+    if any(column.dtype.kind not in "fiub" for column in columns):
+        raise DataError("the .parquet file has columns that are not numbers", local=str(file))
+    return np.column_stack(columns), list(table.column_names)
 
 
 def _without(rows: NDArray, names: list[str], label: str) -> tuple[NDArray, list[str]]:
@@ -146,16 +190,15 @@ def _without(rows: NDArray, names: list[str], label: str) -> tuple[NDArray, list
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        return bool(np.isfinite(float(cell)))  # "nan" and "inf" may be names
     except ValueError:
         return False
-    return True
 
 
 def _position(label: str, names: list[str], width: int) -> int:
     if label in names:
         return names.index(label)
-    if label.isdigit() and int(label) < width:
+    if label.isdecimal() and int(label) < width:
         return int(label)
     raise ConfigError(
         "node-config: 'label' names no column of the data (expected a column's name, or its number from 0)",

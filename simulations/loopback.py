@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -57,14 +58,14 @@ def on_loopback(run_config: dict[str, Any], parties: list[NDArray], site: dict[s
     server = assemble(run_config, parties, site)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
-    assert strategy.model is not None
-    return strategy.model
+    return strategy.result()
 
 
 def assemble(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, Any]) -> PCAServer:
     """A server whose clients are registered and wait in this process, as many at work as BLAS has threads."""
     server = PCAServer(build_strategy(run_config), lambda: threadpool_limits(1, user_api="blas"))
-    server.set_max_workers(max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"))
+    threads = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    server.set_max_workers(max(threads, default=os.cpu_count() or 1))
     for i, rows in enumerate(parties):
         node = {**site, "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=1, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
@@ -97,5 +98,5 @@ def _within(seconds: float | None, work: Callable[[], Any]) -> Any:
         raise TimeoutError(f"no reply within its deadline of {seconds:g} s")
     result, error = outcome[0]
     if error is not None:
-        raise RuntimeError(f"client ended with {type(error).__name__}")
+        raise RuntimeError(f"client ended with {type(error).__name__}") from error
     return result

@@ -48,8 +48,7 @@ def on_ray(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, A
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
             client_app = ClientApp(_client_fn(run_config, site, folder), mods=[one_blas_thread])
             run_simulation(server_app, client_app, len(parties), backend_config=BACKEND)
-    assert strategy.model is not None
-    return strategy.model
+    return strategy.result()
 
 
 def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) -> Callable[[Context], Client]:

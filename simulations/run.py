@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.config import NodeConfig
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.model import PCAModel
 from simulations.loopback import on_loopback
 from simulations.ray_engine import on_ray
+
+POLICY = ("min-rows", "allowed-methods", "max-reply-bytes")
+"""Keys of a node-config that `run` sets for every party."""
 
 ENGINES = {"loopback": on_loopback, "ray": on_ray}
 
@@ -32,8 +34,9 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
         Flower's simulation (a process pool, about ten seconds to start), or this process (milliseconds). Same
         strategies, same clients, same bits.
     **options
-        Keys of the run-config with underscores (``n_components=5``, ``scale=True``), and keys of a node-config
-        (``min_rows=1``), which then hold for every party.
+        Keys of the run-config with underscores (``n_components=5``, ``scale=True``), and a site's policy (``min_rows``,
+        ``allowed_methods``, ``max_reply_bytes``), which then holds for every party. Keys that say where a simulation's
+        rows come from or where its model goes have no effect here.
 
     Returns
     -------
@@ -55,14 +58,26 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     """
     if engine not in ENGINES:
         raise ConfigError(f"engine is '{engine}', expected one of: {', '.join(ENGINES)}")
-    arrays = [np.asarray(party) for party in parties]
+    arrays = [_rows(i, party) for i, party in enumerate(parties)]
     if not arrays:
         raise ConfigError("there are no parties; give at least one array of rows")
-    site_keys = set(NodeConfig.model_fields) - {"partition_id", "num_partitions", "data"}
-    values = {key.replace("_", "-"): value for key, value in options.items()}
-    site = {key: values.pop(key) for key in list(values) if key.replace("-", "_") in site_keys}
+    if len({tuple(party.columns) for party in parties if hasattr(party, "columns")}) > 1:
+        raise ConfigError("the parties' column names, or their order, differ")
+    values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
+    site = {key: values.pop(key) for key in POLICY if key in values}
+    if values.setdefault("clients", len(arrays)) != len(arrays):
+        raise ConfigError(f"'clients' is {values['clients']!r}, but there are {len(arrays)} parties")
     with _quiet():
-        return ENGINES[engine]({**values, "method": method, "clients": len(arrays)}, arrays, site)
+        return ENGINES[engine]({**values, "method": method or "(none)"}, arrays, site)
+
+
+def _rows(i: int, party: ArrayLike) -> NDArray:
+    if np.ma.is_masked(party):
+        raise DataError(f"party {i} has masked values: fill or drop them first")
+    try:
+        return np.asarray(party)
+    except ValueError:
+        raise DataError(f"party {i} is not an array: its rows differ in length") from None
 
 
 @contextmanager

@@ -10,9 +10,11 @@ and is exact: this method stays for the comparison. Since the server holds the m
 
 from __future__ import annotations
 
-from fedpca_flwr.maths.moments import pool, within
+import numpy as np
+
+from fedpca_flwr.maths.moments import Moments, pool, within
 from fedpca_flwr.maths.subspace import principal_angles
-from strategies.base import MethodCard
+from strategies.base import MethodCard, Solution
 from strategies.moments import MOMENTS, CovarianceOptions, CovarianceStrategy, MomentsClient, moments_of
 
 CARD = MethodCard(
@@ -34,12 +36,14 @@ class ApproximateCovariance(CovarianceStrategy):
 
     def aggregate_fit(self, server_round, results, failures):
         parts = [moments_of(reply) for reply in self.collect(server_round, results, failures)]
+        if not self.options.center:  # averaging raw second moments leaves nothing out
+            parts = [part.about_zero() for part in parts]
         pooled, averaged = pool(parts), within(parts)
         exact = self.solve(pooled, pooled=pooled)
         solution = self.solve(averaged, pooled=pooled)
         k = min(len(exact.pairs.values), len(solution.pairs.values))
         angles = principal_angles(solution.pairs.vectors[:, :k], exact.pairs.vectors[:, :k])
-        between = 1 - averaged.diagonal().sum() / pooled.diagonal().sum()
+        between = self._between(averaged, solution)
         return self.finish(
             solution,
             notes=["averaged covariances leave out the variance between parties; p-cov costs the same and is exact"],
@@ -48,6 +52,11 @@ class ApproximateCovariance(CovarianceStrategy):
                 "between parties": f"{between:.2%} of the variance, left out",
             },
         )
+
+    def _between(self, averaged: Moments, solution: Solution) -> float:
+        """The share of the variance, in the units of the solution, that lies between the parties."""
+        weights = 1.0 if solution.scale is None else solution.scale**-2
+        return max(0.0, 1 - float(np.sum(averaged.diagonal() * weights)) / solution.total)
 
 
 class ApproximateCovarianceClient(MomentsClient):

@@ -153,8 +153,9 @@ class PCAStrategy(Strategy):
         for reply in replies:
             reply.fields = named[reply.sender]
             reply.arrays.clear()
-            if "count" in reply.fields:
-                reply.rows = int(reply.fields["count"])
+            if "count" in reply.fields and reply.rows != int(reply.fields["count"]):
+                count = int(reply.fields["count"])
+                raise ContractError(f"{reply.sender}: its count is {count}, but its message says {reply.rows} rows")
         self._record(request.phase, replies)
         return replies
 
@@ -202,6 +203,12 @@ class PCAStrategy(Strategy):
         arrays = [self.model.components_, self.model.mean_, scale]
         return ndarrays_to_parameters(arrays), {}
 
+    def result(self) -> PCAModel:
+        """The model of a finished run."""
+        if self.model is None or not self.done:
+            raise ContractError(f"method '{self.card.name}' ended without a result")
+        return self.model
+
     # What Flower calls
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
@@ -234,10 +241,12 @@ class PCAStrategy(Strategy):
         rows = sum(reply.rows for reply in replies)
         squared = sum(sorted(reply.loss for reply in replies))
         measured, predicted = squared / rows, model.squared_error
-        if rows != model.n_samples_ or (self.card.exact and abs(measured - predicted) > 1e-6 * model.total_variance):
+        rounding = float(((np.finfo(np.float64).eps * model.mean_) ** 2).sum())
+        allowed = 1e-6 * model.total_variance + rounding if self.card.exact else np.inf
+        if not np.isfinite(measured) or abs(measured - predicted) > allowed:
             raise ContractError(
-                f"the parties' own rows do not fit the model: {rows} rows with a mean squared error of {measured:.9g}, "
-                f"expected {model.n_samples_} rows with {predicted:.9g}; did a party's data change during the run?"
+                f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
+                f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
             )
         model.log["measured"]["squared error per row"] = f"{measured:.6g} measured, {predicted:.6g} predicted"
         self.done = True

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.contract import Fields
-from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.maths.moments import chunks
 from fedpca_flwr.party import Table, local_table
@@ -79,6 +79,7 @@ class PCAClient(NumPyClient):
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         try:
+            self._permit()
             return {**self._about(), "features": int(self.data.shape[1])}
         except Exception as error:
             return self._report(error)
@@ -107,6 +108,10 @@ class PCAClient(NumPyClient):
                 for scores, error in projections(self.data, components, mean, scale):
                     keep(scores)
                     squared += error
+            if not np.isfinite(squared):
+                raise DataError(
+                    "the squared error of the projection is not finite: did the data change during the run?"
+                )
             return max(0.0, squared), len(self.data), self._about()
         except Exception as error:
             return 0.0, 0, self._report(error)

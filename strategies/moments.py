@@ -60,6 +60,28 @@ def moments_of(reply: Reply) -> Moments:
     return Moments(*head, scatter=reply.fields["scatter"])
 
 
+def require_variance(total: float, rows: int, mean: NDArray) -> None:
+    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
+
+    Parameters
+    ----------
+    total : float
+        Trace of the scatter.
+    rows : int
+    mean : ndarray of shape (d,)
+
+    Raises
+    ------
+    DataError
+    """
+    if not np.isfinite(total) or 0 < total < 1e-280:
+        raise DataError(
+            f"the rows' scatter is {total:.1g} in all, outside the range of float64: change the unit of the data"
+        )
+    if total <= rows * float(((np.finfo(np.float64).eps * mean) ** 2).sum()):
+        raise DataError("the rows of all parties are identical: there is no variance to explain")
+
+
 class CovarianceOptions(PCAOptions):
     """Options of the covariance methods."""
 
@@ -89,8 +111,11 @@ class CovarianceStrategy(PCAStrategy):
             matrix /= scale[:, None]
         weights = 1.0 if scale is None else scale**-2
         total = float(np.sum(pooled.diagonal() * weights))
-        if not total > 0:
-            raise DataError("the rows of all parties are identical: there is no variance to explain")
+        require_variance(total, pooled.count, pooled.mean / (1.0 if scale is None else scale))
         return Solution(
-            pairs=leading_eigenpairs(matrix, wanted), mean=pooled.mean, total=total, rows=pooled.count, scale=scale
+            pairs=leading_eigenpairs(matrix, wanted, total=total),
+            mean=pooled.mean,
+            total=total,
+            rows=pooled.count,
+            scale=scale,
         )

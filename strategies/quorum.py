@@ -11,15 +11,16 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.common import EvaluateRes, FitRes, GetPropertiesIns
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
+from pydantic import Field as Limits
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config import Config, Count, Name, RunConfig
 from fedpca_flwr.errors import BY_NAME, ConfigError, ContractError, PartyError, QuorumError
 
 Results = list[tuple[ClientProxy, Any]]
@@ -33,6 +34,38 @@ REASONS = (
     ("Node Unavailable", "its node is offline"),
 )
 """Flower's texts, which may quote anything, and what we say instead."""
+
+
+class About(Config):
+    """What a client says of itself in every reply."""
+
+    public = False
+
+    partition_id: Annotated[int, Limits(ge=0)]
+    num_partitions: Count
+    name: Name = ""
+    columns: Annotated[str, Limits(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
+    simulated: bool
+    features: Annotated[int, Limits(ge=0)] = 0
+
+    @property
+    def sender(self) -> str:
+        return sender(self.partition_id, self.name)
+
+
+class Report(Config):
+    """What a client says instead when something is wrong; partition -1: it does not know which it is."""
+
+    public = False
+
+    partition_id: Annotated[int, Limits(ge=-1)]
+    name: Name = ""
+    error: Annotated[str, Limits(max_length=64)]
+    message: Annotated[str, Limits(max_length=4000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f]*$")]
+
+    @property
+    def sender(self) -> str:
+        return sender(self.partition_id, self.name) if self.partition_id >= 0 else "a client"
 
 
 @dataclass
@@ -77,7 +110,6 @@ class Quorum:
         self.simulated = False
         self._members: frozenset[str] = frozenset()
         self._parties: list[dict[str, Any]] = []
-        self._columns = ("", "")  # the first party that named its columns, and their digest
 
     def gather(self, client_manager: ClientManager) -> list[ClientProxy]:
         """Wait for exactly the expected clients; the first time, ask one of them how many that is.
@@ -104,11 +136,12 @@ class Quorum:
 
     def complete(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies by party, or the error that says whose is missing, doubled, refused or in the wrong run."""
-        self._raise_reported([result.metrics for _, result in results])
+        said = [_said(result.metrics) for _, result in results]
+        self._raise_reported(said)
+        self._check_partitions([about for about in said if isinstance(about, About)])
         replies = []
-        while results:  # taken one by one, so that a payload is never held twice
+        while results:  # taken one by one: the caller's list is emptied, so that no payload outlives its use
             _, result = results.pop()
-            self._check_partitions(result.metrics)
             replies.append(_reply(result))
         replies.sort(key=lambda reply: reply.party)
         doubled = [party for party, times in Counter(r.party for r in replies).items() if times > 1]
@@ -121,8 +154,11 @@ class Quorum:
                 f"{len(missing)} of {self.expected} clients did not answer: {_names(missing)} ({'; '.join(reasons)}). "
                 "A result without them would not be the PCA of all rows, so the run ends"
             )
-        if not self._parties:
-            self._parties = [{"party": r.party, "name": r.name, "rows": r.rows} for r in replies]
+        parties = [{"party": r.party, "name": r.name, "rows": r.rows} for r in replies]
+        if self._parties and parties != self._parties:
+            changed = next(r.sender for r, p, q in zip(replies, parties, self._parties, strict=True) if p != q)
+            raise ContractError(f"{changed}: its number of rows, or its name, changed during the run")
+        self._parties = parties
         return replies
 
     def parties(self) -> list[dict[str, Any]]:
@@ -147,48 +183,62 @@ class Quorum:
             ).properties
         except Exception as failure:  # Flower raises what it likes here
             raise QuorumError(f"a client did not say what it holds ({_reason(failure)})") from None
-        self._raise_reported([said])
-        self.expected = self.expected or int(said["num-partitions"])
-        self.features = int(said["features"])
+        about = _said(said)
+        self._raise_reported([about])
+        assert isinstance(about, About)
+        if not about.features:
+            raise ContractError(f"{about.sender}: it did not say how many features its rows have")
+        self.expected = self.expected or about.num_partitions
+        self.features = about.features
 
-    def _raise_reported(self, said: Sequence[dict[str, Any]]) -> None:
-        reports = sorted(
-            (int(metrics["partition-id"]), str(metrics["name"]), str(metrics["error"]), str(metrics["message"]))
-            for metrics in said
-            if "error" in metrics
-        )
-        if not reports:
-            return
-        lines = [
-            f"{sender(party, name) if party >= 0 else 'a client'}: {message}" for party, name, _, message in reports
-        ]
-        raise BY_NAME.get(reports[0][2], PartyError)("\n".join(lines))
+    def _raise_reported(self, said: Sequence[About | Report]) -> None:
+        reports = sorted((r for r in said if isinstance(r, Report)), key=lambda r: r.partition_id)
+        if reports:
+            lines = [f"{report.sender}: {report.message}" for report in reports]
+            raise BY_NAME.get(reports[0].error, PartyError)("\n".join(lines))
 
-    def _check_partitions(self, metrics: dict[str, Any]) -> None:
-        who, parts = sender(metrics["partition-id"], metrics["name"]), metrics["num-partitions"]
-        if parts != self.expected:
-            raise ConfigError(
-                f"{who}: its node-config says the rows are in {parts} partitions, the run expects {self.expected} "
-                "clients; both must be the same, or part of the rows would be left out"
-            )
-        first, reference = self._columns
-        if metrics["columns"] and not reference:
-            self._columns = (who, metrics["columns"])
-        elif metrics["columns"] and metrics["columns"] != reference:
-            raise ConfigError(f"{who}: its column names, or their order, differ from those of {first}")
-        self.simulated = bool(metrics["simulated"])
+    def _check_partitions(self, said: Sequence[About]) -> None:
+        said = sorted(said, key=lambda about: about.partition_id)
+        for about in said:
+            if about.num_partitions != self.expected:
+                raise ConfigError(
+                    f"{about.sender}: its node-config says the rows are in {about.num_partitions} partitions, the run "
+                    f"expects {self.expected} clients; both must be the same, or part of the rows would be left out"
+                )
+            if about.simulated != said[0].simulated:
+                alone = next(other for other in said if other.simulated)
+                raise ConfigError(f"{alone.sender}: its node-config names no 'data', but that of other clients does")
+        named = [about for about in said if about.columns]
+        for about in named:
+            if about.columns != named[0].columns:
+                raise ConfigError(
+                    f"{about.sender}: its column names, or their order, differ from those of {named[0].sender}"
+                )
+        self.simulated = all(about.simulated for about in said)
+
+
+def _said(metrics: dict[str, Any]) -> About | Report:
+    """What a client says of itself, checked: it may be anything."""
+    try:
+        return (Report if "error" in metrics else About).parse(metrics, source="a client's reply")
+    except ConfigError as error:
+        raise ContractError(f"{error}; do all parties run the same version?") from None
 
 
 def _reply(result: FitRes | EvaluateRes) -> Reply:
-    metrics = result.metrics
-    party, name = int(metrics["partition-id"]), str(metrics["name"])
+    about = About.parse(result.metrics)
+    party, name = about.partition_id, about.name
+    if result.num_examples < 1:
+        raise ContractError(f"{about.sender}: it says that it has {result.num_examples} rows, expected at least 1")
     if isinstance(result, EvaluateRes):
+        if not (np.isfinite(result.loss) and result.loss >= 0):
+            raise ContractError(f"{about.sender}: its squared error is {result.loss}, expected a number from 0")
         return Reply(party, name, result.num_examples, nbytes=16, arrays=[], loss=result.loss)
     tensors = result.parameters.tensors
     try:
         arrays = [_view(tensor) for tensor in tensors]
-    except ValueError as error:
-        raise ContractError(f"{sender(party, name)}: its reply does not hold whole arrays ({error})") from None
+    except Exception:  # NumPy evaluates the header as a Python literal, which can fail in many ways
+        raise ContractError(f"{about.sender}: its reply does not hold whole arrays") from None
     return Reply(party, name, result.num_examples, nbytes=sum(map(len, tensors)), arrays=arrays)
 
 

@@ -26,7 +26,7 @@ from scipy.linalg import qr
 
 from fedpca_flwr.config import Count
 from fedpca_flwr.contract import Field, Fields, Payload
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.factors import Factor, stack, truncated
 from fedpca_flwr.maths.krylov import KnownProducts, signs
@@ -34,7 +34,7 @@ from fedpca_flwr.maths.moments import Moments, pool_heads, safe_deviation
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.refine import RefinedSketch
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
-from strategies.moments import HEAD, head_of, remainder_if_needed
+from strategies.moments import HEAD, head_of, remainder_if_needed, require_variance
 
 
 class SubspaceOptions(CountOptions):
@@ -133,7 +133,7 @@ class SubspaceIteration(PCAStrategy):
         k = self.options.n_components
         certificate = ritz.certificate(k)
         if self.options.acceleration == "krylov":
-            block = self._known.next_block(ritz, V.shape[1])
+            block = self._known.next_block(V.shape[1], ritz.values[0])
         else:
             block, _ = qr(self._known.AQ, mode="economic")
         if certificate <= self.options.tolerance or block.shape[1] == 0 or last:
@@ -158,7 +158,7 @@ class SubspaceIteration(PCAStrategy):
         self._rows, self._mean = pooled.n, pooled.mean if self.options.center else np.zeros_like(mean)
         self._total = float((diagonal / self._scale**2).sum())
         self._known = KnownProducts(mean.size)
-        _require_variance(self._total)
+        require_variance(self._total, pooled.n, self._mean / self._scale)
 
     # From truncated factors
 
@@ -167,7 +167,7 @@ class SubspaceIteration(PCAStrategy):
         if self._query is None:
             sketch, _ = stack([_factor(reply) for reply in replies])
             self.n_components(sketch.head.n, sketch.head.mean.size)
-            _require_variance(sketch.trace)
+            require_variance(sketch.trace, sketch.head.n, sketch.head.mean)
             self._rows, self._mean, self._total = sketch.head.n, sketch.head.mean, sketch.trace
             self._scale = np.ones_like(self._mean)
             self._sketch = RefinedSketch(sketch)
@@ -263,8 +263,3 @@ def _factor(reply: Reply) -> Factor:
 
 def _identity(reply: Reply) -> tuple[int, bytes, bytes]:
     return reply.rows, reply.fields["mean"].tobytes(), reply.fields["remainder"].tobytes()
-
-
-def _require_variance(total: float) -> None:
-    if not total > 0:
-        raise DataError("the rows of all parties are identical: there is no variance to explain")

@@ -15,7 +15,7 @@ from strategies.server import PCAServer
 
 
 def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
-    site = {"min-rows": options.pop("min_rows", 1)}
+    site = {"min-rows": options.pop("min_rows", 1), "scores": options.pop("scores", "")}
     values = {"method": method, "clients": len(parties), "round-deadline": 20.0, "join-deadline": 0.3}
     return assemble({**values, **{k.replace("_", "-"): v for k, v in options.items()}}, parties, site)
 
@@ -23,8 +23,7 @@ def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
 def finish(server: PCAServer) -> PCAModel:
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
-    assert strategy.model is not None
-    return strategy.model
+    return strategy.result()
 
 
 def proxy_of(server: PCAServer, party: int) -> ClientProxy:

@@ -12,7 +12,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 Array = NDArray[np.float64]
 
 LANCZOS_FROM = 384
-"""Below this size a direct solver is as fast as Lanczos (measured: `simulations/benchmarks/server_speed.py`)."""
+"""Below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,8 @@ class Eigenpairs:
     vectors: Array
     following: float
 
-    @property
-    def relative_gap(self) -> float:
-        """``(lambda_k - lambda_{k+1}) / lambda_1``: near 0, the k-dimensional subspace is not unique."""
-        top = self.values[0]
-        return float((self.values[-1] - self.following) / top) if top > 0 else 0.0
 
-
-def leading_eigenpairs(matrix: Array, k: int | float) -> Eigenpairs:
+def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = None) -> Eigenpairs:
     """The leading eigenpairs of a symmetric positive semidefinite matrix.
 
     Parameters
@@ -50,17 +44,20 @@ def leading_eigenpairs(matrix: Array, k: int | float) -> Eigenpairs:
     k : int or float
         How many, 1 <= k <= d; or a fraction in (0, 1) of the trace that their values must exceed (scikit-learn's
         rule for ``PCA(n_components=fraction)``).
+    total : float, optional
+        What the fraction is taken of, instead of the trace.
 
     Notes
     -----
     Large matrices go through Lanczos (ARPACK on BLAS ``dsymv``), which alone might miss one of several equal
     eigenvalues. So the result is certified: ``sigma I - (A - V diag(values) V')`` with ``sigma`` between
     ``lambda_k`` and ``lambda_{k+1}`` has a Cholesky factor exactly when nothing above ``sigma`` was missed
-    (Sylvester's law of inertia). Without certificate a direct solver decides.
+    (Sylvester's law of inertia), and the residuals are at the level of rounding. Without certificate a direct solver
+    decides.
     """
     d = matrix.shape[0]
     if isinstance(k, float):
-        return _exceeding(matrix, k)
+        return _exceeding(matrix, k, total or float(np.trace(matrix)))
     if d >= LANCZOS_FROM and 4 * (k + 1) < d:
         pairs = _lanczos(matrix, k)
         if pairs is not None:
@@ -83,9 +80,9 @@ def _pairs(values: Array, vectors: Array, k: int) -> Eigenpairs:
     return Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), following)
 
 
-def _exceeding(matrix: Array, fraction: float) -> Eigenpairs:
+def _exceeding(matrix: Array, fraction: float, total: float) -> Eigenpairs:
     values, vectors = eigh(matrix, driver="evd", check_finite=False)
-    shares = np.cumsum(values[::-1].clip(min=0.0)) / np.trace(matrix)
+    shares = np.cumsum(values[::-1].clip(min=0.0)) / total
     k = int(np.searchsorted(shares, fraction, side="right")) + 1
     return _pairs(values, vectors, min(k, values.size))
 
@@ -93,14 +90,15 @@ def _exceeding(matrix: Array, fraction: float) -> Eigenpairs:
 def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:
     """The leading pairs by Lanczos, or None where they cannot be certified."""
     d = matrix.shape[0]
-    operator = LinearOperator((d, d), matvec=lambda x: blas.dsymv(1.0, matrix, x, lower=1), dtype=np.float64)
+    unit = 2.0 ** np.frexp(np.diagonal(matrix).max())[1]  # ARPACK's stopping test is absolute below 1e-11
+    operator = LinearOperator((d, d), matvec=lambda x: blas.dsymv(1 / unit, matrix, x, lower=1), dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(d)  # a fixed start: the same input gives the same bits
     try:
         values, vectors = eigsh(operator, k + 1, tol=0, v0=start)
     except ArpackError:
         return None
     order = np.argsort(values)
-    pairs = _pairs(values[order], vectors[:, order], k)
+    pairs = _pairs(values[order] * unit, vectors[:, order], k)
     return pairs if _certified(matrix, pairs) else None
 
 
@@ -111,6 +109,9 @@ def _certified(matrix: Array, pairs: Eigenpairs) -> bool:
     if last - following <= 1e-12 * pairs.values[0] or following < 0:
         return False
     if np.abs(identity - np.eye(len(identity))).max() > 1e-10:
+        return False
+    residual = blas.dsymm(1.0, matrix, np.asfortranarray(pairs.vectors), lower=1) - pairs.vectors * pairs.values
+    if np.linalg.norm(residual) > 1e-13 * np.sqrt(len(matrix)) * pairs.values[0]:
         return False
     factor = pairs.vectors * np.sqrt(pairs.values)
     remainder = blas.dsyrk(1.0, np.asfortranarray(factor), beta=-1.0, c=matrix, lower=1)

@@ -98,17 +98,18 @@ class KnownProducts:
         vectors = self.Q @ rotation
         return Ritz(values, vectors, self.AQ @ rotation - vectors * values, self.error)
 
-    def next_block(self, ritz: Ritz, size: int) -> Array:
-        """An orthonormal block (d, b <= size) to ask for next: the new directions in the leading residuals.
+    def next_block(self, size: int, largest: float) -> Array:
+        """An orthonormal block (d, b <= size) to ask for next: what is new in the last ``size`` products.
 
-        Empty where the span is invariant: then every Ritz pair is an eigenpair.
+        Empty where the span is invariant, that is where nothing new exceeds rounding of the ``largest`` eigenvalue:
+        then every Ritz pair is an eigenpair.
         """
-        Z = ritz.residuals[:, :size]
+        Z = self.AQ[:, -size:]
         for _ in range(2):
             Z = Z - self.Q @ (self.Q.T @ Z)
         left, singular, _ = svd(Z, full_matrices=False, check_finite=False)
         room = self.Q.shape[0] - self.Q.shape[1]
-        block = left[:, : min(room, int((singular > 1e-13 * abs(ritz.values[0])).sum()))]
+        block = left[:, : min(room, int((singular > 1e-13 * largest).sum()))]
         return block - self.Q @ (self.Q.T @ block)
 
 

@@ -85,8 +85,6 @@ class Moments:
         heads = [add(scatter, chunk) for chunk in chunks(data, CHUNK_ELEMENTS)]
         pooled, deviations = pool_heads(heads)
         rows = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
-        own = np.array([np.sqrt(h.n) * h.remainder for h in heads])
-        _syrk(scatter, own, alpha=-1.0)  # each chunk's scatter was taken about its rounded mean
         _syrk(scatter, rows)
         return cls(*pooled, scatter=pack(scatter))
 
@@ -128,8 +126,8 @@ def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
 def pool(parts: Iterable[Moments]) -> Moments:
     """Moments of all rows together (note 000, section 3.2).
 
-    The order of the sum is fixed by the moments themselves, not by who sent them first: permuting ``parts`` cannot
-    change a bit.
+    The order of the sum is fixed by the moments themselves, not by who sent them first: permuting ``parts`` changes no
+    bit (unless two parts agree in count, mean and the first entries of the scatter, but not in the others).
     """
     moments, parts, deviations = _sum(parts)
     scatter = moments.scatter
@@ -210,8 +208,10 @@ def _syrk(scatter: Array, rows: Array, alpha: float = 1.0) -> None:
 def _add_floats(scatter: Array, chunk: NDArray) -> Head:
     mean = chunk.mean(axis=0, dtype=np.float64)
     centred = np.subtract(chunk, mean, dtype=np.float64)
+    remainder = centred.mean(axis=0)
+    centred -= remainder  # so that a constant feature has no scatter, and no diagonal entry can come out negative
     _syrk(scatter, centred)
-    return Head(len(chunk), mean, centred.mean(axis=0))
+    return Head(len(chunk), mean, remainder)
 
 
 def _add_bytes(scatter: Array, chunk: NDArray[np.uint8]) -> Head:
@@ -233,4 +233,6 @@ def _add_bytes(scatter: Array, chunk: NDArray[np.uint8]) -> Head:
             continue
         scatter += gram
         start += rows
-    return Head(len(chunk), mean, centred.mean(axis=0, dtype=np.float64))
+    remainder = centred.mean(axis=0, dtype=np.float64)
+    _syrk(scatter, np.sqrt(len(chunk)) * remainder[None], alpha=-1.0)  # the blocks were taken about whole numbers
+    return Head(len(chunk), mean, remainder)

@@ -17,7 +17,8 @@ def head_and_diagonal(data: NDArray) -> tuple[Head, Array]:
         mean = chunk.mean(axis=0, dtype=np.float64)
         centred = np.subtract(chunk, mean, dtype=np.float64)
         remainder = centred.mean(axis=0)
-        squares += np.einsum("ij,ij->j", centred, centred) - len(chunk) * remainder**2
+        centred -= remainder
+        squares += np.einsum("ij,ij->j", centred, centred)
         heads.append(Head(len(chunk), mean, remainder))
     pooled, deviations = pool_heads(heads)
     for head, deviation in zip(heads, deviations, strict=True):

@@ -43,5 +43,5 @@ def test_a_node_must_say_which_partition_it_is():
 
 
 def test_a_name_cannot_carry_control_characters():
-    with pytest.raises(ConfigError, match="'name' is"):
+    with pytest.raises(ConfigError, match="'name' has a value that is not allowed"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "name": "a\nb"}, source="node-config")

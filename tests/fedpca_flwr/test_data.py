@@ -79,7 +79,7 @@ def test_an_image_folder_is_rows_of_pixels(tmp_path):
 def test_images_of_different_size_are_refused(tmp_path):
     write_images(tmp_path)
     Image.new("RGB", (9, 9)).save(tmp_path / "train" / "cat" / "z.png")
-    with pytest.raises(DataError, match="images differ in size: 243 values, others have 60"):
+    with pytest.raises(DataError, match=r"images differ in size .*\(4, 5, 3\) and \(9, 9, 3\)"):
         data.load("images", str(tmp_path)).all_rows()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zipfile
 
 import numpy as np
 import pytest
 from sklearn.pipeline import Pipeline
 
-from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.metrics import (
     explained_variance,
     knn_accuracy,
@@ -69,6 +70,28 @@ def test_a_torn_or_foreign_file_is_named(model, tmp_path):
             PCAModel.load(tmp_path / name)
     with pytest.raises(DataError, match="there is no model at"):
         PCAModel.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean_": np.zeros(1)},
+        {"mean_": np.full(12, np.nan)},
+        {"components_": np.zeros(12)},
+        {"explained_variance_": np.zeros(4)},
+        {"singular_values_": np.array(["x"] * 5)},
+    ],
+    ids=str,
+)
+def test_a_model_that_does_not_fit_together_is_refused(model, change, tmp_path):
+    written = dataclasses.replace(model, **change).save(tmp_path / "model")
+    with pytest.raises(ContractError, match="is not a"):
+        PCAModel.load(written)
+
+
+def test_a_folder_is_not_a_model(model, tmp_path):
+    with pytest.raises(ConfigError, match="is a folder; give a name in it"):
+        model.save(tmp_path)
 
 
 def test_rows_of_another_width_are_refused(model):

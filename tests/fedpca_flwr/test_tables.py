@@ -98,13 +98,61 @@ def test_pickled_arrays_are_not_opened(tmp_path):
 def test_a_missing_file_and_an_unknown_format_are_named(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         read(str(tmp_path / "none.csv"))
-    with pytest.raises(ConfigError, match=r"'data' ends in '.xlsx', expected one of: .npy, .npz, .csv, .parquet"):
+    with pytest.raises(ConfigError, match="file of unknown kind, expected one of: .npy, .npz, .csv, .parquet"):
         read("site.xlsx")
     with pytest.raises(ConfigError, match="'label' names no column"):
         read(write(tmp_path, ".csv"), "pulze")
     parquet.write_table(pa.table({"a": [1.0, None]}), tmp_path / "holes.parquet")
     with pytest.raises(DataError, match="missing values"):
         read(str(tmp_path / "holes.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "message"),
+    [
+        ('"a","b"\n1,10,20\n2,30,40\n', "b", "2 column names but 3 columns"),
+        ("a,b,c\n1,2\n3,4\n", "", "3 column names but 2 columns"),
+        ("0,1,2\n5.5,6,7\n", "", "counts its columns"),
+        (",a,b\n0,1,2\n", "", "a column without a name"),
+        ("a,2,3\n4,5,6\n", "", "neither all names nor all numbers"),
+    ],
+)
+def test_a_csv_that_could_be_misread_is_refused(text, label, message, tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read(str(path), label)
+
+
+def test_names_that_look_like_numbers_to_python_are_names(tmp_path):
+    path = tmp_path / "site.CSV"
+    path.write_text("nan,inf\n1,2\n3,4\n")
+    assert read(str(path)).rows.shape == (2, 2)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00broken", b"PK\x03\x04 not a zip", b"\x93NUMPY\x01\x00v\x00((("])
+def test_a_damaged_file_is_named_without_its_path(suffix, content, tmp_path):
+    path = tmp_path / f"patients{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read(str(path))
+    assert "patients" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"a": [1.0], "__index_level_0__": [0]}),
+        pa.table({"a": [1.0], "b": ["x"]}),
+    ],
+    ids=["index", "text"],
+)
+def test_parquet_columns_that_are_no_features_are_refused(table, tmp_path):
+    path = tmp_path / "site.parquet"
+    parquet.write_table(table, path)
+    with pytest.raises(DataError, match=r"index column|not numbers"):
+        read(str(path))
 
 
 def test_which_column_is_missing_stays_here():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, packed_size, pool, unpack, within
+from fedpca_flwr.maths.products import head_and_diagonal
 from tests.families import cut, rows
 
 
@@ -93,6 +94,14 @@ def test_a_packed_triangle_is_the_upper_one_row_by_row():
     np.testing.assert_array_equal(pack(np.asfortranarray(S)), S[np.triu_indices(7)])
     np.testing.assert_array_equal(S[np.triu_indices(7)][diagonal_positions(7)], S.diagonal())
     assert packed_size(7) == len(S[np.triu_indices(7)])
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e8 + 0.1, -7e-9])
+@pytest.mark.parametrize("n", [3, 15, 17, 100, 1000])
+def test_a_constant_feature_never_has_a_negative_scatter(value, n):
+    X = np.column_stack([np.full(n, value), rows(n, 3)])
+    assert 0 <= Moments.of(X).diagonal()[0] <= 1e-28 * value**2
+    assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2
 
 
 def test_a_constant_feature_has_deviation_one():

@@ -13,13 +13,14 @@ from fedpca_flwr.maths.moments import Moments
 from simulations import run
 from strategies.client import projections, score_file
 from tests.families import cut, rows
+from tests.harness import finish, server_of
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv"])
 def test_scores_are_written_whole_and_in_order(suffix, tmp_path):
     X = rows(300) + 5
     path = tmp_path / "deep" / f"scores{suffix}"
-    model = run("p-cov", [X], n_components=3, scale=True, engine="loopback", scores=str(path))
+    model = finish(server_of("p-cov", [X], n_components=3, scale=True, scores=str(path)))
     written = np.load(path) if suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1)
     np.testing.assert_allclose(written, model.transform(X), atol=1e-12)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -38,7 +39,7 @@ def test_an_interrupted_projection_leaves_no_file(tmp_path):
 
 def test_an_unknown_score_format_is_named(tmp_path):
     with pytest.raises(ConfigError, match="client 0: node-config: 'scores' ends in '.txt', expected .npy or .csv"):
-        run("p-cov", [rows(50)], n_components=2, engine="loopback", scores=str(tmp_path / "scores.txt"))
+        finish(server_of("p-cov", [rows(50)], n_components=2, scores=str(tmp_path / "scores.txt")))
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path):

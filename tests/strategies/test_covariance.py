@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
@@ -113,6 +113,26 @@ def test_a_client_that_lies_about_its_scatter_does_not_pass_the_last_round():
     tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], 2 * arrays[-1]])
     with pytest.raises(ContractError, match="own rows do not fit the model"):
         finish(server)
+
+
+@pytest.mark.parametrize("scale", [1e150, 1e-162])
+def test_values_outside_the_range_of_float64_are_refused(scale):
+    X = rows(60) * scale + np.repeat([4, -4], 30)[:, None] * scale * 1e3
+    with pytest.raises((DataError, ContractError), match="outside the range of float64|holds NaN or infinite"):
+        fit("p-cov", cut(X, 30, 30), n_components=2)
+
+
+def test_without_centring_averaging_leaves_nothing_out():
+    model = fit("ap-cov", FAMILIES["means shifted by ten deviations"].parties, n_components=2, center=False)
+    assert model.log["measured"]["between parties"].startswith("0.00%")
+
+
+def test_what_averaging_leaves_out_is_in_the_units_of_the_solution():
+    parties = FAMILIES["means shifted by ten deviations"].parties
+    X = np.vstack(parties)
+    within = sum(len(p) * p.var(axis=0) / X.var(axis=0) for p in parties).sum() / (12 * len(X))
+    model = fit("ap-cov", parties, n_components=2, scale=True)
+    assert model.log["measured"]["between parties"].startswith(f"{1 - within:.2%}")
 
 
 def test_equal_variances_at_the_cut_are_noted():

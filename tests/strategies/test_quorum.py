@@ -1,0 +1,134 @@
+"""Hostile or broken replies at the server: each a named error, whatever they hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from simulations import run
+from tests.families import cut, rows
+from tests.harness import finish, proxy_of, server_of, tamper
+
+
+def honest():
+    return server_of("p-cov", cut(rows(90), 60, 30), n_components=2)
+
+
+def say(server, party, **metrics):
+    """Let one party say something else of itself; None: say nothing."""
+
+    def change(reply):
+        for key, value in metrics.items():
+            reply.metrics.pop(key.replace("_", "-"), None)
+            if value is not None:
+                reply.metrics[key.replace("_", "-")] = value
+        return reply
+
+    tamper(server, party, change)
+    return server
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"partition_id": None},
+        {"partition_id": "abc"},
+        {"partition_id": 1.9},
+        {"partition_id": -3},
+        {"num_partitions": None},
+        {"num_partitions": 2.0},
+        {"simulated": "yes"},
+        {"columns": "a,b"},
+        {"name": "a\x1b[2J"},
+        {"error": "ContractError"},
+        {"error": "ContractError", "message": "\x1b[2J"},
+        {"stranger": 1},
+    ],
+    ids=repr,
+)
+def test_what_a_client_says_of_itself_is_checked(metrics):
+    with pytest.raises((ContractError, ConfigError)):
+        finish(say(honest(), 1, **metrics))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"(((",
+        b"{[]:1}",
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999,)}",
+        b"{'descr': '|O', 'fortran_order': False, 'shape': (1,)}",
+        None,
+    ],
+)
+def test_arrays_that_are_none_are_named(header):
+    server = honest()
+    tensor = b"garbage" if header is None else b"\x93NUMPY\x01\x00v\x00" + header.ljust(117) + b"\n" + b"x" * 8
+
+    def change(reply):
+        reply.parameters.tensors[-1] = tensor
+        return reply
+
+    tamper(server, 1, change)
+    with pytest.raises(ContractError, match="client 1: its reply does not hold whole arrays"):
+        finish(server)
+
+
+def test_a_count_unlike_that_of_the_message_is_named():
+    server = honest()
+
+    def change(reply):
+        reply.num_examples = 31
+        return reply
+
+    tamper(server, 1, change)
+    with pytest.raises(ContractError, match="client 1: its count is 30, but its message says 31 rows"):
+        finish(server)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "text"),
+    [
+        ("loss", np.nan, "squared error is nan"),
+        ("loss", -1.0, "squared error is -1.0"),
+        ("num_examples", -30, "it has -30 rows"),
+        ("num_examples", 29, "its number of rows, or its name, changed"),
+    ],
+)
+def test_the_last_round_is_checked_too(attribute, value, text):
+    server = honest()
+    proxy = proxy_of(server, 1)
+    evaluate = proxy.evaluate
+
+    def change(ins, timeout, group_id):
+        reply = evaluate(ins, timeout, group_id)
+        setattr(reply, attribute, value)
+        return reply
+
+    proxy.evaluate = change
+    with pytest.raises(ContractError, match=f"client 1: .*{text}"):
+        finish(server)
+
+
+def test_infinite_errors_do_not_pass():
+    with pytest.raises((ContractError, DataError)):
+        run("p-cov", [rows(30) * 1e152, rows(30) * 1e154], n_components=2, engine="loopback")
+
+
+def test_one_simulated_party_among_sites_is_named():
+    with pytest.raises(ConfigError, match="client 0: its node-config names no 'data'"):
+        finish(say(honest(), 1, simulated=False))
+
+
+def test_other_column_names_are_named():
+    server = say(say(honest(), 0, columns="cd" * 8), 1, columns="ab" * 8)
+    with pytest.raises(ConfigError, match="client 1: its column names, or their order, differ from those of client 0"):
+        finish(server)
+
+
+def test_masked_and_ragged_parties_are_refused():
+    with pytest.raises(DataError, match="party 0 has masked values"):
+        run("p-cov", [np.ma.masked_greater(rows(30), 0)], n_components=2, engine="loopback")
+    with pytest.raises(DataError, match="party 0 is not an array"):
+        run("p-cov", [[[1, 2], [3]]], n_components=2, engine="loopback")
