@@ -133,7 +133,7 @@ class SubspaceIteration(PCAStrategy):
         k = self.options.n_components
         certificate = ritz.certificate(k)
         if self.options.acceleration == "krylov":
-            block = self._known.next_block(V.shape[1], ritz.values[0])
+            block = self._known.next_block(ritz, V.shape[1], k)
         else:
             block, _ = qr(self._known.AQ, mode="economic")
         if certificate <= self.options.tolerance or block.shape[1] == 0 or last:

@@ -98,18 +98,19 @@ class KnownProducts:
         vectors = self.Q @ rotation
         return Ritz(values, vectors, self.AQ @ rotation - vectors * values, self.error)
 
-    def next_block(self, size: int, largest: float) -> Array:
-        """An orthonormal block (d, b <= size) to ask for next: what is new in the last ``size`` products.
+    def next_block(self, ritz: Ritz, size: int, k: int) -> Array:
+        """An orthonormal block (d, b <= size) to ask for next: the largest directions in the leading residuals.
 
-        Empty where the span is invariant, that is where nothing new exceeds rounding of the ``largest`` eigenvalue:
-        then every Ritz pair is an eigenpair.
+        In exact arithmetic all residuals lie in the span of the newest products. Taking them from the residuals also
+        asks again for what rounding a block on the wire has left out. Empty where the span is invariant: nothing new
+        exceeds rounding, and every Ritz pair is an eigenpair.
         """
-        Z = self.AQ[:, -size:]
+        Z = ritz.residuals[:, : max(size, k + 10)]
         for _ in range(2):
             Z = Z - self.Q @ (self.Q.T @ Z)
         left, singular, _ = svd(Z, full_matrices=False, check_finite=False)
         room = self.Q.shape[0] - self.Q.shape[1]
-        block = left[:, : min(room, int((singular > 1e-13 * largest).sum()))]
+        block = left[:, : min(room, size, int((singular > 1e-14 * ritz.values[0]).sum()))]
         return block - self.Q @ (self.Q.T @ block)
 
 

@@ -22,7 +22,9 @@ def peak(clients: int, features: int) -> tuple[float, float, float]:
     rng = np.random.default_rng(0)
     spectrum = np.sqrt(np.arange(1, features + 1))
     strategy = build_strategy({"n-components": 50, "clients": clients})
-    replies = results([message(Moments.of(rng.standard_normal((64, features)) / spectrum)) for _ in range(clients)])
+    replies = results(
+        [message(Moments.of(rng.standard_normal((64, features)) / spectrum)) for _ in range(clients)], [64] * clients
+    )
     size = sum(len(tensor) for _, reply in replies for tensor in reply.parameters.tensors)
     before = _peak_mb()
     strategy.aggregate_fit(1, replies, [])

@@ -21,8 +21,8 @@ def message(moments: Moments) -> Parameters:
     return ndarrays_to_parameters(MOMENTS.to_arrays({"count": np.asarray(moments.count), **fields}))
 
 
-def results(messages: Sequence[Parameters]) -> list[tuple[ClientProxy, FitRes]]:
-    """One result a message, as if its party had sent it."""
+def results(messages: Sequence[Parameters], rows: Sequence[int]) -> list[tuple[ClientProxy, FitRes]]:
+    """One result a message, as if its party of so many rows had sent it."""
 
     def reply(i: int) -> FitRes:
         about: dict[str, Scalar] = {
@@ -33,6 +33,6 @@ def results(messages: Sequence[Parameters]) -> list[tuple[ClientProxy, FitRes]]:
             "simulated": True,
         }
         parameters = Parameters(list(messages[i].tensors), messages[i].tensor_type)
-        return FitRes(Status(Code.OK, ""), parameters, 1, about)
+        return FitRes(Status(Code.OK, ""), parameters, rows[i], about)
 
     return [(LoopbackProxy(str(i), Client), reply(i)) for i in range(len(messages))]

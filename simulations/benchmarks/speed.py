@@ -64,7 +64,7 @@ def server_speed(parts: list[Moments], repeats: int) -> str:
 
     def serve() -> None:
         strategy = build_strategy({"n-components": COMPONENTS, "clients": len(parts)})
-        strategy.aggregate_fit(1, results(messages), [])
+        strategy.aggregate_fit(1, results(messages, [part.count for part in parts]), [])
 
     return f"{compare(serve, best, repeats)} ({best.__name__})"
 
