@@ -12,8 +12,10 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.party import Table, local_table
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
+from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.base import PCAClient, PCAStrategy
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
+from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 
 
@@ -30,6 +32,8 @@ METHODS = {
         Method(PooledCovariance, PooledCovarianceClient),
         Method(ApproximateCovariance, ApproximateCovarianceClient),
         Method(SubspaceIteration, SubspaceIterationClient),
+        Method(QRPCA, QRPCAClient),
+        Method(ApproximateStack, ApproximateStackClient),
     )
 }
 

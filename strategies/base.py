@@ -126,6 +126,11 @@ class PCAStrategy(Strategy):
         """At most so many rounds until there is a model."""
         return self.card.rounds
 
+    @property
+    def exact(self) -> bool:
+        """Whether this run's model equals the PCA of the pooled rows: then the last round is held against it."""
+        return self.card.exact
+
     def request(self) -> Request:
         """What every party is asked next."""
         return Request("statistics")
@@ -191,7 +196,7 @@ class PCAStrategy(Strategy):
         """
         about = {
             "method": self.card.name,
-            "exact": self.card.exact,
+            "exact": self.exact,
             "options": self.options.model_dump(by_alias=True),
             "parties": self.quorum.parties(),
             "rounds": self._rounds,
@@ -242,7 +247,7 @@ class PCAStrategy(Strategy):
         squared = sum(sorted(reply.loss for reply in replies))
         measured, predicted = squared / rows, model.squared_error
         rounding = float(((np.finfo(np.float64).eps * model.mean_) ** 2).sum())
-        allowed = 1e-6 * model.total_variance + rounding if self.card.exact else np.inf
+        allowed = 1e-6 * model.total_variance + rounding if self.exact else np.inf
         if not np.isfinite(measured) or abs(measured - predicted) > allowed:
             raise ContractError(
                 f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "

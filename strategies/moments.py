@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import leading_eigenpairs
+from fedpca_flwr.maths.factors import Factor, truncated
 from fedpca_flwr.maths.moments import Head, Moments, unpack
 from strategies.base import PCAClient, PCAOptions, PCAStrategy, Reply, Solution
 
@@ -21,6 +22,9 @@ HEAD = (
     Field("remainder", ("d",), optional=True),
 )
 """Count and mean: the beginning of every first reply."""
+
+TRUNCATED = Payload((*HEAD, Field("trace", ()), Field("omitted", ()), Field("rows", ("r", "d"))))
+"""A truncated factor: the leading r eigenvectors of a scatter times the roots of their eigenvalues."""
 
 MOMENTS = Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter")))
 
@@ -33,18 +37,40 @@ class MomentsClient(PCAClient):
 
     def statistics(self, phase: str, received: list[NDArray]) -> Fields:
         moments = Moments.of(self.data)
-        return {
-            "count": np.asarray(moments.count),
-            "mean": moments.mean,
-            "remainder": remainder_if_needed(moments.head, moments.diagonal()),
-            "scatter": moments.scatter,
-        }
+        return {**head_fields(moments.head, moments.diagonal()), "scatter": moments.scatter}
 
 
 def remainder_if_needed(head: Head, diagonal: NDArray) -> NDArray:
     """The rounding error of a mean, or nothing where it is negligible against every feature's deviation."""
     spread = np.sqrt(diagonal / head.n)
     return head.remainder if (np.abs(head.remainder) > NEGLIGIBLE * spread).any() else np.empty(0)
+
+
+def head_fields(head: Head, diagonal: NDArray) -> Fields:
+    """The fields of `HEAD`."""
+    return {
+        "count": np.asarray(head.n),
+        "mean": head.mean,
+        "remainder": remainder_if_needed(head, diagonal),
+    }
+
+
+def truncated_fields(data: NDArray, rank: int) -> Fields:
+    """The fields of a truncated factor of a party's rows."""
+    moments = Moments.of(data)
+    factor = truncated(moments, rank)
+    return {
+        **head_fields(moments.head, moments.diagonal()),
+        "trace": np.asarray(factor.trace),
+        "omitted": np.asarray(factor.omitted),
+        "rows": factor.rows,
+    }
+
+
+def factor_of(reply: Reply) -> Factor:
+    """The truncated factor that a checked reply holds."""
+    fields = reply.fields
+    return Factor(head_of(reply), fields["rows"], float(fields["trace"]), float(fields["omitted"]))
 
 
 def head_of(reply: Reply) -> Head:

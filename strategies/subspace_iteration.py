@@ -34,7 +34,7 @@ from fedpca_flwr.maths.moments import Moments, pool_heads, safe_deviation
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.refine import RefinedSketch
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
-from strategies.moments import HEAD, head_of, remainder_if_needed, require_variance
+from strategies.moments import HEAD, head_fields, head_of, require_variance
 
 
 class SubspaceOptions(CountOptions):
@@ -90,6 +90,7 @@ class SubspaceIteration(PCAStrategy):
         super().__init__(config, options)
         if options.warm_start == "svd" and (options.scale or not options.center or options.acceleration == "none"):
             raise ConfigError("run-config: 'warm-start' is 'svd', which needs center, no scale, and 'krylov'")
+        self._converged = True
         self._query: NDArray | None = None
         self._order: list[int] = []
 
@@ -165,7 +166,7 @@ class SubspaceIteration(PCAStrategy):
     def _refine(self, replies: list[Reply], *, last: bool):
         k = self.options.n_components
         if self._query is None:
-            sketch, _ = stack([_factor(reply) for reply in replies])
+            sketch = stack([_factor(reply) for reply in replies])
             self.n_components(sketch.head.n, sketch.head.mean.size)
             require_variance(sketch.trace, sketch.head.n, sketch.head.mean)
             self._rows, self._mean, self._total = sketch.head.n, sketch.head.mean, sketch.trace
@@ -194,9 +195,14 @@ class SubspaceIteration(PCAStrategy):
 
     # Both
 
+    @property
+    def exact(self) -> bool:
+        return self._converged
+
     def _end(self, pairs: Eigenpairs, certificate: float):
         notes = []
         if certificate > self.options.tolerance:
+            self._converged = False
             notes.append(
                 f"stopped after max-rounds = {self.rounds} with a certified angle of {certificate:.2g} degrees "
                 f"instead of {self.options.tolerance:.2g}"
@@ -227,22 +233,18 @@ class SubspaceIterationClient(PCAClient):
             return {"product": scatter_product(self.data, head, received[0].astype(np.float64))}
         first = signs(self.data.shape[1], self.sizes["b"], self.config.seed)
         return {
-            "count": np.asarray(head.n),
-            "mean": head.mean,
-            "remainder": remainder_if_needed(head, diagonal),
+            **head_fields(head, diagonal),
             "diagonal": diagonal,
             "product": scatter_product(self.data, head, first),
         }
 
     def _sketch(self) -> Fields:
         moments = Moments.of(self.data)
-        factor = truncated(moments, self.sizes["r"], filled=True)
+        factor = truncated(moments, self.sizes["r"]).filled()
         rows, floor = factor.rows.astype(np.float32), np.asarray(factor.floor)
         self.context.state.array_records["sketch"] = ArrayRecord([rows, floor])
         return {
-            "count": np.asarray(moments.count),
-            "mean": moments.mean,
-            "remainder": remainder_if_needed(moments.head, moments.diagonal()),
+            **head_fields(moments.head, moments.diagonal()),
             "trace": np.asarray(factor.trace),
             "floor": floor,
             "rows": rows,
@@ -258,7 +260,8 @@ class SubspaceIterationClient(PCAClient):
 
 def _factor(reply: Reply) -> Factor:
     fields = reply.fields
-    return Factor(head_of(reply), fields["rows"].astype(np.float64), float(fields["floor"]), float(fields["trace"]))
+    floor = float(fields["floor"])
+    return Factor(head_of(reply), fields["rows"].astype(np.float64), float(fields["trace"]), 2 * floor, floor)
 
 
 def _identity(reply: Reply) -> tuple[int, bytes, bytes]:

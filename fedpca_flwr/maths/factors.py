@@ -33,12 +33,31 @@ class Factor:
         What is assumed in every direction that ``rows`` leaves out.
     trace : float
         Trace of the true scatter.
+    omitted : float
+        Largest eigenvalue that the rows leave out; 0 where they leave nothing out.
     """
 
     head: Head
     rows: Array
-    floor: float
     trace: float
+    omitted: float = 0.0
+    floor: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Bound on the spectral norm of the difference to the true scatter."""
+        return max(self.floor, self.omitted - self.floor)
+
+    def filled(self) -> Factor:
+        """The same rows, with half of the first omitted eigenvalue assumed in every direction left out.
+
+        The eigenvalues left out lie between zero and that one, so this halves the error bound, at no bytes: what is
+        assumed everywhere is taken off the rows. The rows must be orthogonal, as `truncated` makes them.
+        """
+        floor = self.omitted / 2
+        squares = np.einsum("ij,ij->i", self.rows, self.rows)
+        shrink = np.sqrt((squares - floor).clip(min=0.0) / np.where(squares > 0, squares, 1.0))
+        return Factor(self.head, self.rows * shrink[:, None], self.trace, self.omitted, floor)
 
 
 def triangular(data: NDArray) -> tuple[Head, Array]:
@@ -61,26 +80,15 @@ def triangular(data: NDArray) -> tuple[Head, Array]:
     return pooled, R[: min(pooled.n - 1, d)]
 
 
-def truncated(moments: Moments, rank: int, *, filled: bool) -> Factor:
-    """The best factor of ``rank`` rows of a scatter matrix.
-
-    Parameters
-    ----------
-    moments : Moments
-    rank : int
-        At most d.
-    filled : bool
-        Whether to assume, in the directions left out, half of the first eigenvalue left out. The unknown eigenvalues
-        lie between zero and that one, so this halves the error bound, at no bytes: shrink the kept ones by as much.
-    """
+def truncated(moments: Moments, rank: int) -> Factor:
+    """The best factor of ``rank <= d`` rows of a scatter matrix: its leading eigenvectors, orthogonal rows."""
     pairs = leading_eigenpairs(unpack(moments.scatter, moments.n_features), rank)
-    floor = max(0.0, pairs.following) / 2 if filled else 0.0
-    rows = (pairs.vectors * np.sqrt((pairs.values - floor).clip(min=0.0))).T
-    return Factor(moments.head, np.ascontiguousarray(rows), floor, float(moments.diagonal().sum()))
+    rows = (pairs.vectors * np.sqrt(pairs.values.clip(min=0.0))).T
+    return Factor(moments.head, np.ascontiguousarray(rows), float(moments.diagonal().sum()), max(0.0, pairs.following))
 
 
-def stack(parts: list[Factor]) -> tuple[Factor, float]:
-    """The factor of all rows together, and the share of its trace that lies between the parts.
+def stack(parts: list[Factor]) -> Factor:
+    """The factor of all rows together.
 
     The order is fixed by the parts themselves, so permuting them changes no bit.
     """
@@ -90,7 +98,7 @@ def stack(parts: list[Factor]) -> tuple[Factor, float]:
     extra = float(sum(np.vdot(row, row) for row in between))
     rows = np.vstack([*(part.rows for part in parts), *(row[None] for row in between)])
     trace = sum(part.trace for part in parts) + extra
-    return Factor(pooled, rows, sum(part.floor for part in parts), trace), extra
+    return Factor(pooled, rows, trace, sum(part.omitted for part in parts), sum(part.floor for part in parts))
 
 
 def leading_of_factor(factor: Factor, k: int | float) -> Eigenpairs:
@@ -106,6 +114,12 @@ def leading_of_factor(factor: Factor, k: int | float) -> Eigenpairs:
     gram = blas.dsyrk(1.0, np.asfortranarray(rows), lower=1)
     pairs = leading_eigenpairs(gram, k if isinstance(k, float) else min(k, len(rows)))
     return _lift(rows, pairs, factor.floor, k)
+
+
+def angle_bound(factor: Factor, pairs: Eigenpairs) -> float:
+    """Bound, in degrees, on the angle to the true components that the error of a factor allows (Davis and Kahan)."""
+    gap = pairs.values[-1] - pairs.following - factor.error
+    return float(np.degrees(np.arcsin(min(1.0, factor.error / gap)))) if gap > 0 else 90.0
 
 
 def _lift(rows: Array, pairs: Eigenpairs, floor: float, k: int | float) -> Eigenpairs:

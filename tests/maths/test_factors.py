@@ -1,0 +1,75 @@
+"""Factors: the same scatter as the matrix, stacked or truncated, tall or wide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.factors import (
+    Factor,
+    leading_of_factor,
+    pack_trapezoid,
+    stack,
+    trapezoid_size,
+    triangular,
+    truncated,
+    unpack_trapezoid,
+)
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.subspace import principal_angles
+from tests.families import cut, rows
+
+
+def scatter(X):
+    centred = X - X.mean(axis=0)
+    return centred.T @ centred
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 12, 13, 40])
+def test_a_triangular_factor_is_the_scatter(n):
+    X = rows(n) + 3
+    head, R = triangular(X)
+    assert R.shape == (min(n - 1, 12), 12)
+    np.testing.assert_allclose(R.T @ R, scatter(X), atol=1e-12)
+    np.testing.assert_array_equal(np.tril(R, -1), 0)
+    packed = pack_trapezoid(R)
+    assert packed.size == trapezoid_size(n, 12) <= 12 * 13 // 2
+    np.testing.assert_array_equal(unpack_trapezoid(packed, len(R), 12), R)
+    assert head.n == n
+
+
+def test_factors_of_shifted_parts_stack_to_the_scatter_of_all():
+    X = rows(100)
+    X[60:] += 5
+    parts = [Factor(*triangular(part), trace=np.trace(scatter(part))) for part in cut(X, 60, 30, 10)]
+    whole = stack(parts)
+    np.testing.assert_allclose(whole.rows.T @ whole.rows, scatter(X), rtol=1e-11)
+    np.testing.assert_allclose(whole.trace, np.trace(scatter(X)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(40, 12), (8, 50)])
+def test_leading_pairs_through_the_smaller_gram_matrix(shape):
+    F = np.random.default_rng(0).standard_normal(shape) / np.arange(1, shape[1] + 1)
+    pairs = leading_of_factor(Factor(Moments.of(F).head, F, 1.0, floor=0.5), 4)
+    values, vectors = np.linalg.eigh(F.T @ F)
+    np.testing.assert_allclose(pairs.values, values[::-1][:4] + 0.5, rtol=1e-11)
+    assert principal_angles(pairs.vectors, vectors[:, ::-1][:, :4]).max() < 1e-9
+
+
+def test_directions_without_variance_are_completed():
+    F = np.random.default_rng(0).standard_normal((3, 50))
+    F[2] = F[0]
+    pairs = leading_of_factor(Factor(Moments.of(F).head, F, 1.0), 3)
+    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
+    assert pairs.values[2] == 0
+
+
+def test_the_filler_halves_the_error_bound_and_keeps_it():
+    moments = Moments.of(rows(200))
+    S = scatter(rows(200))
+    plain = truncated(moments, 4)
+    filled = plain.filled()
+    for factor in (plain, filled):
+        error = np.linalg.norm(S - factor.rows.T @ factor.rows - factor.floor * np.eye(12), 2)
+        assert error <= factor.error * (1 + 1e-9)
+    np.testing.assert_allclose(filled.error, plain.error / 2)
