@@ -11,7 +11,8 @@ a certificate, which needs no ground truth, bounds the largest angle to the exac
 ``acceleration="none"`` is the plain iteration of the note, which keeps only the last block. ``warm_start="svd"`` lets
 each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`).
 
-Blocks go down in float32 at no loss: the server computes with the rounded block that it sent.
+Blocks go down in float32 at no loss (but for the plain iteration): the server computes with the rounded block that it
+sent.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class SubspaceIteration(PCAStrategy):
     def __init__(self, config, options) -> None:
         super().__init__(config, options)
         if options.warm_start == "svd" and (options.scale or not options.center or options.acceleration == "none"):
-            raise ConfigError("run-config: 'warm-start' is 'svd', which needs center, no scale, and 'krylov'")
+            raise ConfigError(
+                "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false, acceleration='krylov'"
+            )
         self._converged = True
         self._query: NDArray | None = None
         self._order: list[int] = []
@@ -139,7 +142,9 @@ class SubspaceIteration(PCAStrategy):
             block, _ = qr(self._known.AQ, mode="economic")
         if certificate <= self.options.tolerance or block.shape[1] == 0 or last:
             return self._end(ritz.pairs(k), certificate if block.shape[1] else 0.0)
-        self._query = (block / divisor).astype(np.float32)
+        # the plain iteration forgets all but its last block, so rounding would stay in the answer
+        wire = np.float32 if self.options.acceleration == "krylov" else np.float64
+        self._query = (block / divisor).astype(wire)
         return None, {}
 
     def _begin(self, replies: list[Reply]) -> None:

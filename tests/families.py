@@ -58,6 +58,9 @@ FAMILIES: dict[str, Family] = {
     "wide": Family(cut(rows(30, 80), 12, 10, 8), 5),
     "rank-deficient": Family(cut(rows(200, 4) @ np.random.default_rng(2).standard_normal((4, 12)), 120, 80), 4),
     "constant columns": Family(cut(_constant_columns(), 200, 100), 5),
+    "constant and duplicate columns, fewer rows than features": Family(
+        cut(np.hstack([np.zeros((40, 3)), rows(40, 30), rows(40, 30), np.full((40, 1), 0.1)]), 25, 10, 5), 5
+    ),
     "duplicate columns": Family(cut(np.hstack([rows(200, 6), rows(200, 6)]), 130, 70), 5),
     "offset 1e6": Family(cut(rows(300) + 1e6, 180, 100, 20), 5),
     "offset 1e8": Family(cut(np.round(rows(300) * 2**10) + 1e8, 180, 100, 20), 5),

@@ -61,23 +61,36 @@ class Factor:
 
 
 def triangular(data: NDArray) -> tuple[Head, Array]:
-    """Head, and the triangular factor (min(n - 1, d), d) of the centred rows of ``data`` (n, d), in chunks.
-
-    ``Q R`` of the rows about their mean. The last row of a factor of n centred rows is zero, so it is left out.
-    """
-    d = data.shape[1]
-    R, heads = np.empty((0, d)), []
+    """Head, and the triangular factor (min(n - 1, d), d) of the centred rows of ``data`` (n, d), in chunks."""
+    R = np.empty((0, data.shape[1]))
+    head: Head | None = None
     for chunk in chunks(data, 2**22):
         mean = chunk.mean(axis=0, dtype=np.float64)
         centred = np.subtract(chunk, mean, dtype=np.float64)
         remainder = centred.mean(axis=0)
-        heads.append(Head(len(chunk), mean, remainder))
-        R = _triangle(np.vstack([R, centred - remainder]))
-    pooled, deviations = pool_heads(heads)
-    if len(heads) > 1:
-        between = [np.sqrt(h.n) * deviation for h, deviation in zip(heads, deviations, strict=True)]
-        R = _triangle(np.vstack([R, *between]))
-    return pooled, R[: min(pooled.n - 1, d)]
+        centred -= remainder
+        own = Head(len(chunk), mean, remainder)
+        between = []
+        if head is not None:
+            pooled, deviations = pool_heads([head, own])
+            between = [np.sqrt(own.n * pooled.n / head.n) * deviations[1]]
+        R = _triangle(np.vstack([R, contrasts(centred), *between]))
+        head = own if head is None else pooled
+    assert head is not None
+    return head, R
+
+
+def contrasts(centred: Array) -> Array:
+    """n - 1 rows with the scatter of ``centred``, n rows that sum to zero; ``centred`` is overwritten.
+
+    The reflection that takes the first unit vector to the direction (1, ..., 1) leaves a first row of zeros, which is
+    left out. Cutting a row off a triangular factor instead would be wrong: where columns depend on each other, the zero
+    row need not be the last one.
+    """
+    if len(centred) == 1:
+        return centred[:0]
+    centred[1:] += centred[0] / (np.sqrt(len(centred)) - 1)
+    return centred[1:]
 
 
 def truncated(moments: Moments, rank: int) -> Factor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpca_flwr.maths import factors
 from fedpca_flwr.maths.factors import (
     Factor,
     leading_of_factor,
@@ -36,6 +37,28 @@ def test_a_triangular_factor_is_the_scatter(n):
     assert packed.size == trapezoid_size(n, 12) <= 12 * 13 // 2
     np.testing.assert_array_equal(unpack_trapezoid(packed, len(R), 12), R)
     assert head.n == n
+
+
+@pytest.mark.parametrize("n", [5, 9, 30])
+def test_dependent_columns_and_fewer_rows_than_features(n):
+    X = rows(n, 12)
+    X[:, [0, 1, 5]] = 0.0, 3.0, 0.1
+    X[:, 8] = X[:, 7]
+    _, R = triangular(X)
+    assert len(R) == min(n - 1, 12)
+    np.testing.assert_allclose(R.T @ R, scatter(X), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [70, 500])
+def test_chunks_change_nothing(n, monkeypatch):
+    X = rows(n) + np.linspace(0, 9, n)[:, None]
+    monkeypatch.setattr(factors, "chunks", lambda data, elements: iter(np.array_split(data, 7)))
+    _, R = triangular(X)
+    np.testing.assert_allclose(R.T @ R, scatter(X), rtol=1e-11)
+    wide = rows(30, 50)
+    _, R = triangular(wide)
+    assert R.shape == (29, 50)
+    np.testing.assert_allclose(R.T @ R, scatter(wide), atol=1e-12)
 
 
 def test_factors_of_shifted_parts_stack_to_the_scatter_of_all():

@@ -1,0 +1,77 @@
+"""What only QR-PCA and AP-STACK have: truncation, filler, weights, bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from tests.families import FAMILIES, cut, rows
+
+
+def parties():
+    X = rows(600, 40)
+    X[400:] += rows(1, 40, seed=9)
+    return cut(X, 400, 150, 50)
+
+
+def angle(method, k=4, **options):
+    model = run(method, parties(), n_components=k, engine="loopback", **options)
+    return principal_angles(model, pooled_pca(np.vstack(parties()), k)).max
+
+
+def test_the_upload_is_the_trapezoid_and_never_more_than_a_covariance():
+    d = 80
+    wide = FAMILIES["wide"].parties
+    model = run("qr-pca", wide, n_components=2, engine="loopback", min_rows=1)
+    for up, part in zip(model.log["rounds"][0]["up"], wide, strict=True):
+        h = len(part) - 1
+        assert up == 8 * (h * d - h * (h - 1) // 2 + d + 1) + 4 * 128
+    tall = run("qr-pca", parties(), n_components=2, engine="loopback")
+    assert max(tall.log["rounds"][0]["up"]) == 8 * (40 * 41 // 2 + 40 + 1) + 4 * 128
+
+
+@pytest.mark.parametrize("options", [{"scale": True}, {"center": False}, {"scale": True, "center": False}], ids=str)
+def test_options_of_the_whole_factor(options):
+    X = parties()
+    model = run("qr-pca", X, n_components=4, engine="loopback", **options)
+    truth = pooled_pca(np.vstack(X), 4, **options)
+    assert principal_angles(model, truth).max <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
+
+
+def test_truncation_converges_and_the_filler_helps():
+    errors = {(rank, filler): angle("qr-pca", rank=rank, filler=filler) for rank in (8, 16) for filler in (False, True)}
+    assert errors[16, True] < errors[8, True] < errors[8, False] < 10
+    assert errors[16, True] < errors[16, False]
+    assert angle("qr-pca", rank=40) < 1e-9
+
+
+def test_the_stated_bound_holds():
+    for rank in (8, 16, 30):
+        model = run("qr-pca", parties(), n_components=4, engine="loopback", rank=rank)
+        bound = float(model.log["measured"]["angle bound"].split()[0])
+        assert principal_angles(model, pooled_pca(np.vstack(parties()), 4)).max <= bound
+
+
+def test_stacking_without_row_counts_does_not_converge_and_with_them_does():
+    assert angle("ap-stack", rank=40) > 1
+    assert angle("ap-stack", rank=40, weights="rows") < 1e-9
+    assert angle("ap-stack", rank=16, weights="rows") == pytest.approx(angle("qr-pca", rank=16, filler=False), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"rank": 3}, "'rank' is 3, expected at least n-components = 4"),
+        ({"rank": 8, "scale": True}, "'rank' goes only with"),
+        ({"rank": 8, "n_components": 0.9}, "'rank' needs a number of components"),
+    ],
+    ids=str,
+)
+def test_what_truncation_cannot_do_is_refused(options, text):
+    with pytest.raises(ConfigError, match=text):
+        run("qr-pca", parties(), engine="loopback", **{"n_components": 4, **options})
