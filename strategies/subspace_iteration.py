@@ -91,7 +91,8 @@ class SubspaceIteration(PCAStrategy):
         super().__init__(config, options)
         if options.warm_start == "svd" and (options.scale or not options.center or options.acceleration == "none"):
             raise ConfigError(
-                "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false, acceleration='krylov'"
+                "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false and "
+                "acceleration='krylov'"
             )
         self._converged = True
         self._query: NDArray | None = None
