@@ -30,7 +30,8 @@ class Field:
     name : str
     shape : tuple of str
         Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle, ``"trapezoid"`` a packed triangular factor of
-        ``n`` rows, others as the method says (``"b"`` columns of a block); ``()`` a scalar.
+        ``n`` rows, ``"any"`` a length that only the decoder can judge, others as the method says (``"b"`` columns of a
+        block); ``()`` a scalar.
     dtype : str
     kind : {"real", "count", "scatter"}
         What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
@@ -114,7 +115,8 @@ class Payload:
             sizes = {**sizes, "n": int(values["count"])}
         for field in self.fields:
             array = values[field.name]
-            expected = tuple(_size(symbol, sizes) for symbol in field.shape)
+            actual = zip(field.shape, array.shape, strict=True)
+            expected = tuple(length if symbol == "any" else _size(symbol, sizes) for symbol, length in actual)
             if array.shape != expected and not (field.optional and array.size == 0):
                 raise ContractError(
                     f"{sender}: field '{field.name}' has shape {array.shape}, expected {expected}{reference}"
@@ -142,7 +144,7 @@ def _size(symbol: str, sizes: Mapping[str, int]) -> int:
         return packed_size(sizes["d"])
     if symbol == "trapezoid":
         return trapezoid_size(sizes["n"], sizes["d"])
-    return sizes[symbol]
+    return sizes[symbol] if symbol != "any" else 0
 
 
 def _check_values(field: Field, array: NDArray, sender: str) -> None:

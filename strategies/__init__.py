@@ -14,6 +14,7 @@ from fedpca_flwr.party import Table, local_table
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.base import PCAClient, PCAStrategy
+from strategies.compressed import Compressed, CompressedClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
@@ -34,6 +35,7 @@ METHODS = {
         Method(SubspaceIteration, SubspaceIterationClient),
         Method(QRPCA, QRPCAClient),
         Method(ApproximateStack, ApproximateStackClient),
+        Method(Compressed, CompressedClient),
     )
 }
 

@@ -1,0 +1,72 @@
+"""Codecs keep their bounds, and decoding trusts nothing that it is sent."""
+
+from __future__ import annotations
+
+import lzma
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.codec import FILTERS, Coded, dequantise, from_step, quantise, round_to_step
+
+X = np.random.default_rng(0).standard_normal(1000) * np.logspace(-6, 3, 1000)
+
+
+@pytest.mark.parametrize("bits", [4, 5, 8, 11, 16, 24, 32])
+@pytest.mark.parametrize("size", [1, 127, 128, 1000])
+def test_quantised_numbers_are_within_the_bound(bits, size):
+    coded = quantise(X[:size], bits, 128)
+    decoded = dequantise(coded, bits, 128, size)
+    assert (np.abs(decoded.values - X[:size]) <= decoded.error * (1 + 1e-12)).all()
+    assert decoded.error.max() <= np.abs(X[:size]).max() / (2 ** (bits - 1) - 1)
+
+
+def test_rounding_is_to_the_nearest():
+    """Truncation instead would leave a bias in every entry."""
+    decoded = dequantise(quantise(X, 8, 128), 8, 128, 1000)
+    assert abs((decoded.values - X).sum()) < 20 * np.linalg.norm(decoded.error) / np.sqrt(1000) * np.sqrt(1000)
+    assert np.sign(decoded.values - X).sum() < 200
+
+
+@pytest.mark.parametrize("step", [1e-3, 1.0])
+def test_numbers_on_a_shared_step_are_within_half_of_it_and_add_up(step):
+    one, other = round_to_step(X, step), round_to_step(X[::-1], step)
+    values = [from_step(coded, step, 1000).values for coded in (one, other)]
+    assert np.abs(values[0] - X).max() <= step / 2 * (1 + 1e-9)
+    np.testing.assert_array_equal(np.rint(sum(values) / step), np.rint(values[0] / step) + np.rint(values[1] / step))
+
+
+def test_a_step_that_is_too_small_is_refused():
+    with pytest.raises(ValueError, match="too small for 32-bit"):
+        round_to_step(X, 1e-9)
+
+
+def test_zeros_cost_nothing():
+    assert quantise(np.zeros(10**5), 16, 128).code.size < 200
+    assert dequantise(quantise(np.zeros(300), 8, 128), 8, 128, 300).values.max() == 0
+
+
+@pytest.mark.parametrize("change", [lambda c: c[:-5], lambda c: c[:0], lambda c: np.full(50, 7, np.uint8)])
+def test_a_damaged_code_is_refused(change):
+    coded = quantise(X, 8, 128)
+    with pytest.raises(ValueError, match=r"damaged code|does not hold"):
+        dequantise(Coded(coded.scales, change(coded.code)), 8, 128, 1000)
+    with pytest.raises(ValueError, match=r"damaged code|does not hold"):
+        from_step(Coded(coded.scales, change(round_to_step(X, 1e-3).code)), 1e-3, 1000)
+
+
+@pytest.mark.parametrize("scales", [np.ones(7), np.full(8, np.nan), np.zeros(8), -np.ones(8)])
+def test_scales_that_cannot_be_are_refused(scales):
+    coded = quantise(X, 8, 128)
+    with pytest.raises(ValueError, match="expected 8 positive ones"):
+        dequantise(Coded(scales.astype(np.float32), coded.code), 8, 128, 1000)
+
+
+def test_a_bomb_is_read_only_as_far_as_expected():
+    bomb = np.frombuffer(lzma.compress(bytes(200 * 2**20), lzma.FORMAT_RAW, filters=FILTERS), np.uint8)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="does not hold"):
+        from_step(Coded(np.empty(0, np.float32), bomb), 1.0, 1000)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()

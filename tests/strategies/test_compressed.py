@@ -1,0 +1,61 @@
+"""Compressed moments: every codec within its own bound, and better with more bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from tests.families import cut, rows
+from tests.harness import finish, server_of, tamper_arrays
+
+
+def parties():
+    X = rows(600, 40)
+    X[400:] += rows(1, 40, seed=9)
+    return cut(X, 400, 150, 50)
+
+
+TRUTH = pooled_pca(np.vstack(parties()), 4)
+
+
+def fit(**options):
+    model = run("compressed", parties(), n_components=4, engine="loopback", **options)
+    bound = float(model.log["measured"]["angle bound"].split()[0])
+    return principal_angles(model, TRUTH).max, bound, sum(sum(entry["up"]) for entry in model.log["rounds"])
+
+
+SERIES = {
+    "quantise": [{"codec": "quantise", "bits": bits} for bits in (6, 12, 20, 32)],
+    "shared-step": [{"codec": "shared-step", "step": step} for step in (1e-2, 1e-4, 1e-6)],
+    "low-rank": [{"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((8, 8), (16, 12), (40, 24))],
+}
+
+
+@pytest.mark.parametrize("series", SERIES.values(), ids=SERIES)
+def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
+    angles, bounds, sent = zip(*(fit(**options) for options in series), strict=True)
+    assert all(angle <= bound for angle, bound in zip(angles, bounds, strict=True))
+    assert list(angles) == sorted(angles, reverse=True)
+    assert list(sent) == sorted(sent)
+    assert angles[-1] < 1e-3
+
+
+def test_the_shared_step_is_the_same_at_every_party():
+    model = run("compressed", parties(), n_components=4, engine="loopback", codec="shared-step")
+    assert [entry["phase"] for entry in model.log["rounds"]] == ["scale", "encoded", "project"]
+
+
+def test_a_step_that_is_too_small_is_named():
+    with pytest.raises(ConfigError, match="client 0: run-config: 'step' is 1e-12: the step is too small"):
+        fit(codec="shared-step", step=1e-12)
+
+
+def test_a_code_that_does_not_decode_is_named():
+    server = server_of("compressed", parties(), n_components=4)
+    tamper_arrays(server, 1, lambda arrays: [arrays[0][:-9], *arrays[1:]])
+    with pytest.raises(ContractError, match="client 1: its code does not decode"):
+        finish(server)
