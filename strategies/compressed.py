@@ -137,7 +137,7 @@ def encode(options: CompressedOptions, moments: Moments, rank: int, step: float)
         return quantise(moments.scatter, options.bits, BLOCK), 0.0
     if options.codec == "shared-step":
         try:
-            return round_to_step(moments.scatter, step), 0.0
+            return round_to_step(moments.scatter, step, moments.n_features), 0.0
         except ValueError as error:
             raise ConfigError(f"run-config: 'step' is {options.step}: {error}") from None
     factor = truncated(moments, rank)
@@ -158,9 +158,7 @@ def decode(
     if options.codec != "low-rank":
         size = packed_size(d)
         triangle = (
-            dequantise(coded, options.bits, BLOCK, size)
-            if options.codec == "quantise"
-            else from_step(coded, step, size)
+            dequantise(coded, options.bits, BLOCK, size) if options.codec == "quantise" else from_step(coded, step, d)
         )
         squares = np.broadcast_to(np.square(triangle.error), size)
         # the Frobenius norm of the error: every entry off the diagonal stands twice
