@@ -177,7 +177,7 @@ class SubspaceIteration(PCAStrategy):
             require_variance(sketch.trace, sketch.head.n, sketch.head.mean)
             self._rows, self._mean, self._total = sketch.head.n, sketch.head.mean, sketch.trace
             self._scale = np.ones_like(self._mean)
-            self._sketch = RefinedSketch(sketch)
+            self._sketch = RefinedSketch.of_factor(sketch)
             if k + 2 > self._mean.size:
                 raise ConfigError(f"run-config: 'n-components' is {k}; a warm start needs at most features - 2")
             certificate = 90.0
@@ -191,12 +191,7 @@ class SubspaceIteration(PCAStrategy):
         room = self._mean.size - self._sketch.known.Q.shape[1]
         if certificate <= self.options.tolerance or last or room <= 2:
             return self._end(self._sketch.leading(k), certificate if room > 2 else 0.0)
-        width = min(self._width(self._mean.size), self._mean.size - 2)
-        block = self._sketch.leading(width).vectors
-        Q = self._sketch.known.Q
-        for _ in range(2):
-            block, _ = qr(block - Q @ (Q.T @ block), mode="economic")
-        self._query = block[:, :room].astype(np.float32)
+        self._query = self._sketch.next_block(self._width(self._mean.size)).astype(np.float32)
         return None, {}
 
     # Both

@@ -11,8 +11,11 @@ approximation is corrected to agree with :math:`A` on the span of ``Q``, with :m
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import qr
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
@@ -27,19 +30,32 @@ class RefinedSketch:
 
     Parameters
     ----------
-    sketch : Factor
-        Of all parties: ``M_0 = rows.T @ rows + floor * identity``, with ``|A - M_0| <= floor`` (spectral norm), as
-        parties that fill half of their first omitted eigenvalue guarantee.
+    product : callable
+        ``M_0 @ V`` of a vector or a block ``V``.
+    d : int
+    error : float
+        Bound on ``|A - M_0|`` (spectral norm).
     """
 
-    def __init__(self, sketch: Factor) -> None:
-        self.sketch = sketch
-        self.known = KnownProducts(sketch.rows.shape[1])
+    def __init__(self, product: Callable[[Array], Array], d: int, error: float) -> None:
+        self.product = product
+        self.error = error
+        self.d = d
+        self.known = KnownProducts(d)
 
-    def product(self, V: Array) -> Array:
-        """``M_0 @ V``."""
-        rows = self.sketch.rows
-        return rows.T @ (rows @ V) + self.sketch.floor * V
+    @classmethod
+    def of_factor(cls, sketch: Factor) -> RefinedSketch:
+        """From ``M_0 = rows.T @ rows + floor * identity``, with rows that were sent in float32."""
+        rows = sketch.rows
+        rounding = 2.0**-22 * float(np.vdot(rows, rows))
+        return cls(lambda V: rows.T @ (rows @ V) + sketch.floor * V, rows.shape[1], sketch.error + rounding)
+
+    def next_block(self, width: int) -> Array:
+        """The leading eigenvectors of ``M`` outside the span already asked, orthonormal (d, at most width)."""
+        block, Q = self.leading(min(width, self.d - 2)).vectors, self.known.Q
+        for _ in range(2):
+            block, _ = qr(block - Q @ (Q.T @ block), mode="economic")
+        return block[:, : self.d - Q.shape[1]]
 
     def leading(self, k: int) -> Eigenpairs:
         """The k leading eigenpairs of ``M``, k < d."""
@@ -49,7 +65,7 @@ class RefinedSketch:
     def certificate(self, ritz: Ritz, k: int) -> float:
         """`Ritz.certificate` where nothing large can be outside the span of the products asked, else 90.
 
-        Outside that span ``A`` has no eigenvalue above ``lambda_max(P M P) + floor`` with ``P = 1 - Q Q'``.
+        Outside that span ``A`` has no eigenvalue above ``lambda_max(P M_0 P) + error`` with ``P = 1 - Q Q'``.
         """
         if ritz.values.size <= k:
             return 90.0
@@ -62,8 +78,7 @@ class RefinedSketch:
 
         if Q.shape[1] < Q.shape[0] - 2:
             (largest,), _ = self._eigsh(outside, 1)
-            rounding = 2.0**-22 * float(np.vdot(self.sketch.rows, self.sketch.rows))  # of factors sent in float32
-            if largest + self.sketch.floor + rounding >= ritz.values[k - 1]:
+            if largest + self.error >= ritz.values[k - 1]:
                 return 90.0
         return ritz.certificate(k)
 
@@ -74,8 +89,8 @@ class RefinedSketch:
         return self.product(x) + correction @ inside + Q @ (correction.T @ x) - Q @ (Q.T @ (correction @ inside))
 
     def _eigsh(self, matvec, k: int) -> tuple[Array, Array]:
-        d = self.sketch.rows.shape[1]
-        start = np.random.default_rng(0).standard_normal(d)
-        values, vectors = eigsh(LinearOperator((d, d), matvec=matvec, dtype=np.float64), k, tol=0, v0=start)
+        start = np.random.default_rng(0).standard_normal(self.d)
+        operator = LinearOperator((self.d, self.d), matvec=matvec, dtype=np.float64)
+        values, vectors = eigsh(operator, k, tol=0, v0=start)
         order = np.argsort(values)[::-1]
         return values[order], vectors[:, order]

@@ -21,6 +21,8 @@ COMPONENTS = 50
 SETTINGS: list[dict[str, Any]] = [
     *({"codec": "quantise", "bits": bits} for bits in (8, 12, 16, 24)),
     *({"codec": "shared-step", "step": step} for step in (3e-6, 1.5e-5, 5e-5, 1.4e-4, 3e-4)),
+    *({"codec": "shared-step", "step": step, "corrections": 1} for step in (1.8e-3, 4e-3)),
+    {"codec": "low-rank", "rank": 100, "bits": 8, "corrections": 1},
     *({"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((100, 8), (100, 10), (150, 12), (200, 12))),
 ]
 

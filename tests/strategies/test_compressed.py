@@ -44,6 +44,17 @@ def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
     assert angles[-1] < 1e-3
 
 
+@pytest.mark.parametrize(
+    "base", [{"codec": "shared-step", "step": 1e-2}, {"codec": "low-rank", "rank": 10, "bits": 8}, {"bits": 6}], ids=str
+)
+def test_a_correction_shrinks_the_angle_and_the_bound_holds(base):
+    plain, _, fewest = fit(**base)
+    angle, bound, sent = fit(**base, corrections=1)
+    assert angle < plain / 5
+    assert angle <= bound
+    assert sent > fewest
+
+
 def test_the_shared_step_is_the_same_at_every_party():
     model = run("compressed", parties(), n_components=4, engine="loopback", codec="shared-step")
     assert [entry["phase"] for entry in model.log["rounds"]] == ["scale", "encoded", "project"]
