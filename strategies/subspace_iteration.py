@@ -38,6 +38,10 @@ from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Re
 from strategies.moments import HEAD, head_fields, head_of, require_variance
 
 
+ROUNDING = 1e-13
+"""What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""
+
+
 class SubspaceOptions(CountOptions):
     """Options of SUB-IT."""
 
@@ -215,7 +219,10 @@ class SubspaceIteration(PCAStrategy):
             rows=self._rows,
             scale=self._scale if self.options.scale else None,
         )
-        return self.finish(solution, notes=notes, measured={"certified angle": f"{certificate:.2g} degrees at most"})
+        gap = pairs.values[-1] - pairs.following
+        rounding = float(np.degrees(np.arcsin(min(1.0, ROUNDING * pairs.values[0] / gap)))) if gap > 0 else 90.0
+        told = f"{max(certificate, rounding):.2g} degrees at most"
+        return self.finish(solution, notes=notes, measured={"certified angle": told})
 
     def _width(self, d: int) -> int:
         return min(self.options.block_size or self.options.n_components + 10, d)
