@@ -17,7 +17,8 @@ import numpy as np
 from pydantic import Field as Limits
 
 from fedpca_flwr.contract import Fields
-from fedpca_flwr.maths.factors import Factor, angle_bound, leading_of_factor, stack
+from fedpca_flwr.maths.eigen import angle_bound
+from fedpca_flwr.maths.factors import Factor, leading_of_factor, stack
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Request, Solution
 from strategies.moments import TRUNCATED, factor_of, require_variance, truncated_fields
 
@@ -62,7 +63,7 @@ class ApproximateStack(PCAStrategy):
         pairs = leading_of_factor(pooled, wanted)
         bound = "none: row counts and means are left out; weights='rows' has one"
         if self.options.weights == "rows":
-            bound = f"{angle_bound(pooled, pairs):.2g} degrees (Davis and Kahan: the worst case)"
+            bound = f"{angle_bound(pooled.error, pairs):.2g} degrees (Davis and Kahan: the worst case)"
         solution = Solution(pairs=pairs, mean=pooled.head.mean, total=pooled.trace, rows=pooled.head.n)
         return self.finish(solution, measured={"angle bound": bound})
 

@@ -30,7 +30,7 @@ from scipy.linalg import blas
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.codec import Coded, dequantise, from_step, quantise, round_to_step
-from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
+from fedpca_flwr.maths.eigen import angle_bound, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, truncated
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, pack, packed_size, pool, pool_heads, unpack
 from fedpca_flwr.maths.refine import RefinedSketch
@@ -115,7 +115,7 @@ class Compressed(PCAStrategy):
         self._solution = Solution(pairs=pairs, mean=pooled.mean, total=total, rows=pooled.n)
         self._error = error
         if not self.options.corrections:
-            return self._end(_degrees(error, pairs))
+            return self._end(angle_bound(error, pairs))
         if self.options.n_components + 2 > moments.n_features:
             raise ConfigError("run-config: 'corrections' need at least two features more than n-components")
         whole = matrix + np.tril(matrix, -1).T
@@ -187,11 +187,6 @@ class CompressedClient(PCAClient):
 def _times(moments: Moments, V: NDArray) -> NDArray:
     matrix = unpack(moments.scatter, moments.n_features)
     return blas.dsymm(1.0, matrix, np.asfortranarray(V), lower=1)
-
-
-def _degrees(error: float, pairs: Eigenpairs) -> float:
-    gap = pairs.values[-1] - pairs.following - error
-    return float(np.degrees(np.arcsin(min(1.0, error / gap)))) if gap > 0 else 90.0
 
 
 def encode(options: CompressedOptions, moments: Moments, rank: int, step: float) -> tuple[Coded, float]:

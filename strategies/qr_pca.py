@@ -25,9 +25,9 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import (
     Factor,
-    angle_bound,
     leading_of_factor,
     pack_trapezoid,
     stack,
@@ -100,7 +100,7 @@ class QRPCA(PCAStrategy):
             return self.finish(self._whole(stack(factors)))
         pooled = stack([factor.filled() for factor in factors] if self.options.filler else factors)
         solution = self._solve(pooled, pooled.trace)
-        bound = angle_bound(pooled, solution.pairs)
+        bound = angle_bound(pooled.error, solution.pairs)
         return self.finish(solution, measured={"angle bound": f"{bound:.2g} degrees (Davis and Kahan: the worst case)"})
 
     def _whole(self, pooled: Factor) -> Solution:

@@ -28,7 +28,7 @@ from scipy.linalg import qr
 from fedpca_flwr.config import Count
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
 from fedpca_flwr.maths.factors import Factor, stack, truncated
 from fedpca_flwr.maths.krylov import KnownProducts, signs
 from fedpca_flwr.maths.moments import Moments, pool_heads, safe_deviation
@@ -36,7 +36,6 @@ from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.refine import RefinedSketch
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
 from strategies.moments import HEAD, head_fields, head_of, require_variance
-
 
 ROUNDING = 1e-13
 """What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""
@@ -219,8 +218,7 @@ class SubspaceIteration(PCAStrategy):
             rows=self._rows,
             scale=self._scale if self.options.scale else None,
         )
-        gap = pairs.values[-1] - pairs.following
-        rounding = float(np.degrees(np.arcsin(min(1.0, ROUNDING * pairs.values[0] / gap)))) if gap > 0 else 90.0
+        rounding = angle_bound(ROUNDING * float(pairs.values[0]), pairs)
         told = f"{max(certificate, rounding):.2g} degrees at most"
         return self.finish(solution, notes=notes, measured={"certified angle": told})
 

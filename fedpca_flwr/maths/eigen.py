@@ -67,6 +67,12 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     return _pairs(values, vectors, k)
 
 
+def angle_bound(error: float, pairs: Eigenpairs) -> float:
+    """Bound, in degrees, on the angle to the components of a matrix that differs by ``error`` (Davis and Kahan)."""
+    gap = pairs.values[-1] - pairs.following - error
+    return float(np.degrees(np.arcsin(min(1.0, error / gap)))) if gap > 0 else 90.0
+
+
 def fix_signs(vectors: Array) -> Array:
     """Flip columns so that the largest absolute entry of each is positive."""
     largest = np.abs(vectors).argmax(axis=0)

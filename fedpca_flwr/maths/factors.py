@@ -129,12 +129,6 @@ def leading_of_factor(factor: Factor, k: int | float) -> Eigenpairs:
     return _lift(rows, pairs, factor.floor, k)
 
 
-def angle_bound(factor: Factor, pairs: Eigenpairs) -> float:
-    """Bound, in degrees, on the angle to the true components that the error of a factor allows (Davis and Kahan)."""
-    gap = pairs.values[-1] - pairs.following - factor.error
-    return float(np.degrees(np.arcsin(min(1.0, factor.error / gap)))) if gap > 0 else 90.0
-
-
 def _lift(rows: Array, pairs: Eigenpairs, floor: float, k: int | float) -> Eigenpairs:
     """Eigenpairs of ``rows.T @ rows`` from those of ``rows @ rows.T``; directions without variance are completed."""
     count = pairs.values.size if isinstance(k, float) else k
