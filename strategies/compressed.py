@@ -33,6 +33,7 @@ from fedpca_flwr.maths.codec import Coded, dequantise, from_step, quantise, roun
 from fedpca_flwr.maths.eigen import angle_bound, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, truncated
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, pack, packed_size, pool, pool_heads, unpack
+from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.maths.refine import RefinedSketch
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
 from strategies.moments import HEAD, head_fields, head_of, require_variance
@@ -168,11 +169,12 @@ class CompressedClient(PCAClient):
     """Returns an encoding of its own scatter."""
 
     def statistics(self, phase, received) -> Fields:
+        if phase == "scale":
+            own_head, diagonal = head_and_diagonal(self.data)
+            return {**head_fields(own_head, diagonal), "totals": np.array([diagonal.sum(), 0.0])}
         moments = Moments.of(self.data)
         head = head_fields(moments.head, moments.diagonal())
         trace = float(moments.diagonal().sum())
-        if phase == "scale":
-            return {**head, "totals": np.array([trace, 0.0])}
         rank, step = self.sizes["r"], float(received[0])
         coded, omitted = encode(self.options, moments, rank, step)
         if phase == "correction":

@@ -193,7 +193,7 @@ class SubspaceIteration(PCAStrategy):
             certificate = self._sketch.certificate(self._sketch.known.ritz(), k)
         room = self._mean.size - self._sketch.known.Q.shape[1]
         if certificate <= self.options.tolerance or last or room <= 2:
-            return self._end(self._sketch.leading(k), certificate if room > 2 else 0.0)
+            return self._end(self._sketch.leading(k), certificate)
         self._query = self._sketch.next_block(self._width(self._mean.size)).astype(np.float32)
         return None, {}
 
@@ -207,8 +207,10 @@ class SubspaceIteration(PCAStrategy):
         notes = []
         if certificate > self.options.tolerance:
             self._converged = False
+            last = len(self._rounds) == self.rounds
+            reason = f"max-rounds = {self.rounds}" if last else "asking for all directions"
             notes.append(
-                f"stopped after max-rounds = {self.rounds} with a certified angle of {certificate:.2g} degrees "
+                f"stopped after {reason} with a certified angle of {certificate:.2g} degrees "
                 f"instead of {self.options.tolerance:.2g}"
             )
         solution = Solution(
