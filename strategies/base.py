@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from flwr.common import (
 )
 from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
@@ -51,11 +52,15 @@ class Request:
         What every party receives.
     sizes : dict of str to int
         What the symbols in the payload's shapes stand for, besides ``d`` and ``n``.
+    each : mapping of int to sequence of ndarray
+        What the party of a partition receives after ``arrays``, where parties receive different things. Not in the
+        first round, when nobody has said yet which partition it is.
     """
 
     phase: str
     arrays: Sequence[NDArray] = ()
     sizes: dict[str, int] = field(default_factory=dict)
+    each: Mapping[int, Sequence[NDArray]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +116,8 @@ class PCAStrategy(Strategy):
         self.quorum = Quorum(config)
         self._rounds: list[dict[str, Any]] = []
         self._request: Request | None = None  # the open one
-        self._sent = (0, 0.0)  # its bytes per party and its time
+        self._sent: dict[str, int] = {}  # its bytes to each of Flower's clients
+        self._since = 0.0  # its time
 
     # What a method writes
 
@@ -134,6 +140,11 @@ class PCAStrategy(Strategy):
     def request(self) -> Request:
         """What every party is asked next."""
         return Request("statistics")
+
+    def squared_error(self) -> float:
+        """What the parties' own rows must have as mean squared error in the last round, if the model is exact."""
+        assert self.model is not None
+        return self.model.squared_error
 
     # What a method calls
 
@@ -226,17 +237,22 @@ class PCAStrategy(Strategy):
         request = self._request = self.request()
         if server_round == 1:
             self._forecast(request)
-        arrays = ndarrays_to_parameters(list(request.arrays))
-        instructions = FitIns(arrays, {"phase": request.phase, **request.sizes})
-        self._sent = (_nbytes(arrays), time.monotonic())
-        return [(client, instructions) for client in clients]
+        config: dict[str, Scalar] = {"phase": request.phase, **request.sizes}
+        shared = ndarrays_to_parameters(list(request.arrays))
+        own = {party: ndarrays_to_parameters(list(arrays)).tensors for party, arrays in request.each.items()}
+        instructions = []
+        for client in clients:
+            tensors = shared.tensors + (own[self.quorum.seats[client.cid]] if own else [])
+            instructions.append((client, FitIns(Parameters(tensors, shared.tensor_type), config)))
+        self._sending(instructions)
+        return instructions
 
     def configure_evaluate(self, server_round: int, parameters: Parameters, client_manager: ClientManager):
         if self.model is None or self.done:
             return []
-        instructions = EvaluateIns(parameters, {})
-        self._sent = (_nbytes(parameters), time.monotonic())
-        return [(client, instructions) for client in self.quorum.gather(client_manager)]
+        instructions = [(client, EvaluateIns(parameters, {})) for client in self.quorum.gather(client_manager)]
+        self._sending(instructions)
+        return instructions
 
     def aggregate_evaluate(self, server_round: int, results, failures):
         replies = self.quorum.complete(results, failures)
@@ -245,7 +261,7 @@ class PCAStrategy(Strategy):
         assert model is not None
         rows = sum(reply.rows for reply in replies)
         squared = sum(sorted(reply.loss for reply in replies))
-        measured, predicted = squared / rows, model.squared_error
+        measured, predicted = squared / rows, self.squared_error()
         rounding = float(((np.finfo(np.float64).eps * model.mean_) ** 2).sum())
         allowed = 1e-6 * model.total_variance + rounding if self.exact else np.inf
         if not np.isfinite(measured) or abs(measured - predicted) > allowed:
@@ -273,14 +289,17 @@ class PCAStrategy(Strategy):
             d,
         )
 
+    def _sending(self, instructions: Sequence[tuple[ClientProxy, Any]]) -> None:
+        self._sent = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}
+        self._since = time.monotonic()
+
     def _record(self, phase: str, replies: list[Reply]) -> None:
-        down, since = self._sent
         entry: dict[str, Any] = {
             "round": len(self._rounds) + 1,
             "phase": phase,
             "up": [reply.nbytes for reply in replies],
-            "down": [down] * len(replies),
-            "seconds": round(time.monotonic() - since, 3),
+            "down": [self._sent[cid] for cid in sorted(self._sent, key=self.quorum.seats.__getitem__)],
+            "seconds": round(time.monotonic() - self._since, 3),
         }
         self._rounds.append(entry)
         log(
@@ -291,10 +310,6 @@ class PCAStrategy(Strategy):
             f"{sum(entry['up']):,}",
             f"{sum(entry['down']):,}",
         )
-
-
-def _nbytes(parameters: Parameters) -> int:
-    return sum(len(tensor) for tensor in parameters.tensors)
 
 
 def _doubts(pairs: Eigenpairs) -> list[str]:

@@ -53,6 +53,10 @@ class PCAClient(NumPyClient):
     def statistics(self, phase: str, received: list[NDArray]) -> Fields:
         """The fields that this party returns in a phase; no row leaves."""
 
+    def projection(self, received: list[NDArray]) -> list[NDArray]:
+        """Components (k, d), mean and scale by which this party projects its rows: what the server sent."""
+        return received
+
     @cached_property
     def node(self) -> NodeConfig:
         return NodeConfig.parse(self.context.node_config, source="node-config")
@@ -102,7 +106,7 @@ class PCAClient(NumPyClient):
         """Project this party's own rows, keep the scores here, and return only a count and a squared error."""
         try:
             self._permit()
-            components, mean, scale = parameters
+            components, mean, scale = self.projection(parameters)
             squared = 0.0
             with score_file(self.node.scores, len(self.data), len(components)) as keep:
                 for scores, error in projections(self.data, components, mean, scale):

@@ -101,6 +101,8 @@ class Quorum:
         What one party says its data have, for the forecast.
     simulated : bool
         Whether every party drew its rows from the run's data set.
+    seats : dict of str to int
+        The partition of each of Flower's clients, once they have replied.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -108,6 +110,7 @@ class Quorum:
         self.expected = config.clients
         self.features = 0
         self.simulated = False
+        self.seats: dict[str, int] = {}
         self._members: frozenset[str] = frozenset()
         self._parties: list[dict[str, Any]] = []
 
@@ -141,8 +144,9 @@ class Quorum:
         self._check_partitions([about for about in said if isinstance(about, About)])
         replies = []
         while results:  # taken one by one: the caller's list is emptied, so that no payload outlives its use
-            _, result = results.pop()
+            client, result = results.pop()
             replies.append(_reply(result))
+            self.seats[client.cid] = replies[-1].party
         replies.sort(key=lambda reply: reply.party)
         doubled = [party for party, times in Counter(r.party for r in replies).items() if times > 1]
         if doubled:
