@@ -1,4 +1,4 @@
-"""Codecs of symmetric matrices and blocks: fewer bytes for a bounded error; decoding trusts no length.
+"""Numbers in fewer bytes; decoding trusts no length.
 
 Numbers become small integers times a scale (float32, rounded up so that nothing is clipped). The integers are packed
 to the given number of bits, or split into byte planes, and then compressed with LZMA, whose output is only read up to
@@ -32,26 +32,21 @@ class Coded:
     code: NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """Decoded numbers, and a bound on the error of each (shape like ``values``, or a scalar)."""
-
-    values: Array
-    error: Array | float
-
-
 def quantise(values: Array, bits: int, block: int) -> Coded:
-    """Round ``values`` (n,) to ``bits`` bits, each ``block`` consecutive ones by a scale of their own."""
+    """Round ``values`` (n,) to ``bits`` bits, each ``block`` consecutive ones by a scale of their own.
+
+    No number is off by more than half its scale.
+    """
     top = 2 ** (bits - 1) - 1
     padded = np.zeros(-(-values.size // block) * block)
     padded[: values.size] = values
     blocks = padded.reshape(-1, block)
     scales = np.nextafter((np.abs(blocks).max(axis=1) / top).astype(np.float32), np.float32(np.inf))
     integers = np.rint(blocks / scales.astype(np.float64)[:, None]).astype(np.int64).reshape(-1)[: values.size]
-    return Coded(scales, _squeeze(_pack((integers + top).astype(np.uint64), bits)))
+    return Coded(scales, squeeze(_pack((integers + top).astype(np.uint64), bits)))
 
 
-def dequantise(coded: Coded, bits: int, block: int, size: int) -> Decoded:
+def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     """What `quantise` encoded.
 
     Raises
@@ -63,11 +58,10 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Decoded:
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
     top = 2 ** (bits - 1) - 1
-    integers = _unpack(_expand(coded.code, -(-size * bits // 8)), bits, size).astype(np.int64) - top
+    integers = _unpack(expand(coded.code, -(-size * bits // 8)), bits, size).astype(np.int64) - top
     if np.abs(integers).max(initial=0) > top:
         raise ValueError("a code word that no number has")
-    scales = np.repeat(coded.scales.astype(np.float64), block)[:size]
-    return Decoded(integers * scales, scales / 2)
+    return integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
 
 
 def round_to_step(triangle: Array, step: float, d: int) -> Coded:
@@ -86,21 +80,21 @@ def round_to_step(triangle: Array, step: float, d: int) -> Coded:
     if np.abs(integers).max(initial=0) >= 2**27:
         raise ValueError("the step is too small: entries have more than 27 bits")
     differences = np.diff(np.diff(_symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)[np.triu_indices(d)]
-    codes = [_squeeze(_planes(candidate)) for candidate in (integers, differences)]
+    codes = [squeeze(_planes(candidate)) for candidate in (integers, differences)]
     best = int(codes[1].size < codes[0].size)
     return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
 
 
-def from_step(coded: Coded, step: float, d: int) -> Decoded:
+def from_step(coded: Coded, step: float, d: int) -> Array:
     """What `round_to_step` encoded; `ValueError` if the code is not that of a packed triangle of d features."""
     size = d * (d + 1) // 2
     if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
         raise ValueError("damaged code")
-    zigzag = np.ascontiguousarray(_expand(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
+    zigzag = np.ascontiguousarray(expand(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
     integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
     if coded.code[0]:
         integers = _symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
-    return Decoded(integers * step, step / 2)
+    return integers * step
 
 
 def _planes(integers: Array) -> NDArray[np.uint8]:
@@ -115,20 +109,29 @@ def _symmetric(triangle: Array, d: int) -> Array:
     return matrix + np.triu(matrix, 1).T
 
 
-def _squeeze(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def squeeze(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Compress bytes without loss."""
     return np.frombuffer(lzma.compress(content.tobytes(), lzma.FORMAT_RAW, filters=FILTERS), np.uint8)
 
 
-def _expand(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Exactly ``size`` bytes, never more memory than that, whatever the code claims."""
+def expand(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """What `squeeze` compressed: exactly ``size`` bytes, never more memory than that, whatever the code claims."""
+    content, rest = expand_first(code, size)
+    if rest.size:
+        raise ValueError("the code goes on after its end")
+    return content
+
+
+def expand_first(code: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The same for a code that others follow; also returns those. A code says itself where it ends."""
     decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=FILTERS)
     try:
         content = decoder.decompress(code.tobytes(), max_length=size + 1)
     except lzma.LZMAError:
         raise ValueError("damaged code") from None
-    if len(content) != size:
+    if len(content) != size or not decoder.eof:
         raise ValueError(f"the code does not hold {size} bytes")
-    return np.frombuffer(content, np.uint8)
+    return np.frombuffer(content, np.uint8), np.frombuffer(decoder.unused_data, np.uint8)
 
 
 def _pack(integers: NDArray[np.uint64], bits: int) -> NDArray[np.uint8]:

@@ -73,6 +73,23 @@ def angle_bound(error: float, pairs: Eigenpairs) -> float:
     return float(np.degrees(np.arcsin(min(1.0, error / gap)))) if gap > 0 else 90.0
 
 
+def spectral_norm(matrix: Array) -> float:
+    """Largest absolute eigenvalue of a symmetric matrix (d, d), of which only the lower triangle is read.
+
+    Up to 1 % more than the true one: Lanczos finds it to a tenth of that, from below.
+    """
+    matrix, d = np.asfortranarray(matrix), matrix.shape[0]
+    unit = float(np.abs(np.tril(matrix)).max())
+    if unit == 0.0:
+        return 0.0
+    if d < LANCZOS_FROM:
+        return float(np.abs(eigh(matrix, eigvals_only=True, check_finite=False)).max())
+    operator = LinearOperator((d, d), matvec=lambda x: blas.dsymv(1 / unit, matrix, x, lower=1), dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(d)
+    (value,) = eigsh(operator, 1, which="LM", tol=1e-3, v0=start, return_eigenvectors=False)
+    return float(abs(value)) * unit * 1.01
+
+
 def fix_signs(vectors: Array) -> Array:
     """Flip columns so that the largest absolute entry of each is positive."""
     largest = np.abs(vectors).argmax(axis=0)

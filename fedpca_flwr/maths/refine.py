@@ -25,6 +25,17 @@ from fedpca_flwr.maths.krylov import KnownProducts, Ritz
 Array = NDArray[np.float64]
 
 
+def corrected(matrix: Array, V: Array, E: Array) -> Array:
+    """``M + E V' + V E' - V sym(V' E) V'``, which maps the orthonormal block ``V`` as ``M V + E`` does.
+
+    The symmetric block secant update for one block, on full matrices (d, d).
+    """
+    inner = V.T @ E
+    half = E - V @ ((inner + inner.T) / 4)
+    change = half @ V.T
+    return matrix + change + change.T
+
+
 class RefinedSketch:
     """The approximation ``M`` of the scatter ``A``.
 

@@ -18,15 +18,15 @@ X = np.random.default_rng(0).standard_normal(1000) * np.logspace(-6, 3, 1000)
 def test_quantised_numbers_are_within_the_bound(bits, size):
     coded = quantise(X[:size], bits, 128)
     decoded = dequantise(coded, bits, 128, size)
-    assert (np.abs(decoded.values - X[:size]) <= decoded.error * (1 + 1e-12)).all()
-    assert decoded.error.max() <= np.abs(X[:size]).max() / (2 ** (bits - 1) - 1)
+    bound = np.repeat(coded.scales.astype(np.float64), 128)[:size] / 2
+    assert (np.abs(decoded - X[:size]) <= bound * (1 + 1e-12)).all()
+    assert bound.max() <= np.abs(X[:size]).max() / (2 ** (bits - 1) - 1)
 
 
 def test_rounding_is_to_the_nearest():
     """Truncation instead would leave a bias in every entry."""
     decoded = dequantise(quantise(X, 8, 128), 8, 128, 1000)
-    assert abs((decoded.values - X).sum()) < 20 * np.linalg.norm(decoded.error) / np.sqrt(1000) * np.sqrt(1000)
-    assert np.sign(decoded.values - X).sum() < 200
+    assert abs(np.sign(decoded - X).sum()) < 200
 
 
 TRIANGLE = np.random.default_rng(1).standard_normal(820) * np.logspace(-6, 3, 820)  # of 40 features
@@ -40,7 +40,7 @@ def test_numbers_on_a_shared_step_are_within_half_of_it_and_add_up(step, smooth)
     triangle = kernel[np.triu_indices(40)] if smooth else TRIANGLE
     coded = round_to_step(triangle, step, 40)
     assert coded.code[0] == int(smooth)
-    values = from_step(coded, step, 40).values
+    values = from_step(coded, step, 40)
     assert np.abs(values - triangle).max() <= step / 2 * (1 + 1e-9)
     np.testing.assert_allclose(values / step, np.rint(values / step), atol=1e-6)
 
@@ -52,7 +52,7 @@ def test_a_step_that_is_too_small_is_refused():
 
 def test_zeros_cost_nothing():
     assert quantise(np.zeros(10**5), 16, 128).code.size < 200
-    assert dequantise(quantise(np.zeros(300), 8, 128), 8, 128, 300).values.max() == 0
+    assert dequantise(quantise(np.zeros(300), 8, 128), 8, 128, 300).max() == 0
 
 
 @pytest.mark.parametrize("change", [lambda c: c[:-5], lambda c: c[:0], lambda c: np.full(50, 7, np.uint8)])

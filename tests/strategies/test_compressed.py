@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -32,13 +34,20 @@ SERIES = {
     "quantise": [{"codec": "quantise", "bits": bits} for bits in (6, 12, 20, 32)],
     "shared-step": [{"codec": "shared-step", "step": step} for step in (1e-2, 1e-4, 1e-6)],
     "low-rank": [{"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((8, 8), (16, 12), (40, 24))],
+    "combined": [{"codec": "combined", "rank": 8, "bits": 12, "step": step} for step in (1e-2, 1e-4, 1e-6)],
+    "top-k": [{"codec": "top-k", "keep": keep, "bits": 24} for keep in (0.2, 0.6, 1.0)],
+    "sketch": [{"codec": "sketch", "rank": rank, "bits": 32} for rank in (8, 20, 40)],
 }
+
+
+every_codec = pytest.mark.parametrize("codec", SERIES)
 
 
 @pytest.mark.parametrize("series", SERIES.values(), ids=SERIES)
 def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
     angles, bounds, sent = zip(*(fit(**options) for options in series), strict=True)
     assert all(angle <= bound for angle, bound in zip(angles, bounds, strict=True))
+    assert bounds[-1] < 90
     assert list(angles) == sorted(angles, reverse=True)
     assert list(sent) == sorted(sent)
     assert angles[-1] < 1e-3
@@ -55,6 +64,17 @@ def test_a_correction_shrinks_the_angle_and_the_bound_holds(base):
     assert sent > fewest
 
 
+def test_every_further_correction_shrinks_the_angle():
+    """Without error feedback the rounding of the first correction would stay."""
+    angles, bounds, sent = zip(
+        *(fit(codec="low-rank", rank=16, bits=8, corrections=times) for times in range(4)), strict=True
+    )
+    assert all(later < earlier / 10 for earlier, later in pairwise(angles))
+    assert all(later < earlier / 3 for earlier, later in pairwise(bounds))
+    assert all(angle <= bound for angle, bound in zip(angles, bounds, strict=True))
+    assert np.diff(sent).max() < sent[0]
+
+
 def test_the_shared_step_is_the_same_at_every_party():
     model = run("compressed", parties(), n_components=4, engine="loopback", codec="shared-step")
     assert [entry["phase"] for entry in model.log["rounds"]] == ["scale", "encoded", "project"]
@@ -65,8 +85,14 @@ def test_a_step_that_is_too_small_is_named():
         fit(codec="shared-step", step=1e-12)
 
 
-def test_a_code_that_does_not_decode_is_named():
-    server = server_of("compressed", parties(), n_components=4)
-    tamper_arrays(server, 1, lambda arrays: [arrays[0][:-9], *arrays[1:]])
+@every_codec
+@pytest.mark.parametrize(
+    "change", [lambda code: code[:-9], lambda code: np.append(code, np.uint8(0)), lambda code: code[::-1]]
+)
+def test_a_code_that_does_not_decode_is_named(codec, change):
+    server = server_of("compressed", parties(), n_components=4, codec=codec)
+    tamper_arrays(
+        server, 1, lambda arrays: [change(arrays[0]) if arrays[0].dtype == "uint8" else arrays[0], *arrays[1:]]
+    )
     with pytest.raises(ContractError, match="client 1: its code does not decode"):
         finish(server)
