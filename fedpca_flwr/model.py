@@ -208,11 +208,11 @@ class PCAModel:
         parties, rounds = log["parties"], log["rounds"]
         fit = [entry for entry in rounds if entry["phase"] != "project"]
         up = [sum(entry["up"][i] for entry in fit) for i in range(len(parties))]
-        rows = [party["rows"] for party in parties]
+        rows = [party["rows"] for party in parties if party["rows"] is not None]
         ratio = self.explained_variance_ratio_
         lines = [
             ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
-            ("parties", f"{len(parties)}, with {min(rows)} to {max(rows)} rows"),
+            ("parties", f"{len(parties)}" + (f", with {min(rows)} to {max(rows)} rows" if rows else "")),
             ("rows", f"{self.n_samples_} of {self.n_features_in_} features"),
             ("rounds", f"{len(fit)}, and one in which each party projects its own rows"),
             ("bytes up", f"{max(up):,} at most per party, {sum(up):,} in all"),

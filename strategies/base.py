@@ -169,7 +169,7 @@ class PCAStrategy(Strategy):
         for reply in replies:
             reply.fields = named[reply.sender]
             reply.arrays.clear()
-            if "count" in reply.fields and reply.rows != int(reply.fields["count"]):
+            if not self.card.private and "count" in reply.fields and reply.rows != int(reply.fields["count"]):
                 count = int(reply.fields["count"])
                 raise ContractError(f"{reply.sender}: its count is {count}, but its message says {reply.rows} rows")
         self._record(request.phase, replies)
@@ -209,7 +209,7 @@ class PCAStrategy(Strategy):
             "method": self.card.name,
             "exact": self.exact,
             "options": self.options.model_dump(by_alias=True),
-            "parties": self.quorum.parties(),
+            "parties": [{**p, "rows": None} if self.card.private else p for p in self.quorum.parties()],
             "rounds": self._rounds,
             "measured": dict(measured or {}),
             "notes": [*notes, *_doubts(solution.pairs)],
@@ -257,6 +257,17 @@ class PCAStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, results, failures):
         replies = self.quorum.complete(results, failures)
         self._record("project", replies)
+        measured = 0.0 if self.card.private else self._verified(replies)
+        self.done = True
+        return measured, {}
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> None:
+        return None
+
+    # Inside
+
+    def _verified(self, replies: list[Reply]) -> float:
+        """The mean squared error of the parties' own rows, which an exact model foretells."""
         model = self.model
         assert model is not None
         rows = sum(reply.rows for reply in replies)
@@ -270,13 +281,7 @@ class PCAStrategy(Strategy):
                 f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
             )
         model.log["measured"]["squared error per row"] = f"{measured:.6g} measured, {predicted:.6g} predicted"
-        self.done = True
-        return float(measured), {}
-
-    def evaluate(self, server_round: int, parameters: Parameters) -> None:
-        return None
-
-    # Inside
+        return float(measured)
 
     def _forecast(self, request: Request) -> None:
         d = self.quorum.features

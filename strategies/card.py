@@ -44,6 +44,9 @@ class MethodCard:
     payloads : mapping of str to Payload
         What a party returns in each phase.
     reference : str
+    private : bool
+        Whether nothing exact may leave a party: then its messages tell no row count, and the last round no squared
+        error.
     """
 
     name: str
@@ -54,3 +57,4 @@ class MethodCard:
     options: type[PCAOptions]
     payloads: Mapping[str, Payload]
     reference: str
+    private: bool = False

@@ -98,7 +98,7 @@ class PCAClient(NumPyClient):
             payload.check(fields, "this site's reply", {**self.sizes, "d": self.data.shape[1]})
             arrays = payload.to_arrays(fields)
             self._permit_size(arrays)
-            return arrays, len(self.data), self._about()
+            return arrays, self._rows_told(), self._about()
         except Exception as error:
             return [], 0, self._report(error)
 
@@ -116,11 +116,15 @@ class PCAClient(NumPyClient):
                 raise DataError(
                     "the squared error of the projection is not finite: did the data change during the run?"
                 )
-            return max(0.0, squared), len(self.data), self._about()
+            return 0.0 if self.card.private else max(0.0, squared), self._rows_told(), self._about()
         except Exception as error:
             return 0.0, 0, self._report(error)
 
     # Inside
+
+    def _rows_told(self) -> int:
+        """How many rows a message says there are; Flower wants a number."""
+        return 1 if self.card.private else len(self.data)
 
     def _about(self) -> dict[str, Any]:
         return {
