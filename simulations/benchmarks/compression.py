@@ -8,16 +8,13 @@ against a full float64 covariance.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from fedpca_flwr import data
 from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.partition import split
 from simulations import run
+from simulations.benchmarks.setting import COMPONENTS, clients, parser, told, truth
 
-COMPONENTS = 50
 SETTINGS: list[dict[str, Any]] = [
     *({"codec": "quantise", "bits": bits} for bits in (8, 12, 16, 24)),
     *({"codec": "shared-step", "step": step} for step in (3e-6, 1.5e-5, 5e-5, 1.4e-4, 3e-4)),
@@ -32,24 +29,20 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", choices=["mnist", "images"], required=True)
-    parser.add_argument("--data-root", required=True)
-    args = parser.parse_args(arguments)
-    source = data.load(args.dataset, args.data_root)
-    rows = source.all_rows()
-    parts = [rows[part] for part in split(source.labels, 10, kind="dirichlet", alpha=0.1, seed=42)]
-    truth = run("p-cov", parts, n_components=COMPONENTS, engine="loopback")
+    args = parser(__doc__).parse_args(arguments)
+    parts = clients(args.dataset, args.data_root)
+    exact = truth(parts)
     print("| codec | kB up per client | times less | mean angle (deg) | max |\n| --- | --- | --- | --- | --- |")
     for options in SETTINGS:
         model = run("compressed", parts, n_components=COMPONENTS, engine="loopback", **options)
         sent = [sum(entry["up"]) for entry in model.log["rounds"] if entry["phase"] != "project"]
-        angles = principal_angles(model, truth)
-        told = " ".join(f"{key}={value}" for key, value in options.items())
+        angles = principal_angles(model, exact)
         d = model.n_features_in_
         each = sum(sent) / len(parts)
         times = 8 * (d * d + d + 1) / each
-        print(f"| {told} | {each / 1e3:.0f} | {times:.1f} | {angles.mean:.2g} | {angles.max:.2g} |", flush=True)
+        print(
+            f"| {told(options)} | {each / 1e3:.0f} | {times:.1f} | {angles.mean:.2g} | {angles.max:.2g} |", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -8,16 +8,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from fedpca_flwr import data
 from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.partition import split
 from simulations import run
+from simulations.benchmarks.setting import COMPONENTS, clients, parser, truth
 
-COMPONENTS = 50
 SETTINGS: dict[str, dict[str, Any]] = {
     "block Krylov, b = 60": {},
     "block Krylov, b = 10": {"block_size": 10},
@@ -25,18 +22,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sketch and refine, r = 200, float32": {"warm_start": "svd", "wire": "float32"},
     "plain, b = 50": {"acceleration": "none", "block_size": 50},
 }
-FEW = {"mnist": (8, 19, 4, 4, 100), "images": (9, 22, 5, 5, 100)}
+FEW = {"mnist": (8, 19, 4, 4, 100), "images": (9, 22, 5, 5, 100), "digits": (1, 5, 1, 1, 100)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", choices=list(FEW), required=True)
-    parser.add_argument("--data-root", required=True)
-    args = parser.parse_args(arguments)
-    source = data.load(args.dataset, args.data_root)
-    rows = source.all_rows()
-    parts = [rows[part] for part in split(source.labels, 10, kind="dirichlet", alpha=0.1, seed=42)]
-    truth = run("p-cov", parts, n_components=COMPONENTS, engine="loopback")
+    args = parser(__doc__).parse_args(arguments)
+    parts = clients(args.dataset, args.data_root)
+    exact = truth(parts)
     print("| method | rounds | max angle (deg) | certified | MB up per client | MB down per client |")
     print("| --- | --- | --- | --- | --- | --- |")
     for (name, options), few in zip(SETTINGS.items(), FEW[args.dataset], strict=True):
@@ -46,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
             up, down = (max(map(sum, zip(*(entry[way] for entry in fit), strict=True))) / 1e6 for way in ("up", "down"))
             certified = model.log["measured"]["certified angle"].split()[0]
-            angle = principal_angles(model, truth).max
+            angle = principal_angles(model, exact).max
             print(f"| {name} | {len(fit)} | {angle:.1e} | {certified} | {up:.2f} | {down:.2f} |", flush=True)
 
 

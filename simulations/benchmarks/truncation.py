@@ -8,28 +8,23 @@
 
 from __future__ import annotations
 
-import argparse
 import resource
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
 
-from fedpca_flwr import data
 from fedpca_flwr.maths.subspace import principal_angles as angles_between
 from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.partition import split
 from simulations import run
-
-COMPONENTS = 50
+from simulations.benchmarks.setting import COMPONENTS, clients, parser, told, truth
 
 
 def truncation(dataset: str, root: str) -> None:
-    source = data.load(dataset, root)
-    rows = source.all_rows()
-    parts = [rows[part] for part in split(source.labels, 10, kind="dirichlet", alpha=0.1, seed=42)]
-    truth = run("p-cov", parts, n_components=COMPONENTS, engine="loopback")
+    parts = clients(dataset, root)
+    exact = truth(parts)
     settings: list[tuple[str, dict[str, Any]]] = [("qr-pca", {})]
     for rank in (50, 100, 200, 400):
         settings += [("qr-pca", {"rank": rank, "filler": filler}) for filler in (True, False)]
@@ -37,39 +32,36 @@ def truncation(dataset: str, root: str) -> None:
     print("| method | options | max angle (deg) | mean | MB up per client |\n| --- | --- | --- | --- | --- |")
     for method, options in settings:
         model = run(method, parts, n_components=COMPONENTS, engine="loopback", **options)
-        angles = principal_angles(model, truth)
+        angles = principal_angles(model, exact)
         up = max(model.log["rounds"][0]["up"]) / 1e6
-        told = " ".join(f"{key}={value}" for key, value in options.items()) or "exact"
-        print(f"| {method} | {told} | {angles.max:.2g} | {angles.mean:.2g} | {up:.2f} |", flush=True)
+        print(
+            f"| {method} | {told(options) or 'exact'} | {angles.max:.2g} | {angles.mean:.2g} | {up:.2f} |", flush=True
+        )
 
 
 def wide() -> None:
     rng = np.random.default_rng(0)
-    d, n, clients = 20_000, 200, 20
+    d, n, number = 20_000, 200, 20
     spectrum = np.arange(1, d + 1) ** -0.6
-    parts = [(rng.standard_normal((n, d)) + 0.3 * rng.standard_normal(d)) * spectrum for _ in range(clients)]
+    parts = [(rng.standard_normal((n, d)) + 0.3 * rng.standard_normal(d)) * spectrum for _ in range(number)]
     model = run("qr-pca", parts, n_components=COMPONENTS, engine="loopback")
     pooled = np.vstack(parts)
     pooled -= pooled.mean(axis=0)
     _, left = eigh(pooled @ pooled.T, subset_by_index=(len(pooled) - COMPONENTS, len(pooled) - 1))
-    truth, _ = np.linalg.qr(pooled.T @ left)
-    angle = angles_between(model.components_.T, truth).max()
+    exact, _ = np.linalg.qr(pooled.T @ left)
+    angle = angles_between(model.components_.T, exact).max()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     up = max(model.log["rounds"][0]["up"]) / 1e6
-    print(f"{clients} clients, {n} rows of {d:,} features: max angle {angle:.1e} degrees, {up:.1f} MB up per client")
+    print(f"{number} clients, {n} rows of {d:,} features: max angle {angle:.1e} degrees, {up:.1f} MB up per client")
     print(f"peak memory of everything here {peak:.0f} MB; one d x d matrix would have {8 * d * d / 1e6:.0f} MB")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", choices=["mnist", "images"])
-    parser.add_argument("--data-root", default=".")
-    parser.add_argument("--wide", action="store_true")
-    args = parser.parse_args(arguments)
-    if args.wide:
-        wide()
-    if args.dataset:
-        truncation(args.dataset, args.data_root)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments) == ["--wide"]:
+        return wide()
+    args = parser(__doc__).parse_args(arguments)
+    return truncation(args.dataset, args.data_root)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""The setting of the published tables: 10 clients, Dirichlet 0.1, seed 42, 50 components.
+
+The truth is P-COV, which is itself at 1e-12 degrees from scikit-learn (`simulations.benchmarks.accuracy`).
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from numpy.typing import NDArray
+
+from fedpca_flwr import data
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.partition import split
+from simulations import run
+
+COMPONENTS = 50
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Of a benchmark on MNIST or CIFAR-10 (JPEG); ``doc`` is its help."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", choices=["mnist", "images", "digits"], required=True)
+    parser.add_argument("--data-root", default=".")
+    return parser
+
+
+def clients(dataset: str, root: str, *, kind: str = "dirichlet", alpha: float = 0.1) -> list[NDArray]:
+    """The clients' rows."""
+    source = data.load(dataset, root)
+    rows = source.all_rows()
+    return [rows[part] for part in split(source.labels, 10, kind=kind, alpha=alpha, seed=42)]
+
+
+def truth(parts: list[NDArray]) -> PCAModel:
+    return run("p-cov", parts, n_components=COMPONENTS, engine="loopback")
+
+
+def told(options: dict) -> str:
+    """Options as a table shows them."""
+    return " ".join(f"{key}={value}" for key, value in options.items())
