@@ -11,6 +11,7 @@ from flwr.app import Context
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.party import Table, local_table
+from strategies.adaptive import Adaptive, AdaptiveClient
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.base import PCAClient, PCAStrategy
@@ -36,6 +37,7 @@ METHODS = {
         Method(QRPCA, QRPCAClient),
         Method(ApproximateStack, ApproximateStackClient),
         Method(Compressed, CompressedClient),
+        Method(Adaptive, AdaptiveClient),
     )
 }
 

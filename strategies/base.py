@@ -219,6 +219,10 @@ class PCAStrategy(Strategy):
         arrays = [self.model.components_, self.model.mean_, scale]
         return ndarrays_to_parameters(arrays), {}
 
+    def go_on_from(self, other: PCAStrategy) -> None:
+        """Take over the parties and the log of a strategy that has asked them something already."""
+        self.quorum, self._rounds = other.quorum, other._rounds
+
     def result(self) -> PCAModel:
         """The model of a finished run."""
         if self.model is None or not self.done:

@@ -11,8 +11,8 @@ a certificate, which needs no ground truth, bounds the largest angle to the exac
 ``acceleration="none"`` is the plain iteration of the note, which keeps only the last block. ``warm_start="svd"`` lets
 each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`).
 
-Blocks go down in float32 at no loss (but for the plain iteration): the server computes with the rounded block that it
-sent.
+Blocks go down in float32 at no loss (but for the plain iteration, and for narrow blocks until the gap shows): the
+server computes with the rounded block that it sent.
 """
 
 from __future__ import annotations
@@ -145,10 +145,12 @@ class SubspaceIteration(PCAStrategy):
         else:
             block, _ = qr(self._known.AQ, mode="economic")
         if certificate <= self.options.tolerance or block.shape[1] == 0 or last:
-            return self._end(ritz.pairs(k), certificate if block.shape[1] else 0.0)
-        # the plain iteration forgets all but its last block, so rounding would stay in the answer
-        wire = np.float32 if self.options.acceleration == "krylov" else np.float64
-        self._query = (block / divisor).astype(wire)
+            return self._end(ritz.pairs(k), certificate if block.shape[1] else 0.0, last)
+        # The plain iteration forgets all but its last block, so rounding would stay in the answer. Narrow blocks build
+        # their space over many rounds: rounding an early one costs later ones (Simoncini and Szyld 2003).
+        narrow = V.shape[1] < k and certificate == 90.0
+        rounded = self.options.acceleration == "krylov" and not narrow
+        self._query = (block / divisor).astype(np.float32 if rounded else np.float64)
         return None, {}
 
     def _begin(self, replies: list[Reply]) -> None:
@@ -193,7 +195,7 @@ class SubspaceIteration(PCAStrategy):
             certificate = self._sketch.certificate(self._sketch.known.ritz(), k)
         room = self._mean.size - self._sketch.known.Q.shape[1]
         if certificate <= self.options.tolerance or last or room <= 2:
-            return self._end(self._sketch.leading(k), certificate)
+            return self._end(self._sketch.leading(k), certificate, last)
         self._query = self._sketch.next_block(self._width(self._mean.size)).astype(np.float32)
         return None, {}
 
@@ -203,11 +205,10 @@ class SubspaceIteration(PCAStrategy):
     def exact(self) -> bool:
         return self._converged
 
-    def _end(self, pairs: Eigenpairs, certificate: float):
+    def _end(self, pairs: Eigenpairs, certificate: float, last: bool):
         notes = []
         if certificate > self.options.tolerance:
             self._converged = False
-            last = len(self._rounds) == self.rounds
             reason = f"max-rounds = {self.rounds}" if last else "asking for all directions"
             notes.append(
                 f"stopped after {reason} with a certified angle of {certificate:.2g} degrees "

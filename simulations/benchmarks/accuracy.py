@@ -18,14 +18,9 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
+from simulations.benchmarks.setting import PARTITIONS
 
 METHODS = ("p-cov", "ap-cov")
-CASES = (
-    ("IID", {"kind": "iid"}),
-    ("Dirichlet 0.5", {"kind": "dirichlet", "alpha": 0.5}),
-    ("Dirichlet 0.1", {"kind": "dirichlet", "alpha": 0.1}),
-    ("shards", {"kind": "shards"}),
-)
 
 
 def table(dataset: str, root: str, clients: int, k: int, seed: int, knn: bool) -> list[str]:
@@ -38,7 +33,7 @@ def table(dataset: str, root: str, clients: int, k: int, seed: int, knn: bool) -
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
         f"| pooled | PCA full | 0 | 0 | 0 | 0 | - | {_knn(truth, source, rows, knn)} |",
     ]
-    for name, how in CASES:
+    for name, how in PARTITIONS.items():
         parts = split(source.labels, clients, seed=seed, **how)
         for method in METHODS:
             model = run(method, [rows[part] for part in parts], n_components=k, engine="loopback", min_rows=1)

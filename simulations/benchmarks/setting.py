@@ -6,6 +6,7 @@ The truth is P-COV, which is itself at 1e-12 degrees from scikit-learn (`simulat
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -15,6 +16,12 @@ from fedpca_flwr.partition import split
 from simulations import run
 
 COMPONENTS = 50
+PARTITIONS: dict[str, dict[str, Any]] = {
+    "IID": {"kind": "iid"},
+    "Dirichlet 0.5": {"kind": "dirichlet", "alpha": 0.5},
+    "Dirichlet 0.1": {"kind": "dirichlet", "alpha": 0.1},
+    "shards": {"kind": "shards"},
+}
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
