@@ -1,0 +1,247 @@
+"""Compare methods: any set of them on any data sets, partitions and numbers of clients.
+
+    python -m simulations.compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \\
+        --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10
+
+A method may carry options, as in the example. Every run is one line of JSON in ``--output``, with everything that is
+needed to repeat it; what is there already is not run again, so an interrupted comparison goes on where it stopped.
+Angles are to ``PCA(svd_solver="full")`` of the pooled rows in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from fedpca_flwr import data
+from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.metrics import knn_accuracy, principal_angles
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.partition import PARTITIONS, split
+from fedpca_flwr.reference import pooled_pca
+from simulations.run import ENGINES, run
+
+Record = dict[str, Any]
+
+SPREAD = {"dirichlet", "quantity"}
+"""Partitions that have an alpha."""
+
+
+def settings(
+    methods: Sequence[str],
+    datasets: Sequence[str],
+    partitions: Sequence[str],
+    alphas: Sequence[float],
+    clients: Sequence[int],
+) -> Iterator[Record]:
+    """Every combination; a partition without alpha occurs once."""
+    ways = [(p, a) for p in partitions for a in (alphas if p in SPREAD else [None])]
+    for dataset, (partition, alpha), number, method in itertools.product(datasets, ways, clients, methods):
+        name, options = parsed(method)
+        yield {
+            "method": name,
+            "options": options,
+            "dataset": dataset,
+            "partition": partition,
+            "alpha": alpha,
+            "clients": number,
+        }
+
+
+def parsed(method: str) -> tuple[str, Record]:
+    """``"sub-it block-size=10"`` as name and options.
+
+    Raises
+    ------
+    ConfigError
+        For a word that is not ``key=value``.
+    """
+    name, *words = method.split()
+    options: Record = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals and value):
+            raise ConfigError(f"method '{method}': '{word}' is not an option, expected key=value")
+        try:
+            options[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return name, options
+
+
+def compare(
+    methods: Sequence[str],
+    *,
+    datasets: Sequence[str] = ("digits",),
+    data_root: str = ".",
+    partitions: Sequence[str] = ("dirichlet",),
+    alphas: Sequence[float] = (0.1,),
+    clients: Sequence[int] = (10,),
+    components: int = 10,
+    seed: int = 42,
+    engine: str = "loopback",
+    knn: bool = False,
+    output: str | Path | None = None,
+) -> list[Record]:
+    """Run every combination and return one record each, those included that ``output`` holds already.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Names, each with its options: ``"sub-it block-size=10"``.
+    datasets, partitions : sequence of str
+    data_root : str
+    alphas : sequence of float
+        For ``dirichlet`` and ``quantity``.
+    clients : sequence of int
+    components, seed : int
+    engine : {"loopback", "ray"}
+    knn : bool
+        Also the accuracy of k-NN(5) on the data set's test rows, where it has some.
+    output : path, optional
+        A file of JSON lines, to which each run is added as it ends.
+
+    Returns
+    -------
+    list of dict
+        A run that failed has ``error`` instead of results.
+    """
+    common = {"components": components, "seed": seed, "engine": engine, "knn": knn}
+    wanted = [{**one, **common} for one in settings(methods, datasets, partitions, alphas, clients)]
+    target = Path(output) if output else None
+    known = {_identity(record): record for record in _read(target)}
+    records = []
+    for one in track(wanted, "comparing", console=Console(stderr=True)):
+        record = known.get(_identity(one))
+        if record is None:
+            record = {**one, **_measured(one, data_root)}
+            if target and "error" not in record:
+                _append(target, record)
+        records.append(record)
+    return records
+
+
+def table(records: Iterable[Record]) -> str:
+    """Markdown; MB are the mean over the clients."""
+    lines = [
+        "| data | partition | clients | method | max angle (deg) | mean | rounds | MB up | MB down | k-NN(5) |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for r in records:
+        where = r["partition"] + (f" {r['alpha']:g}" if r["alpha"] is not None else "")
+        told = " ".join([r["method"], *(f"{key}={value}" for key, value in r["options"].items())])
+        cells = [r["dataset"], where, str(r["clients"]), told]
+        if "error" in r:
+            cells += [r["error"].replace("\n", " "), *[""] * 5]
+        else:
+            knn = f"{r['knn accuracy']:.2%}" if r.get("knn accuracy") is not None else ""
+            cells += [f"{r['max angle']:.2g}", f"{r['mean angle']:.2g}", str(r["rounds"])]
+            cells += [f"{r['MB up']:.3g}", f"{r['MB down']:.3g}", knn]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _measured(one: Record, data_root: str) -> Record:
+    source, truth = _truth(one["dataset"], data_root, one["components"])
+    extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
+    parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
+    rows = source.all_rows()
+    options = {key.replace("-", "_"): value for key, value in one["options"].items()}
+    options = {"n_components": one["components"], "seed": one["seed"], "min_rows": 1, **options}
+    started = time.monotonic()
+    try:
+        model = run(one["method"], [rows[part] for part in parts], engine=one["engine"], **options)
+    except FedPCAError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    seconds = time.monotonic() - started
+    fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
+    angles = principal_angles(model, truth)
+    return {
+        "max angle": angles.max,
+        "mean angle": angles.mean,
+        "explained variance": float(model.explained_variance_ratio_.sum()),
+        "rounds": len(fit),
+        "MB up": float(np.mean(sum(np.array(entry["up"]) for entry in fit)) / 1e6),
+        "MB down": float(np.mean(sum(np.array(entry["down"]) for entry in fit)) / 1e6),
+        "seconds": round(seconds, 3),
+        "knn accuracy": _accuracy(model, source) if one["knn"] else None,
+        "exact": model.log["exact"],
+        "measured": model.log["measured"],
+        "versions": {"python": platform.python_version(), **{n: version(n) for n in ("fedpca-flwr", "flwr", "numpy")}},
+    }
+
+
+@cache
+def _truth(dataset: str, data_root: str, components: int) -> tuple[data.Dataset, PCAModel]:
+    source = data.load(dataset, data_root)
+    return source, pooled_pca(source.all_rows(), components)
+
+
+def _accuracy(model: PCAModel, source: data.Dataset) -> float | None:
+    if source.test is None:
+        return None
+    test, labels = source.test()
+    return knn_accuracy(model, source.all_rows(), source.labels, test, labels)
+
+
+def _identity(record: Record) -> str:
+    keys = ("method", "options", "dataset", "partition", "alpha", "clients", "components", "seed", "engine", "knn")
+    return json.dumps([record[key] for key in keys], sort_keys=True)
+
+
+def _read(target: Path | None) -> list[Record]:
+    """The records of an earlier run; a last line that was cut short is left out, and run again."""
+    if target is None or not target.exists():
+        return []
+    lines = target.read_text().split("\n")
+    if lines.pop():  # no newline at the end: the line was being written
+        target.write_text("".join(f"{line}\n" for line in lines))
+    try:
+        return [json.loads(line) for line in lines]
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{target} is not a file of a comparison (line {error.lineno}); name another") from None
+
+
+def _append(target: Path, record: Record) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("a") as stream:
+        stream.write(json.dumps(record) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+", required=True, metavar="METHOD")
+    parser.add_argument("--dataset", nargs="+", default=["digits"], choices=list(data.DATASETS), dest="datasets")
+    parser.add_argument("--data-root", default=".")
+    parser.add_argument("--partition", nargs="+", default=["dirichlet"], choices=list(PARTITIONS), dest="partitions")
+    parser.add_argument("--alpha", nargs="+", type=float, default=[0.1], dest="alphas")
+    parser.add_argument("--clients", nargs="+", type=int, default=[10])
+    parser.add_argument("--components", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--engine", choices=list(ENGINES), default="loopback")
+    parser.add_argument("--knn", action="store_true", help="also the accuracy of k-NN(5) on the test rows")
+    parser.add_argument("--output", help="a file of JSON lines, one for each run")
+    try:
+        records = compare(**vars(parser.parse_args(arguments)))
+    except FedPCAError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    print(table(records))
+    return int(any("error" in record for record in records))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
