@@ -15,6 +15,8 @@ from strategies.approximate_covariance import ApproximateCovariance, Approximate
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.base import PCAClient, PCAStrategy
 from strategies.compressed import Compressed, CompressedClient
+from strategies.dsa import DSA, DSAClient
+from strategies.fast_pca import FastPCA, FastPCAClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
@@ -36,6 +38,8 @@ METHODS = {
         Method(QRPCA, QRPCAClient),
         Method(ApproximateStack, ApproximateStackClient),
         Method(Compressed, CompressedClient),
+        Method(DSA, DSAClient),
+        Method(FastPCA, FastPCAClient),
     )
 }
 
