@@ -100,7 +100,7 @@ class GraphStrategy(PCAStrategy):
         options = self.options
         measured = {
             "iterations": f"{options.iterations}, step-size {options.step_size:g}",
-            "mixing rate": f"{mixing_rate(metropolis_weights(self._graph)):.3g} ({options.graph})",
+            "mixing rate": f"{mixing_rate(metropolis_weights(self._graph)):.3f} ({options.graph})",
             "consensus error": f"{apart:.2g} degrees at most, from a party's estimate to the mean of all",
             "last direction": f"{max(float(own['direction']) for own in fields):.2g} at most",
         }

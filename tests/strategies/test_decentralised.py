@@ -35,6 +35,9 @@ def truth(parts, k=2):
 def observed(method, parts, **options):
     """A finished run: model, what each party was sent, what each party sent, both by round."""
     server = server_of(method, parts, **{"n_components": 2, **options})
+    # CPython 3.11's parser, which reads NumPy's headers, fails once in ten thousands when two threads parse and a
+    # garbage collection calls Python code (as Hypothesis makes it); here are that many messages
+    server.set_max_workers(1)
     down, up = [], []
     for i in range(len(parts)):
         received, sent = [], []
@@ -109,7 +112,7 @@ def test_dsa_stalls_at_a_distance_that_shrinks_with_the_step():
 def test_parties_that_are_alike_let_dsa_converge():
     """Its floor comes from the differences alone."""
     part = parties()[0]
-    model = run("dsa", [part] * 2, engine="loopback", n_components=2, step_size=0.45, iterations=160)
+    model, *_ = observed("dsa", [part] * 2, step_size=0.45, iterations=160)
     assert principal_angles(model.components_.T, truth([part]).components_.T).max() <= 1e-6
 
 
@@ -134,7 +137,7 @@ def test_the_server_relays_to_neighbours_and_adds_nothing(method, graph):
 def test_one_and_two_parties_are_a_graph_too(method, count, graph):
     X = rows(60)
     model = run(method, np.split(X, count), engine="loopback", n_components=2, graph=graph, iterations=4)
-    assert model.log["measured"]["mixing rate"].startswith("0 " if count == 1 else "")
+    assert model.log["measured"]["mixing rate"].startswith("0.000")
     assert model.n_samples_ == 60
 
 
