@@ -16,6 +16,8 @@ from strategies.approximate_covariance import ApproximateCovariance, Approximate
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.base import PCAClient, PCAStrategy
 from strategies.compressed import Compressed, CompressedClient
+from strategies.dsa import DSA, DSAClient
+from strategies.fast_pca import FastPCA, FastPCAClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
@@ -38,6 +40,8 @@ METHODS = {
         Method(ApproximateStack, ApproximateStackClient),
         Method(Compressed, CompressedClient),
         Method(Adaptive, AdaptiveClient),
+        Method(DSA, DSAClient),
+        Method(FastPCA, FastPCAClient),
     )
 }
 

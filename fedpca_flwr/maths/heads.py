@@ -1,0 +1,65 @@
+"""A table of all parties' heads that fills while parties pass on what they know."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.moments import Head, pool_heads
+
+Array = NDArray[np.float64]
+
+
+class Heads(NamedTuple):
+    """Heads by party; zeros where a party's is not known yet.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (K,), integers
+    traces : ndarray of shape (K,)
+        Of the scatter about the party's own mean.
+    means, remainders : ndarray of shape (K, d)
+        See `moments.Head`.
+    """
+
+    counts: NDArray[np.int64]
+    traces: Array
+    means: Array
+    remainders: Array
+
+    @classmethod
+    def of(cls, party: int, parties: int, head: Head, trace: float) -> Heads:
+        """What a party knows at first: its own head."""
+        d = head.mean.size
+        table = cls(np.zeros(parties, np.int64), np.zeros(parties), np.zeros((parties, d)), np.zeros((parties, d)))
+        table.counts[party], table.traces[party] = head.n, trace
+        table.means[party], table.remainders[party] = head.mean, head.remainder
+        return table
+
+    def with_news(self, other: Heads) -> Heads:
+        """This table with those of the other's heads that it does not have."""
+        new = (self.counts == 0) & (other.counts > 0)
+        columns = zip(self, other, strict=True)
+        return Heads(*(np.where(new if own.ndim == 1 else new[:, None], their, own) for own, their in columns))
+
+    def pooled(self) -> tuple[Head, float, Array, Array]:
+        """Pooled head, the trace of the pooled scatter, each party's trace about the pooled mean, its deviation.
+
+        The order of the sums is fixed by the heads: permuting the parties changes no bit of the pooled head and trace.
+
+        Returns
+        -------
+        head : Head
+        total : float
+        traces : ndarray of shape (K,)
+        deviations : ndarray of shape (K, d)
+        """
+        heads = [Head(int(n), m, r) for n, m, r in zip(self.counts, self.means, self.remainders, strict=True)]
+        order = sorted(range(len(heads)), key=lambda i: (heads[i].n, heads[i].mean.tobytes(), heads[i][2].tobytes()))
+        pooled, ordered = pool_heads([heads[i] for i in order])
+        deviations = np.array(ordered)[np.argsort(order)]
+        traces = self.traces + self.counts * np.einsum("ij,ij->i", deviations, deviations)
+        return pooled, math.fsum(traces), traces, deviations

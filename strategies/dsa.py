@@ -1,0 +1,45 @@
+"""DSA, the Distributed Sanger's Algorithm: parties of a graph average with neighbours and follow Sanger's rule.
+
+Party i steps along Sanger's direction of its own matrix, from the weighted mean of its neighbours' iterates::
+
+    X_i <- sum_j w_ij X_j + alpha H_i(X_i),   H_i(X) = A_i X - X triu(X' A_i X)
+
+with Metropolis weights W. It converges linearly, but only to a neighbourhood of the components: where parties differ,
+their directions do not vanish at the solution, and hold the parties apart in proportion to ``step-size``. FAST-PCA
+removes that at twice the bytes.
+"""
+
+from __future__ import annotations
+
+from numpy.typing import NDArray
+
+from strategies.base import MethodCard
+from strategies.graph_client import GraphClient, GraphOptions, payloads_of
+from strategies.graph_relay import GraphStrategy
+
+CARD = MethodCard(
+    name="dsa",
+    title="Distributed Sanger's Algorithm",
+    exact=False,
+    summable=False,
+    rounds=501,  # with the default iterations, and the graph's diameter
+    options=GraphOptions,
+    payloads=payloads_of("iterate"),
+    reference="Gang and Bajwa 2022, A Linearly Convergent Algorithm for Distributed PCA",
+)
+
+
+class DSA(GraphStrategy):
+    """DSA."""
+
+    card = CARD
+
+
+class DSAClient(GraphClient):
+    """Follows its own Sanger direction."""
+
+    def begin(self, X: NDArray) -> list[NDArray]:
+        return [X, self.direction(X)]
+
+    def advance(self, own: list[NDArray], average: list[NDArray]) -> list[NDArray]:
+        return self.begin(average[0] + self.options.step_size * own[1])

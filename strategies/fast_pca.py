@@ -1,0 +1,54 @@
+"""FAST-PCA: DSA whose parties track the mean of all their directions, and so converge to the components themselves.
+
+Besides its iterate, party i keeps an estimate of the mean Sanger direction of all parties, which it also exchanges::
+
+    X_i <- 1/2 X_i + 1/2 sum_j w_ij X_j + alpha T_i
+    T_i <- 1/2 T_i + 1/2 sum_j w_ij T_j + H_i(X_i, new) - H_i(X_i, old),   T_i = H_i(X_i) at first
+
+with Metropolis weights W (the paper's S_i is T_i here). The mean of all T_i is always the mean of all H_i(X_i), and it
+vanishes at the components of the pooled rows. Convergence is linear; how fast depends on the gaps between the
+eigenvalues (relative to the total variance), the step size and the graph. What the model calls its last direction is
+the largest norm of a T_i: it falls with the distance to the solution, though a fixed point other than the components
+would have none either.
+"""
+
+from __future__ import annotations
+
+from numpy.typing import NDArray
+
+from strategies.base import MethodCard
+from strategies.graph_client import GraphClient, GraphOptions, payloads_of
+from strategies.graph_relay import GraphStrategy
+
+CARD = MethodCard(
+    name="fast-pca",
+    title="FAST-PCA",
+    exact=False,
+    summable=False,
+    rounds=501,  # with the default iterations, and the graph's diameter
+    options=GraphOptions,
+    payloads=payloads_of("iterate", "tracked"),
+    reference="Gang and Bajwa 2021, arXiv 2108.12373",
+)
+
+
+class FastPCA(GraphStrategy):
+    """FAST-PCA."""
+
+    card = CARD
+
+
+class FastPCAClient(GraphClient):
+    """Follows the direction that it tracks."""
+
+    share = 0.5
+
+    def begin(self, X: NDArray) -> list[NDArray]:
+        direction = self.direction(X)
+        return [X, direction, direction]
+
+    def advance(self, own: list[NDArray], average: list[NDArray]) -> list[NDArray]:
+        _, tracked, before = own
+        X = average[0] + self.options.step_size * tracked
+        direction = self.direction(X)
+        return [X, average[1] + (direction - before), direction]

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.graph import diameter, graph_of
+from fedpca_flwr.maths.heads import Heads
+from fedpca_flwr.maths.products import head_and_diagonal
+from tests.families import cut, rows
+
+
+def parties(n=6, offset=1e8):
+    X = rows(300) + offset
+    X[:200] += 7
+    return cut(X, 1, 20, 79, 100, 60, 40)[:n]
+
+
+def own_table(i, parts):
+    head, diagonal = head_and_diagonal(parts[i])
+    return Heads.of(i, len(parts), head, float(diagonal.sum()))
+
+
+def flooded(graph, tables, times):
+    for _ in range(times):
+        known = list(tables)
+        for i in range(len(graph)):
+            for j in np.flatnonzero(graph[i]):
+                tables[i] = tables[i].with_news(known[j])
+    return tables
+
+
+@pytest.mark.parametrize("kind", ["ring", "star", "complete", "erdos-renyi"])
+def test_everyone_knows_everyone_after_as_many_rounds_as_the_diameter_and_not_before(kind):
+    parts = parties()
+    graph = graph_of(kind, 6, probability=0.3, seed=1)
+    start = [own_table(i, parts) for i in range(6)]
+    early = flooded(graph, list(start), diameter(graph) - 1)
+    assert not all(table.counts.all() for table in early)
+    for table in flooded(graph, list(start), diameter(graph)):
+        for i in range(6):
+            for mine, theirs in zip(table, start[i], strict=True):
+                assert mine[i].tobytes() == theirs[i].tobytes()
+
+
+def test_the_pooled_mean_and_trace_are_those_of_all_rows():
+    """At an offset of 1e8 a mean without its remainder would be off by 1e-8."""
+    parts = parties(offset=0.0)
+    moved = parties(offset=2.0**27)
+    for shift, data in ((0.0, parts), (2.0**27, moved)):
+        table = flooded(graph_of("complete", 6), [own_table(i, data) for i in range(6)], 1)[0]
+        pooled, total, traces, deviations = table.pooled()
+        X = np.vstack(data) - shift  # exact
+        mean = X.mean(axis=0)
+        np.testing.assert_allclose((pooled.mean - shift) + pooled.remainder, mean, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(total, ((X - mean) ** 2).sum(), rtol=1e-12)
+        for part, trace, deviation in zip(data, traces, deviations, strict=True):
+            np.testing.assert_allclose(trace, ((part - shift - mean) ** 2).sum(), rtol=1e-12)
+            np.testing.assert_allclose(deviation, (part - shift).mean(axis=0) - mean, rtol=1e-11, atol=1e-13)
+
+
+def test_the_order_of_the_parties_changes_no_bit():
+    parts = parties()
+    order = [4, 2, 0, 5, 1, 3]
+    graph = graph_of("complete", 6)
+    results = []
+    for data in (parts, [parts[i] for i in order]):
+        table = flooded(graph, [own_table(i, data) for i in range(6)], 1)[0]
+        pooled, total, *_ = table.pooled()
+        results.append((pooled.n, pooled.mean.tobytes(), pooled.remainder.tobytes(), total))
+    assert results[0] == results[1]

@@ -1,0 +1,208 @@
+"""What only DSA and FAST-PCA have: convergence over a graph, a server that only relays, each party's own estimate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.common import parameters_to_ndarrays
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.graph import diameter, graph_of
+from fedpca_flwr.maths.sanger import orthonormalised
+from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from tests.families import rows
+from tests.harness import finish, proxy_of, server_of, tamper
+
+DECENTRALISED = ["dsa", "fast-pca"]
+GRAPHS = ["ring", "star", "complete", "erdos-renyi"]
+
+
+def parties():
+    """Unequal, with shifted means, and the first two of eight components far above the third."""
+    rng = np.random.default_rng(0)
+    basis, _ = np.linalg.qr(rng.standard_normal((8, 8)))
+    spread = np.array([2, 1.2, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1])
+    shifted = [rng.standard_normal((n, 8)) + 0.6 * rng.standard_normal(8) for n in (80, 60, 50, 40)]
+    return [(part * spread) @ basis.T + 30 for part in shifted]
+
+
+def truth(parts, k=2):
+    return pooled_pca(np.vstack(parts), k)
+
+
+def observed(method, parts, **options):
+    """A finished run: model, what each party was sent, what each party sent, both by round."""
+    server = server_of(method, parts, **{"n_components": 2, **options})
+    # CPython 3.11's parser, which reads NumPy's headers, fails once in ten thousands when two threads parse and a
+    # garbage collection calls Python code (as Hypothesis makes it); here are that many messages
+    server.set_max_workers(1)
+    down, up = [], []
+    for i in range(len(parts)):
+        received, sent = [], []
+        proxy = proxy_of(server, i)
+        honest = proxy.fit
+
+        def seen(ins, timeout, group_id, honest=honest, received=received):
+            received.append(list(ins.parameters.tensors))
+            return honest(ins, timeout, group_id)
+
+        def kept(reply, sent=sent):
+            sent.append((reply.parameters.tensors, parameters_to_ndarrays(reply.parameters)))
+            return reply
+
+        proxy.fit = seen
+        tamper(server, i, kept)
+        down.append(received)
+        up.append(sent)
+    return finish(server), down, up
+
+
+def errors(up, iterations, vectors):
+    """Largest angle of any party's iterate to the exact components, after each iteration (the last is a report)."""
+    steps = [sent[-iterations - 1 :] for sent in up]
+    return np.array(
+        [
+            max(principal_angles(sent[t][1][-1 if t == iterations else 0], vectors).max() for sent in steps)
+            for t in range(iterations + 1)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "count", "step", "iterations"),
+    [("ring", 4, 0.45, 144), ("complete", 4, 0.45, 144), ("erdos-renyi", 4, 0.4, 180), ("star", 3, 0.25, 280)],
+)
+def test_fast_pca_converges_linearly_to_the_exact_components(graph, count, step, iterations):
+    """A wrong mean, weights that favour someone or a tracker that forgets leave a floor; here the error only falls."""
+    parts = parties()[:count]
+    exact = truth(parts)
+    options = {"graph": graph, "edge_probability": 0.7, "step_size": step, "iterations": iterations}
+    model, _, up = observed("fast-pca", parts, **options)
+    error = errors(up, iterations, exact.components_.T)
+    assert error[-1] <= 1e-6  # of every party's own estimate
+    assert principal_angles(model.components_.T, exact.components_.T).max() <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-6)
+    np.testing.assert_allclose(model.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=1e-6)
+    np.testing.assert_allclose(model.mean_, exact.mean_, rtol=1e-13)
+    quarter = iterations // 4
+    first, second = (np.log(error[t]) - np.log(error[t + quarter]) for t in (quarter, 2 * quarter))
+    assert first > 2
+    assert second > 2
+    assert 0.6 < first / second < 1.7  # linear: a straight line on a logarithmic scale
+    assert float(model.log["measured"]["last direction"].split()[0]) < 1e-6
+    assert float(model.log["measured"]["consensus error"].split()[0]) < 1e-6
+
+
+def test_dsa_stalls_at_a_distance_that_shrinks_with_the_step():
+    parts = parties()
+    vectors = truth(parts).components_.T
+    floors = []
+    for step, iterations in ((0.4, 80), (0.2, 160)):
+        _, _, up = observed("dsa", parts, step_size=step, iterations=iterations)
+        error = errors(up, iterations, vectors)
+        assert 0.95 < error[-1] / error[-iterations // 8] < 1.05, "not stalled yet"
+        floors.append(error[-1])
+    assert 1.5 < floors[0] / floors[1] < 2.5
+    _, _, up = observed("fast-pca", parts, step_size=0.4, iterations=80)
+    assert errors(up, 80, vectors)[-1] < floors[1] / 20
+
+
+def test_parties_that_are_alike_let_dsa_converge():
+    """Its floor comes from the differences alone."""
+    part = parties()[0]
+    model, *_ = observed("dsa", [part] * 2, step_size=0.45, iterations=160)
+    assert principal_angles(model.components_.T, truth([part]).components_.T).max() <= 1e-6
+
+
+@pytest.mark.parametrize("method", DECENTRALISED)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_the_server_relays_to_neighbours_and_adds_nothing(method, graph):
+    """In every round each party receives, bit for bit, what its neighbours sent in the round before, and no more."""
+    parts = [*parties(), *parties()[:2]]
+    _, down, up = observed(method, parts, graph=graph, iterations=3, edge_probability=0.4)
+    adjacency = graph_of(graph, 6, probability=0.4, seed=42)
+    rounds = diameter(adjacency) + 1 + 3
+    for i in range(6):
+        assert len(down[i]) == rounds
+        assert down[i][0] == []
+        for t in range(1, rounds):
+            assert down[i][t] == [tensor for j in np.flatnonzero(adjacency[i]) for tensor in up[j][t - 1][0]]
+
+
+@pytest.mark.parametrize("method", DECENTRALISED)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_one_and_two_parties_are_a_graph_too(method, count, graph):
+    X = rows(60)
+    model = run(method, np.split(X, count), engine="loopback", n_components=2, graph=graph, iterations=4)
+    assert model.log["measured"]["mixing rate"].startswith("0.000")
+    assert model.n_samples_ == 60
+
+
+def test_one_party_follows_sangers_rule():
+    X = parties()[0]
+    model = run("fast-pca", [X], engine="loopback", n_components=2, iterations=160, step_size=0.45)
+    assert principal_angles(model.components_.T, truth([X]).components_.T).max() <= 1e-6
+
+
+@pytest.mark.parametrize("method", DECENTRALISED)
+def test_scores_are_by_the_partys_own_estimate(method, tmp_path):
+    """Not by the reader's model; in its order and with its signs. The prediction of the last round is by the same."""
+    parts = parties()
+    server = server_of(method, parts, n_components=2, iterations=30)
+    said, estimates = {}, {}
+    for i in range(4):
+        proxy = proxy_of(server, i)
+        scores = tmp_path / f"{i}.npy"
+
+        def make(prompt=proxy.make, scores=scores):
+            client = prompt()
+            inner = client.numpy_client
+            inner.node = inner.node.model_copy(update={"scores": str(scores)})
+            return client
+
+        proxy.make = make
+        tamper(server, i, lambda reply, i=i: said.__setitem__(i, parameters_to_ndarrays(reply.parameters)) or reply)
+    model = finish(server)
+    for i in range(4):
+        own = estimates[i] = said[i][-1]
+        written = np.load(tmp_path / f"{i}.npy")
+        expected = (parts[i] - model.mean_) @ own
+        signs = np.sign(np.einsum("ij,ji->j", own, model.components_))
+        np.testing.assert_allclose(written, expected * signs, atol=1e-10)
+        assert np.abs(written - model.transform(parts[i])).max() > 1e-3
+    text = model.log["measured"]["squared error per row"].split()
+    assert text[0] == text[2]
+
+
+def test_the_models_components_are_the_mean_of_the_reports():
+    _, _, up = observed("dsa", parties(), iterations=30)
+    model, _, _ = observed("dsa", parties(), iterations=30)
+    mean = orthonormalised(sum(sent[-1][1][-1] for sent in up))
+    assert principal_angles(model.components_.T, mean).max() < 1e-10
+    energies = sum(sent[-1][1][-2] for sent in up)
+    np.testing.assert_allclose(model.explained_variance_ * (230 - 1), np.sort(energies)[::-1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", DECENTRALISED)
+def test_a_run_that_diverges_says_so(method):
+    with pytest.raises(ConfigError, match="'step-size' is 30, too large .* ring graph: the iterates diverge; lower it"):
+        run(method, parties(), engine="loopback", n_components=2, step_size=30.0, iterations=50)
+
+
+def test_a_graph_that_cannot_be_connected_is_named():
+    with pytest.raises(
+        ConfigError, match="'edge-probability' is 1e-06: none of 1000 graphs of 4 parties was connected"
+    ):
+        run("dsa", parties(), engine="loopback", graph="erdos-renyi", edge_probability=1e-6)
+
+
+def test_the_unit_of_the_data_does_not_matter():
+    """The step is against the pooled scatter with trace one."""
+    one, other = (
+        run("fast-pca", [c * part for part in parties()], engine="loopback", n_components=2, iterations=30)
+        for c in (1.0, 2.0**20)
+    )
+    np.testing.assert_allclose(one.components_, other.components_, rtol=0, atol=1e-12)
