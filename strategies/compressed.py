@@ -35,8 +35,9 @@ from fedpca_flwr.maths.factors import Factor, truncated
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, pack, packed_size, pool, pool_heads, unpack
 from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.maths.refine import RefinedSketch
+from fedpca_flwr.solution import require_variance
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
-from strategies.moments import HEAD, head_fields, head_of, require_variance
+from strategies.moments import HEAD, head_fields, head_of
 
 BLOCK = 128
 CORRECTION_BITS = 8
