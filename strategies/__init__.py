@@ -17,6 +17,7 @@ from strategies.base import PCAClient, PCAStrategy
 from strategies.compressed import Compressed, CompressedClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
+from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 
 
@@ -36,6 +37,7 @@ METHODS = {
         Method(QRPCA, QRPCAClient),
         Method(ApproximateStack, ApproximateStackClient),
         Method(Compressed, CompressedClient),
+        Method(Streaming, StreamingClient),
     )
 }
 

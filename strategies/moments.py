@@ -74,15 +74,22 @@ def factor_of(reply: Reply) -> Factor:
 
 def head_of(reply: Reply) -> Head:
     """Count and mean that a checked reply holds."""
-    fields = reply.fields
+    return _head_in(reply.fields)
+
+
+def _head_in(fields: Fields) -> Head:
     remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(fields["mean"])
     return Head(int(fields["count"]), fields["mean"], remainder)
 
 
 def moments_of(reply: Reply) -> Moments:
     """The moments that a checked reply holds; its arrays are handed over, not copied."""
-    head = head_of(reply)
-    return Moments(*head, scatter=reply.fields["scatter"])
+    return moments_in(reply.fields)
+
+
+def moments_in(fields: Fields) -> Moments:
+    """The moments that the fields of `MOMENTS` say, as whoever receives them understands them."""
+    return Moments(*_head_in(fields), scatter=fields["scatter"])
 
 
 class CovarianceOptions(PCAOptions):

@@ -18,6 +18,7 @@ from simulations import ray_engine, run
 from strategies import METHODS
 from tests.deployment.lab import Lab
 from tests.families import cut, rows
+from tests.harness import own
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 
@@ -58,8 +59,8 @@ def lab(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 def test_simulation_gives_the_bits_of_loopback(method):
     options = {"scale": True} if "scale" in METHODS[method].strategy.card.options.model_fields else {}
-    one = run(method, hospitals(), n_components=5, engine="loopback", **options)
-    other = run(method, hospitals(), n_components=5, engine="ray", **options)
+    one = run(method, hospitals(), n_components=5, engine="loopback", **own(method), **options)
+    other = run(method, hospitals(), n_components=5, engine="ray", **own(method), **options)
     for name in ARRAYS:
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
 
