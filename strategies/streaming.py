@@ -164,7 +164,7 @@ class Streaming(CovarianceStrategy):
         members = self.federation.members
         absent = sorted(members.keys() - operations.keys())
         lines = {
-            "members": f"{len(members)} with {sum(members.values())} rows, {len(operations)} of them took part",
+            "members": f"{len(members)} with {sum(members.values())} rows; {len(operations)} took part in this run",
             "revision": f"{self.federation.revision + self.federation.changed}",
         }
         for word in ("joined", "replaced", "appended", "unchanged"):

@@ -99,8 +99,8 @@ def test_ten_thousand_operations_do_not_drift(tmp_path):
     worst = max(worst, drift(matrix + np.tril(matrix, -1).T, left))
     assert len(federation.journal) >= 10_000
     assert federation.moments().count == naive.count == len(left)
-    assert worst <= 1e-9
-    assert drift(naive.scatter, left) > 1e-9
+    assert worst <= 1e-14
+    assert drift(naive.scatter, left) > 0.1
 
 
 def test_history_leaves_no_trace_in_the_bits(folder):

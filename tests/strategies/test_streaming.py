@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, QuorumError
+from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
 from fedpca_flwr.federation import Federation
 from fedpca_flwr.maths.moments import Moments, pool
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.state_folder import digest
 from simulations import run
 from strategies.moments import head_fields, moments_in
 from strategies.streaming import squared_error
@@ -101,7 +102,7 @@ def test_who_is_absent_still_counts(state):
     assert changes(model) == {"replaced": "partition 0", "unchanged": "partition 2", "absent": "partition 1"}
     assert [party["party"] for party in model.log["parties"]] == [0, 2]
     assert "220 of 12 features, 120 of them at these parties" in model.summary()
-    assert model.log["measured"]["members"] == "3 with 220 rows, 2 of them took part"
+    assert model.log["measured"]["members"] == "3 with 220 rows; 2 took part in this run"
 
 
 def test_who_leaves_counts_no_more_and_need_not_be_there(state):
@@ -159,8 +160,6 @@ def test_who_lies_about_its_scatter_does_not_pass_and_the_state_stays(state):
     )
 
     def change(arrays):
-        from fedpca_flwr.state_folder import digest
-
         if arrays[0].size == 32:
             return [np.frombuffer(bytes.fromhex(digest(lie)), np.uint8), *arrays[1:]]
         return [*arrays[:-1], lie.scatter]
@@ -287,8 +286,3 @@ def test_python_and_runs_share_a_federation(state):
     assert changes(model) == {"unchanged": "partition 0", "absent": "partition 7"}
     own = pool([Moments.of(A), Moments.of(D)])
     np.testing.assert_allclose(Federation.open(state).moments().scatter, own.scatter, rtol=1e-12, atol=1e-12)
-
-
-def test_a_federation_needs_one_party_only_to_be_asked_again(state):
-    with pytest.raises(ConfigError, match="there are no parties"):
-        fit(state, [])
