@@ -10,12 +10,15 @@ from typing import BinaryIO
 
 
 @contextmanager
-def written_whole(target: Path) -> Iterator[BinaryIO]:
-    """A stream to write ``target`` through: a temporary file beside it, renamed when all went well, else removed."""
+def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A stream to write ``target`` through: a temporary file beside it, renamed when all went well, else removed.
+
+    ``mode`` is what the file's permissions are at most.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with open(partial, "wb") as stream:
+        with open(partial, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

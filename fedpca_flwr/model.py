@@ -205,24 +205,34 @@ class PCAModel:
     def summary(self) -> str:
         """What a person wants to know first, as lines of text."""
         log = self.log
-        parties, rounds = log["parties"], log["rounds"]
-        fit = [entry for entry in rounds if entry["phase"] != "project"]
-        up = [sum(entry["up"][i] for entry in fit) for i in range(len(parties))]
+        parties = log["parties"]
         rows = [party["rows"] for party in parties if party["rows"] is not None]
+        here = f", {sum(rows)} of them at these parties" if rows and sum(rows) != self.n_samples_ else ""
         ratio = self.explained_variance_ratio_
         lines = [
             ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
             ("parties", f"{len(parties)}" + (f", with {min(rows)} to {max(rows)} rows" if rows else "")),
-            ("rows", f"{self.n_samples_} of {self.n_features_in_} features"),
-            ("rounds", f"{len(fit)}, and one in which each party projects its own rows"),
-            ("bytes up", f"{max(up):,} at most per party, {sum(up):,} in all"),
-            ("bytes down", f"{sum(sum(entry['down']) for entry in rounds):,} in all"),
+            ("rows", f"{self.n_samples_} of {self.n_features_in_} features{here}"),
+            *self._traffic(),
             ("components", f"{self.n_components_}"),
             ("explained variance", f"{ratio.sum():.4%} (first: {', '.join(f'{r:.2%}' for r in ratio[:5])})"),
         ]
         lines += [(name, text) for name, text in log.get("measured", {}).items()]
         lines += [("note", note) for note in log.get("notes", [])]
         return "\n".join(f"  {name:<22}{text}" for name, text in lines)
+
+    def _traffic(self) -> list[tuple[str, str]]:
+        """Lines of the summary about what travelled; none where the model was made of what was there."""
+        rounds = self.log["rounds"]
+        if not rounds:
+            return []
+        fit = [entry for entry in rounds if entry["phase"] != "project"]
+        up = [sum(sent) for sent in zip(*(entry["up"] for entry in fit), strict=True)]
+        return [
+            ("rounds", f"{len(fit)}, and one in which each party projects its own rows"),
+            ("bytes up", f"{max(up):,} at most per party, {sum(up):,} in all"),
+            ("bytes down", f"{sum(sum(entry['down']) for entry in rounds):,} in all"),
+        ]
 
 
 def model_file(path: str | os.PathLike) -> Path:

@@ -31,7 +31,8 @@ def main(grid: Grid, context: Context) -> None:
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         raise
-    if strategy.config.reference and strategy.quorum.simulated:
+    everyone = model.n_samples_ == sum(party["rows"] for party in model.log["parties"])  # not if members are absent
+    if strategy.config.reference and strategy.quorum.simulated and everyone:
         model.log["measured"]["angle to pooled PCA"] = f"{_angle_to_pooled(model, strategy)} (degrees)"
         written = model.save(target)
     print(f"\nFederated PCA\n{model.summary()}\n  {'model':<22}{written}\n", flush=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.client import Client
 from flwr.common import DisconnectRes
@@ -21,6 +22,10 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.tables import Table
 from strategies import build_client, build_strategy
 from strategies.server import PCAServer
+
+WORTH_THREADS = 10**6
+"""Values in all. With fewer, threads gain nothing; and CPython 3.11's parser, which reads the headers of NumPy's
+messages, can fail in two threads when a garbage collection calls Python code (as Hypothesis makes it)."""
 
 
 class LoopbackProxy(ClientProxy):
@@ -62,10 +67,11 @@ def on_loopback(run_config: dict[str, Any], parties: list[NDArray], site: dict[s
 
 
 def assemble(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, Any]) -> PCAServer:
-    """A server whose clients are registered and wait in this process, as many at work as BLAS has threads."""
+    """A server whose clients wait in this process; with much data as many work at once as BLAS has threads."""
     server = PCAServer(build_strategy(run_config), lambda: threadpool_limits(1, user_api="blas"))
     threads = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-    server.set_max_workers(max(threads, default=os.cpu_count() or 1))
+    large = sum(np.size(rows) for rows in parties) >= WORTH_THREADS
+    server.set_max_workers(max(threads, default=os.cpu_count() or 1) if large else 1)
     for i, rows in enumerate(parties):
         node = {**site, "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=1, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)

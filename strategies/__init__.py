@@ -20,6 +20,7 @@ from strategies.dsa import DSA, DSAClient
 from strategies.fast_pca import FastPCA, FastPCAClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
+from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 
 
@@ -42,6 +43,7 @@ METHODS = {
         Method(Adaptive, AdaptiveClient),
         Method(DSA, DSAClient),
         Method(FastPCA, FastPCAClient),
+        Method(Streaming, StreamingClient),
     )
 }
 

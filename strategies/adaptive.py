@@ -36,8 +36,9 @@ from fedpca_flwr.maths.forecast import Forecast, Survey
 from fedpca_flwr.maths.krylov import signs
 from fedpca_flwr.maths.moments import Moments, packed_size, unpack
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
+from fedpca_flwr.solution import require_variance
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request
-from strategies.moments import HEAD, head_fields, head_of, require_variance
+from strategies.moments import HEAD, head_fields, head_of
 
 SKETCH = 4
 """Columns of a sketch: enough to tell alike from different."""

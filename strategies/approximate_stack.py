@@ -19,8 +19,9 @@ from pydantic import Field as Limits
 from fedpca_flwr.contract import Fields
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import Factor, leading_of_factor, stack
+from fedpca_flwr.solution import require_variance
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Request, Solution
-from strategies.moments import TRUNCATED, factor_of, require_variance, truncated_fields
+from strategies.moments import TRUNCATED, factor_of, truncated_fields
 
 
 class StackOptions(CountOptions):

@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.contract import check_together
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.solution import Solution, check_components
 from strategies.card import CountOptions, MethodCard, PCAOptions
 from strategies.client import PCAClient
 from strategies.quorum import Quorum, Reply, Results
@@ -61,31 +62,6 @@ class Request:
     arrays: Sequence[NDArray] = ()
     sizes: dict[str, int] = field(default_factory=dict)
     each: Mapping[int, Sequence[NDArray]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Solution:
-    """What a method hands to `PCAStrategy.finish`.
-
-    Attributes
-    ----------
-    pairs : Eigenpairs
-        Leading eigenpairs of the scatter of all rows.
-    mean : ndarray of shape (d,)
-        What is subtracted from a row.
-    total : float
-        Trace of the scatter.
-    rows : int
-        Rows of all parties.
-    scale : ndarray of shape (d,) or None
-        What each centred feature is divided by.
-    """
-
-    pairs: Eigenpairs
-    mean: NDArray
-    total: float
-    rows: int
-    scale: NDArray | None = None
 
 
 class PCAStrategy(Strategy):
@@ -182,15 +158,8 @@ class PCAStrategy(Strategy):
         ------
         ConfigError
         """
-        wanted, most = self.options.n_components, min(rows, features)
-        if rows < 2:
-            raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
-        if wanted >= 1 and wanted > most:
-            raise ConfigError(
-                f"run-config: 'n-components' is {wanted}, at most {most} = min(rows, features) of all parties together "
-                f"({rows} rows, {features} features)"
-            )
-        return wanted
+        check_components(self.options.n_components, rows, features)
+        return self.options.n_components
 
     def finish(
         self, solution: Solution, *, notes: Sequence[str] = (), measured: dict[str, str] | None = None

@@ -45,8 +45,9 @@ from fedpca_flwr.maths.scatter_codecs import (
     Sketch,
     TopEntries,
 )
+from fedpca_flwr.solution import require_variance
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
-from strategies.moments import HEAD, head_fields, head_of, require_variance
+from strategies.moments import HEAD, head_fields, head_of
 
 CORRECTION_BITS = 8
 

@@ -21,8 +21,8 @@ from fedpca_flwr.maths.krylov import signs
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.sanger import mixed, orthonormalised, sanger_direction
+from fedpca_flwr.solution import require_variance
 from strategies.base import CountOptions, PCAClient
-from strategies.moments import require_variance
 
 DIVERGED = 1e3
 """Norm of an iterate that no stable run reaches (that of the solution is the root of n-components)."""

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.contract import Field, Fields, Payload
-from fedpca_flwr.errors import DataError
-from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, truncated
-from fedpca_flwr.maths.moments import Head, Moments, unpack
-from strategies.base import PCAClient, PCAOptions, PCAStrategy, Reply, Solution
+from fedpca_flwr.maths.moments import Head, Moments
+from fedpca_flwr.solution import Solution, solve
+from strategies.base import PCAClient, PCAOptions, PCAStrategy, Reply
 
 HEAD = (
     Field("count", (), dtype="int64", kind="count"),
@@ -75,37 +74,22 @@ def factor_of(reply: Reply) -> Factor:
 
 def head_of(reply: Reply) -> Head:
     """Count and mean that a checked reply holds."""
-    fields = reply.fields
+    return _head_in(reply.fields)
+
+
+def _head_in(fields: Fields) -> Head:
     remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(fields["mean"])
     return Head(int(fields["count"]), fields["mean"], remainder)
 
 
 def moments_of(reply: Reply) -> Moments:
     """The moments that a checked reply holds; its arrays are handed over, not copied."""
-    head = head_of(reply)
-    return Moments(*head, scatter=reply.fields["scatter"])
+    return moments_in(reply.fields)
 
 
-def require_variance(total: float, rows: int, mean: NDArray) -> None:
-    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
-
-    Parameters
-    ----------
-    total : float
-        Trace of the scatter.
-    rows : int
-    mean : ndarray of shape (d,)
-
-    Raises
-    ------
-    DataError
-    """
-    if not np.isfinite(total) or 0 < total < 1e-280:
-        raise DataError(
-            f"the rows' scatter is {total:.1g} in all, outside the range of float64: change the unit of the data"
-        )
-    if total <= rows * float(((np.finfo(np.float64).eps * mean) ** 2).sum()):
-        raise DataError("the rows of all parties are identical: there is no variance to explain")
+def moments_in(fields: Fields) -> Moments:
+    """The moments that the fields of `MOMENTS` say, as whoever receives them understands them."""
+    return Moments(*_head_in(fields), scatter=fields["scatter"])
 
 
 class CovarianceOptions(PCAOptions):
@@ -127,21 +111,7 @@ class CovarianceStrategy(PCAStrategy):
 
         Both are the same for an exact method.
         """
-        wanted = self.n_components(pooled.count, pooled.n_features)
-        scale = pooled.deviation() if self.options.scale else None
-        if not self.options.center:
-            moments = pooled = pooled.about_zero()
-        matrix = unpack(moments.scatter, moments.n_features)
-        if scale is not None:
-            matrix /= scale
-            matrix /= scale[:, None]
-        weights = 1.0 if scale is None else scale**-2
-        total = float(np.sum(pooled.diagonal() * weights))
-        require_variance(total, pooled.count, pooled.mean / (1.0 if scale is None else scale))
-        return Solution(
-            pairs=leading_eigenpairs(matrix, wanted, total=total),
-            mean=pooled.mean,
-            total=total,
-            rows=pooled.count,
-            scale=scale,
+        options = self.options
+        return solve(
+            moments, pooled=pooled, n_components=options.n_components, center=options.center, scale=options.scale
         )

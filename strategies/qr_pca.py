@@ -35,8 +35,9 @@ from fedpca_flwr.maths.factors import (
     unpack_trapezoid,
 )
 from fedpca_flwr.maths.moments import Head, safe_deviation
+from fedpca_flwr.solution import require_variance
 from strategies.base import MethodCard, PCAClient, PCAOptions, PCAStrategy, Reply, Request, Solution
-from strategies.moments import HEAD, TRUNCATED, factor_of, head_fields, head_of, require_variance, truncated_fields
+from strategies.moments import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
 
 
 class QROptions(PCAOptions):

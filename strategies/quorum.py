@@ -84,6 +84,11 @@ class Reply:
     def sender(self) -> str:
         return sender(self.party, self.name)
 
+    @property
+    def member(self) -> str:
+        """What a federation that lasts knows it by: its name, or its partition where it has none."""
+        return self.name or f"partition {self.party}"
+
 
 def sender(party: int, name: str) -> str:
     """How texts name a party."""
@@ -93,6 +98,13 @@ def sender(party: int, name: str) -> str:
 class Quorum:
     """The parties of a run.
 
+    Parameters
+    ----------
+    config : RunConfig
+    open_membership : bool
+        Whether any ``expected`` parties may take part, each under a name of its own, and not only those that hold all
+        the partitions there are.
+
     Attributes
     ----------
     expected : int
@@ -101,15 +113,19 @@ class Quorum:
         What one party says its data have, for the forecast.
     simulated : bool
         Whether every party drew its rows from the run's data set.
+    columns : str
+        Digest of the column names that the parties agree on; empty where no party has any.
     seats : dict of str to int
         The partition of each of Flower's clients, once they have replied.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, *, open_membership: bool = False) -> None:
         self.config = config
+        self.open_membership = open_membership
         self.expected = config.clients
         self.features = 0
         self.simulated = False
+        self.columns = ""
         self.seats: dict[str, int] = {}
         self._members: frozenset[str] = frozenset()
         self._parties: list[dict[str, Any]] = []
@@ -151,7 +167,8 @@ class Quorum:
         doubled = [party for party, times in Counter(r.party for r in replies).items() if times > 1]
         if doubled:
             raise QuorumError(f"several clients say they are partition {doubled}: give each its own partition-id")
-        missing = sorted(set(range(self.expected)) - {reply.party for reply in replies})
+        self._check_members(replies)
+        missing = self._missing({reply.party for reply in replies}, said)
         if missing:
             reasons = sorted({_reason(failure) for failure in failures}) or ["no reply"]
             raise QuorumError(
@@ -201,13 +218,33 @@ class Quorum:
             lines = [f"{report.sender}: {report.message}" for report in reports]
             raise BY_NAME.get(reports[0].error, PartyError)("\n".join(lines))
 
+    def _missing(self, answered: set[int], said: Sequence[About | Report]) -> list[int]:
+        """The partitions of the parties that did not answer; -1 for one that nobody knows yet."""
+        if not self.open_membership:
+            return sorted(set(range(self.expected)) - answered)
+        everyone = {party["party"] for party in self._parties}
+        if {about.num_partitions for about in said if isinstance(about, About)} == {self.expected}:
+            everyone |= set(range(self.expected))
+        lacking = self.expected - len(answered)
+        return (sorted(everyone - answered) or [-1] * lacking) if lacking > 0 else []
+
+    def _check_members(self, replies: Sequence[Reply]) -> None:
+        doubled = [member for member, times in Counter(r.member for r in replies).items() if times > 1]
+        if doubled and self.open_membership:
+            raise QuorumError(f"several clients say they are '{doubled[0]}': give each a name of its own")
+
     def _check_partitions(self, said: Sequence[About]) -> None:
         said = sorted(said, key=lambda about: about.partition_id)
         for about in said:
-            if about.num_partitions != self.expected:
+            if not self.open_membership and about.num_partitions != self.expected:
                 raise ConfigError(
                     f"{about.sender}: its node-config says the rows are in {about.num_partitions} partitions, the run "
                     f"expects {self.expected} clients; both must be the same, or part of the rows would be left out"
+                )
+            if self.open_membership and about.simulated and about.num_partitions != said[0].num_partitions:
+                raise ConfigError(
+                    f"{about.sender}: its node-config says the rows are in {about.num_partitions} partitions, the run "
+                    f"expects {said[0].num_partitions}, as {said[0].sender} says; the parts would overlap"
                 )
             if about.simulated != said[0].simulated:
                 alone = next(other for other in said if other.simulated)
@@ -218,6 +255,7 @@ class Quorum:
                 raise ConfigError(
                     f"{about.sender}: its column names, or their order, differ from those of {named[0].sender}"
                 )
+            self.columns = about.columns
         self.simulated = all(about.simulated for about in said)
 
 
@@ -258,7 +296,7 @@ def _view(tensor: bytes) -> NDArray:
 
 
 def _names(parties: Sequence[int]) -> str:
-    return ", ".join(f"client {party}" for party in parties)
+    return ", ".join(f"client {party}" if party >= 0 else "a client" for party in parties)
 
 
 def _reason(failure: Any) -> str:

@@ -34,8 +34,9 @@ from fedpca_flwr.maths.krylov import KnownProducts, signs
 from fedpca_flwr.maths.moments import Moments, pool_heads, safe_deviation
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.refine import RefinedSketch
+from fedpca_flwr.solution import require_variance
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
-from strategies.moments import HEAD, head_fields, head_of, require_variance
+from strategies.moments import HEAD, head_fields, head_of
 
 ROUNDING = 1e-13
 """What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""

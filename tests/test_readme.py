@@ -25,7 +25,9 @@ def test_every_data_set_is_in_its_table(dataset):
     assert f"`{dataset}`" in README
 
 
-def test_the_python_example_runs(capsys):
-    example = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "loopback" in block)
+@pytest.mark.parametrize("part", ["loopback", "Federation.open"])
+def test_the_python_examples_run(part, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    example = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if part in block)
     exec(compile(example, "README.md", "exec"), {})
     assert capsys.readouterr().out

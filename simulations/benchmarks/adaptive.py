@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             score = measured["heterogeneity"].split()[0]
             print(
                 f"| {name} | {score} | {target} | {way['method']} {told(way['options'])} | {way['rounds']}, {rounds} "
-                f"| {forecast:.2f}, {megabytes:.2f} | {way['angle']:.1g}, {angle:.1g} | {bound} |",
+                f"| {forecast:.2f}, {megabytes:.2f} | {way['angle']:.2g}, {angle:.2g} | {bound} |",
                 flush=True,
             )
 

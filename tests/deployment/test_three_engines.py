@@ -18,6 +18,7 @@ from simulations import ray_engine, run
 from strategies import METHODS
 from tests.deployment.lab import Lab
 from tests.families import cut, rows
+from tests.harness import own
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 
@@ -58,18 +59,19 @@ def lab(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 def test_simulation_gives_the_bits_of_loopback(method):
     options = {"scale": True} if "scale" in METHODS[method].strategy.card.options.model_fields else {}
-    one = run(method, hospitals(), n_components=5, engine="loopback", **options)
-    other = run(method, hospitals(), n_components=5, engine="ray", **options)
+    one = run(method, hospitals(), n_components=5, engine="loopback", **own(method), **options)
+    other = run(method, hospitals(), n_components=5, engine="ray", **own(method), **options)
     for name in ARRAYS:
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
 
 
-@pytest.mark.parametrize("method", ["p-cov", "sub-it", "qr-pca"])
+@pytest.mark.parametrize("method", ["p-cov", "sub-it", "qr-pca", "streaming"])
 def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(method, lab, tmp_path):
-    status, log = lab.run(f"method='{method}' n-components=5 output={json.dumps(str(tmp_path / 'model'))}")
+    needed = "".join(f" {key}={json.dumps(value)}" for key, value in own(method).items())
+    status, log = lab.run(f"method='{method}' n-components=5 output={json.dumps(str(tmp_path / 'model'))}{needed}")
     assert status == "finished:completed", log
     deployed = PCAModel.load(tmp_path / "model")
-    local = run(method, hospitals(), n_components=5, engine="loopback")
+    local = run(method, hospitals(), n_components=5, engine="loopback", **own(method))
     for name in ARRAYS:
         assert getattr(deployed, name).tobytes() == getattr(local, name).tobytes(), name
     assert principal_angles(deployed, pooled_pca(np.vstack(hospitals()), 5)).max <= 1e-6

@@ -22,7 +22,7 @@ from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from strategies import METHODS
 from tests.families import FAMILIES, cut, rows
-from tests.harness import finish, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import finish, own, proxy_of, server_of, tamper, tamper_arrays
 
 EXACT = [name for name, method in METHODS.items() if method.strategy.card.exact]
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -30,12 +30,8 @@ every_exact_method = pytest.mark.parametrize("method", EXACT)
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 
 
-QUICK = {name: {"iterations": 3, "graph": "complete"} for name in ("dsa", "fast-pca")}
-"""Few rounds where a method has many; and on other graphs a result depends on who sits where."""
-
-
 def fit(method, parties, **options):
-    return run(method, parties, engine="loopback", **{"min_rows": 1, **QUICK.get(method, {}), **options})
+    return run(method, parties, engine="loopback", **{"min_rows": 1, **own(method), **options})
 
 
 def parties_of_three():
@@ -280,9 +276,8 @@ def test_a_site_with_too_few_rows_refuses(method):
 @every_method
 def test_ten_rows_are_the_default_minimum(method):
     with pytest.raises(DisclosureError, match="'min-rows' = 10"):
-        run(method, cut(rows(50), 41, 9), n_components=2, engine="loopback")
-    quick = QUICK.get(method, {})
-    assert run(method, cut(rows(50), 40, 10), n_components=2, engine="loopback", **quick).n_samples_ == 50
+        run(method, cut(rows(50), 41, 9), n_components=2, engine="loopback", **own(method))
+    assert run(method, cut(rows(50), 40, 10), n_components=2, engine="loopback", **own(method)).n_samples_ == 50
 
 
 @every_method

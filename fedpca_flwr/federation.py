@@ -1,0 +1,235 @@
+"""`Federation`: a federation that lasts, whose members join, leave, replace their rows or append to them.
+
+Nothing is ever subtracted. Each member's own moments are kept, so a member that leaves or replaces its rows touches
+its own file only, and the pooled moments are those of a fresh start with the current members, bit for bit, whatever
+happened before. Keeping only their sum would need d^2 values instead of K d^2, but then whoever leaves is subtracted:
+the digits that its scatter and the others' do not share are lost, and its own moments are needed once more.
+
+An update costs O(d^2) and one file; the members are pooled, O(K d^2), only when a model is made.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpca_flwr import tables
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.moments import Moments, pool
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.solution import solve
+from fedpca_flwr.state_folder import FORMAT, StateFolder, digest
+
+KEY = re.compile(r"[\w .-]{1,64}")
+
+
+class Federation:
+    """Members and their moments; changes are in memory until `save`. Made by `open`.
+
+    Attributes
+    ----------
+    revision : int
+        How many times the state was saved.
+    features : int
+        Features of every member's rows; 0 while there are no members.
+    columns : str
+        Digest of the column names; empty where no member has any.
+    journal : list of dict
+        Every operation: ``revision``, ``operation``, ``member``, ``rows`` (how many it brought or took away).
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from fedpca_flwr.federation import Federation
+    >>> rows = np.random.default_rng(0).standard_normal((300, 6)) * [6, 5, 4, 3, 2, 1]
+    >>> federation = Federation.open(tempfile.mkdtemp())
+    >>> federation.join("north", rows[:200])
+    >>> federation.join("south", rows[200:280])
+    >>> federation.append("south", rows[280:])
+    >>> federation.leave("north")
+    >>> federation.save()
+    >>> federation.members
+    {'south': 100}
+    """
+
+    def __init__(self, folder: StateFolder) -> None:
+        state = folder.load()
+        self.revision: int = state["revision"]
+        self.features: int = state["features"]
+        self.columns: str = state["columns"]
+        self.journal: list[dict[str, Any]] = state["journal"]
+        self._members: dict[str, dict[str, Any]] = state["members"]
+        self._unsaved: dict[str, Moments] = {}  # by member
+        self._folder = folder
+
+    @classmethod
+    def open(cls, path: str | os.PathLike) -> Federation:
+        """The federation in a folder, or a new one where there is none.
+
+        Raises
+        ------
+        ConfigError
+            If the path is a file.
+        ContractError
+            If the state is damaged.
+        """
+        return cls(StateFolder(path))
+
+    # What there is
+
+    @property
+    def members(self) -> dict[str, int]:
+        """Rows of each member."""
+        return {key: member["rows"] for key, member in self._members.items()}
+
+    @property
+    def changed(self) -> bool:
+        """Whether there are changes that are not saved."""
+        return bool(self.journal) and self.journal[-1]["revision"] > self.revision
+
+    def has(self, key: str, sha: str) -> bool:
+        """Whether these are exactly a member's rows, by the digest of their moments."""
+        return key in self._members and self._members[key]["digest"] == sha
+
+    def has_part(self, key: str, sha: str) -> bool:
+        """Whether these are exactly the rows with which a member joined, or that it appended since."""
+        return key in self._members and sha in self._members[key]["parts"]
+
+    def moments_of(self, key: str) -> Moments:
+        """One member's moments, read from its file and checked."""
+        member = self._member(key)
+        return self._unsaved.get(key) or self._folder.read(member["digest"], self.features)
+
+    def moments(self) -> Moments:
+        """Moments of the rows of all members together."""
+        if not self._members:
+            raise DataError(f"the federation in {self._folder.path} has no members; let one join")
+        return pool(self.moments_of(key) for key in self._members)
+
+    def model(self, n_components: int | float = 10, *, center: bool = True, scale: bool = False) -> PCAModel:
+        """The PCA of the rows of all members together; parameters as in `fedpca_flwr.solution.solve`."""
+        pooled = self.moments()
+        solution = solve(pooled, pooled=pooled, n_components=n_components, center=center, scale=scale)
+        about = {
+            "method": "streaming",
+            "exact": True,
+            "options": {"n-components": n_components, "center": center, "scale": scale},
+            "parties": [{"party": i, "name": key, "rows": rows} for i, (key, rows) in enumerate(self.members.items())],
+            "rounds": [],
+            "measured": {"revision": f"{self.revision}{', and changes that are not saved' if self.changed else ''}"},
+            "notes": [],
+        }
+        return PCAModel.from_eigenpairs(**vars(solution), log=about)
+
+    # What changes it
+
+    def join(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
+        """Take in a new member.
+
+        Parameters
+        ----------
+        key : str
+            1 to 64 letters, digits, spaces or any of ``_.-``.
+        data : array-like of shape (n, d), or Moments
+            Its rows, or the moments of them.
+        columns : str, optional
+            Digest of its column names.
+
+        Raises
+        ------
+        ConfigError
+            If it is a member already, or its columns have other names.
+        ContractError
+            If its rows have another number of features.
+        """
+        if not KEY.fullmatch(key):
+            raise ConfigError(f"a member's key is {key!r}, expected 1 to 64 letters, digits, spaces or any of '_.-'")
+        if key in self._members:
+            raise ConfigError(f"'{key}' is a member already; replace its rows or append to them")
+        brought = self._checked(key, data, columns)
+        self._put("join", key, brought, brought, [], columns)
+
+    def replace(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
+        """Take these rows of a member instead of those that it had (parameters and errors as in `join`)."""
+        self._member(key)
+        brought = self._checked(key, data, columns)
+        self._put("replace", key, brought, brought, [], columns)
+
+    def append(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
+        """Add rows to those of a member (parameters and errors as in `join`).
+
+        Raises
+        ------
+        ConfigError
+            Also if it brought exactly these rows before: they would count twice.
+        """
+        parts = self._member(key)["parts"]
+        brought = self._checked(key, data, columns)
+        if digest(brought) in parts:
+            raise ConfigError(f"'{key}' has brought exactly these {brought.count} rows before; append only new ones")
+        self._put("append", key, pool([self.moments_of(key), brought]), brought, parts, columns)
+
+    def leave(self, key: str) -> None:
+        """Go on without this member, which need not take part in it."""
+        rows = self._member(key)["rows"]
+        del self._members[key]
+        self._unsaved.pop(key, None)
+        if not self._members:
+            self.features, self.columns = 0, ""
+        self._record("leave", key, rows)
+
+    def save(self) -> None:
+        """Write all changes to the folder, or none of them.
+
+        Raises
+        ------
+        ContractError
+            If another process saved changes since this one opened the folder.
+        """
+        if not self.changed:
+            return
+        state = {
+            "format": FORMAT,
+            "revision": self.revision + 1,
+            "features": self.features,
+            "columns": self.columns,
+            "members": self._members,
+            "journal": self.journal,
+        }
+        self._folder.write(state, {self._members[key]["digest"]: moments for key, moments in self._unsaved.items()})
+        self.revision += 1
+        self._unsaved.clear()
+
+    # Inside
+
+    def _member(self, key: str) -> dict[str, Any]:
+        if key in self._members:
+            return self._members[key]
+        near = difflib.get_close_matches(key, self._members, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"members: {', '.join(self._members) or 'none'}"
+        raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
+
+    def _checked(self, key: str, data: ArrayLike | Moments, columns: str) -> Moments:
+        moments = data if isinstance(data, Moments) else Moments.of(tables.check(np.asarray(data)))
+        if self.features not in (0, moments.n_features):
+            raise ContractError(
+                f"the rows of '{key}' have {moments.n_features} features, those of the federation have {self.features}"
+            )
+        if columns and self.columns not in ("", columns):
+            raise ConfigError(f"the column names of '{key}', or their order, differ from those of the federation")
+        return moments
+
+    def _put(self, operation: str, key: str, whole: Moments, brought: Moments, parts: list[str], columns: str) -> None:
+        """Keep a member's ``whole`` moments, of which an operation ``brought`` these."""
+        self.features, self.columns = whole.n_features, self.columns or columns
+        self._members[key] = {"rows": whole.count, "digest": digest(whole), "parts": [*parts, digest(brought)]}
+        self._unsaved[key] = whole
+        self._record(operation, key, brought.count)
+
+    def _record(self, operation: str, key: str, rows: int) -> None:
+        self.journal.append({"revision": self.revision + 1, "operation": operation, "member": key, "rows": rows})

@@ -1,0 +1,114 @@
+"""`Solution`: the leading components of pooled moments, and what makes a model of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
+from fedpca_flwr.maths.moments import Moments, unpack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """What a method hands to `PCAModel.from_eigenpairs`.
+
+    Attributes
+    ----------
+    pairs : Eigenpairs
+        Leading eigenpairs of the scatter of all rows.
+    mean : ndarray of shape (d,)
+        What is subtracted from a row.
+    total : float
+        Trace of the scatter.
+    rows : int
+        Rows of all parties.
+    scale : ndarray of shape (d,) or None
+        What each centred feature is divided by.
+    """
+
+    pairs: Eigenpairs
+    mean: NDArray
+    total: float
+    rows: int
+    scale: NDArray | None = None
+
+
+def solve(moments: Moments, *, pooled: Moments, n_components: int | float, center: bool, scale: bool) -> Solution:
+    """The solution for the scatter in ``moments``, scaled and measured by the ``pooled`` moments.
+
+    Parameters
+    ----------
+    moments, pooled : Moments
+        Both are the same for an exact method.
+    n_components : int or float
+        How many, or the fraction of the variance that they must exceed.
+    center : bool
+        Whether the mean is subtracted.
+    scale : bool
+        Whether each feature is divided by its pooled standard deviation.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    check_components(n_components, pooled.count, pooled.n_features)
+    deviation = pooled.deviation() if scale else None
+    if not center:
+        moments = pooled = pooled.about_zero()
+    matrix = unpack(moments.scatter, moments.n_features)
+    if deviation is not None:
+        matrix /= deviation
+        matrix /= deviation[:, None]
+    weights = 1.0 if deviation is None else deviation**-2
+    total = float(np.sum(pooled.diagonal() * weights))
+    require_variance(total, pooled.count, pooled.mean / (1.0 if deviation is None else deviation))
+    return Solution(
+        pairs=leading_eigenpairs(matrix, n_components, total=total),
+        mean=pooled.mean,
+        total=total,
+        rows=pooled.count,
+        scale=deviation,
+    )
+
+
+def check_components(wanted: int | float, rows: int, features: int) -> None:
+    """Refuse more components than ``rows`` rows of so many features have.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    most = min(rows, features)
+    if rows < 2:
+        raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
+    if wanted >= 1 and wanted > most:
+        raise ConfigError(
+            f"run-config: 'n-components' is {wanted}, at most {most} = min(rows, features) of all parties together "
+            f"({rows} rows, {features} features)"
+        )
+
+
+def require_variance(total: float, rows: int, mean: NDArray) -> None:
+    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
+
+    Parameters
+    ----------
+    total : float
+        Trace of the scatter.
+    rows : int
+    mean : ndarray of shape (d,)
+
+    Raises
+    ------
+    DataError
+    """
+    if not np.isfinite(total) or 0 < total < 1e-280:
+        raise DataError(
+            f"the rows' scatter is {total:.1g} in all, outside the range of float64: change the unit of the data"
+        )
+    if total <= rows * float(((np.finfo(np.float64).eps * mean) ** 2).sum()):
+        raise DataError("the rows of all parties are identical: there is no variance to explain")

@@ -1,0 +1,316 @@
+"""A federation that lasts: exact after any history, whole on disk after any accident."""
+
+from __future__ import annotations
+
+import stat
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import state_folder
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.federation import Federation
+from fedpca_flwr.maths.moments import Moments, pool, unpack
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from tests.families import cut, rows
+
+NORTH, SOUTH, EAST = cut(rows(300), 180, 100, 20)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A saved federation of two."""
+    federation = Federation.open(tmp_path / "state")
+    federation.join("north", NORTH)
+    federation.join("south", SOUTH)
+    federation.save()
+    return tmp_path / "state"
+
+
+def bits(moments):
+    return [part.tobytes() for part in (moments.mean, moments.remainder, moments.scatter)]
+
+
+def contents(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+class Downdated:
+    """What is not done here: pooled moments alone, from which those of a member that leaves are subtracted."""
+
+    def __init__(self, d):
+        self.count, self.mean, self.scatter = 0, np.zeros(d), np.zeros((d, d))
+
+    def add(self, X):
+        n, mean = len(X), X.mean(axis=0)
+        step, count = mean - self.mean, self.count + n
+        self.scatter += (X - mean).T @ (X - mean) + self.count * n / count * np.outer(step, step)
+        self.mean, self.count = self.mean + n / count * step, count
+
+    def remove(self, X):
+        n, mean = len(X), X.mean(axis=0)
+        count = self.count - n
+        left = (self.count * self.mean - n * mean) / count
+        self.scatter -= (X - mean).T @ (X - mean) + count * n / self.count * np.outer(mean - left, mean - left)
+        self.mean, self.count = left, count
+
+
+def drift(scatter, X):
+    """Largest difference to the scatter of rows, relative to its largest entry; offsets are taken off exactly."""
+    centred = X - X[0]
+    centred -= centred.mean(axis=0)
+    truth = centred.T @ centred
+    return np.abs(scatter - truth).max() / np.abs(truth).max()
+
+
+def test_ten_thousand_operations_do_not_drift(tmp_path):
+    """Members with an offset of 1e8 come and go; the last digits of the others survive only without subtraction."""
+    rng, federation, naive = np.random.default_rng(0), Federation.open(tmp_path / "state"), Downdated(4)
+    held, worst = {}, 0.0
+    for step in range(10_000):
+        key = f"member {rng.integers(12)}"
+        X = np.round(rng.standard_normal((rng.integers(1, 6), 4)) * 2**10) / 2**10
+        if key not in held:
+            X = X + (1e8 if rng.random() < 0.1 else 0.0)
+            federation.join(key, X)
+            held[key] = X
+        elif (action := rng.choice(["append", "replace", "leave"], p=[0.6, 0.2, 0.2])) == "append":
+            federation.append(key, X)
+            held[key] = np.vstack([held[key], X])
+        elif action == "replace":
+            federation.replace(key, X)
+            naive.remove(held[key])
+            held[key] = X
+        else:
+            federation.leave(key)
+            naive.remove(held.pop(key))
+            continue
+        naive.add(X)
+        if step % 50 == 49:
+            matrix = unpack(federation.moments().scatter, 4)
+            worst = max(worst, drift(matrix + np.tril(matrix, -1).T, np.vstack(list(held.values()))))
+    near = [key for key, X in held.items() if X.max() < 1e6]
+    for key in held.keys() - near:
+        federation.leave(key)
+        naive.remove(held[key])
+    left = np.vstack([held[key] for key in near])
+    matrix = unpack(federation.moments().scatter, 4)
+    worst = max(worst, drift(matrix + np.tril(matrix, -1).T, left))
+    assert len(federation.journal) >= 10_000
+    assert federation.moments().count == naive.count == len(left)
+    assert worst <= 1e-14
+    assert drift(naive.scatter, left) > 0.1
+
+
+def test_history_leaves_no_trace_in_the_bits(folder):
+    federation = Federation.open(folder)
+    federation.join("east", EAST + 1e8)
+    federation.append("east", EAST)
+    federation.replace("north", SOUTH * 3)
+    federation.save()
+    again = Federation.open(folder)
+    again.leave("east")
+    again.replace("north", NORTH)
+    assert bits(again.moments()) == bits(pool([Moments.of(NORTH), Moments.of(SOUTH)]))
+
+
+def test_appended_rows_are_as_good_as_rows_that_came_at_once(folder):
+    federation = Federation.open(folder)
+    federation.append("south", EAST)
+    assert federation.members == {"north": 180, "south": 120}
+    model, truth = federation.model(5), pooled_pca(rows(300), 5)
+    assert principal_angles(model, truth).max <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"center": False}, {"scale": True}], ids=str)
+def test_the_model_has_the_options_of_the_covariance_methods(folder, options):
+    model, truth = Federation.open(folder).model(3, **options), pooled_pca(rows(300)[:280], 3, **options)
+    assert principal_angles(model, truth).max <= 1e-6
+    assert Federation.open(folder).model(0.9).explained_variance_ratio_.sum() > 0.9
+
+
+def test_the_model_says_what_it_was_made_of(folder):
+    text = Federation.open(folder).model(3).summary()
+    for part in ("streaming (exact)", "2, with 100 to 180 rows", "280 of 12 features", "revision              1"):
+        assert part in text
+    assert "bytes" not in text
+
+
+def test_it_survives_a_restart(folder):
+    before, after = Federation.open(folder), Federation.open(folder)
+    assert after.members == {"north": 180, "south": 100}
+    assert (after.revision, after.features) == (1, 12)
+    assert after.journal == before.journal
+    assert bits(after.moments()) == bits(pool([Moments.of(NORTH), Moments.of(SOUTH)]))
+
+
+def test_only_its_owner_may_read_it(folder):
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+
+
+def test_files_that_nothing_names_are_removed_and_those_of_others_stay(folder):
+    (folder / "notes.txt").write_text("keep")
+    (folder / f".{'a' * 64}.moments.123.tmp").write_text("left by a process that was stopped")
+    federation = Federation.open(folder)
+    federation.leave("north")
+    federation.save()
+    assert sorted(contents(folder)) == sorted(
+        ["federation.json", "notes.txt", f"{federation._members['south']['digest']}.moments"]
+    )
+
+
+def test_members_with_the_same_rows_share_a_file_until_the_last_has_left(folder):
+    federation = Federation.open(folder)
+    federation.join("east", SOUTH)
+    federation.leave("south")
+    federation.save()
+    assert Federation.open(folder).moments().count == 280
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (lambda f: f.join("north", EAST), ConfigError, "'north' is a member already"),
+        (lambda f: f.leave("nort"), ConfigError, "'nort' is not a member of the federation; did you mean 'north'"),
+        (lambda f: f.leave("west coast"), ConfigError, "is not a member of the federation; members: north, south"),
+        (lambda f: f.replace("east", EAST), ConfigError, "'east' is not a member"),
+        (lambda f: f.append("east", EAST), ConfigError, "'east' is not a member"),
+        (lambda f: f.join("a,b", EAST), ConfigError, "a member's key is 'a,b', expected 1 to 64 letters"),
+        (lambda f: f.append("south", SOUTH), ConfigError, "'south' has brought exactly these 100 rows before"),
+        (
+            lambda f: f.join("east", EAST[:, :11]),
+            ContractError,
+            "'east' have 11 features, those of the federation have 12",
+        ),
+        (lambda f: f.join("east", EAST * np.nan), DataError, "NaN"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error, text):
+    federation, before = Federation.open(folder), contents(folder)
+    with pytest.raises(error, match=text):
+        change(federation)
+    assert federation.members == {"north": 180, "south": 100}
+    assert not federation.changed
+    federation.save()
+    assert contents(folder) == before
+
+
+def test_other_column_names_are_named(folder):
+    federation = Federation.open(folder)
+    federation.join("east", EAST, "ab" * 8)
+    with pytest.raises(ConfigError, match="the column names of 'west', or their order, differ"):
+        federation.join("west", EAST, "cd" * 8)
+
+
+def test_without_members_there_is_no_model_and_other_features_may_join(folder):
+    federation = Federation.open(folder)
+    federation.leave("north")
+    federation.leave("south")
+    with pytest.raises(DataError, match="has no members"):
+        federation.model(2)
+    federation.join("east", rows(30, 5))
+    federation.save()
+    assert Federation.open(folder).features == 5
+
+
+def test_every_damage_to_the_manifest_is_named(folder):
+    file = folder / "federation.json"
+    whole = file.read_bytes()
+    damaged = [whole[:n] for n in range(1, len(whole), 37)]
+    damaged += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
+    damaged += [whole.replace(b"180", b"181"), whole + b"\n"]
+    for content in damaged:
+        file.write_bytes(content)
+        with pytest.raises(ContractError, match=r"federation\.json is damaged"):
+            Federation.open(folder)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-8], lambda b: b[:100], lambda b: b"", lambda b: b[:-1] + b"\x00"])
+def test_a_damaged_member_file_is_named(folder, damage):
+    sha = Federation.open(folder)._members["south"]["digest"]
+    file = folder / f"{sha}.moments"
+    file.write_bytes(damage(file.read_bytes()[:-1] + b"\x40"))
+    with pytest.raises(ContractError, match=f"{sha}.moments is damaged"):
+        Federation.open(folder).moments()
+
+
+def test_a_missing_file_is_named(folder):
+    sha = Federation.open(folder)._members["south"]["digest"]
+    (folder / f"{sha}.moments").unlink()
+    with pytest.raises(ContractError, match=f"{sha}.moments is missing; did another run change the federation"):
+        Federation.open(folder).moments()
+    (folder / "federation.json").unlink()
+    with pytest.raises(ContractError, match=r"federation\.json is missing, but members' files are there"):
+        Federation.open(folder)
+
+
+def test_a_file_is_not_a_federation(tmp_path):
+    (tmp_path / "model.npz").touch()
+    with pytest.raises(ConfigError, match="a federation is a folder, and .* is a file"):
+        Federation.open(tmp_path / "model.npz")
+
+
+class StoppedError(Exception):
+    """The machine stops."""
+
+
+def stop_after(monkeypatch, writes):
+    honest, left = state_folder.written_whole, iter(range(writes))
+
+    def until(target, mode):
+        if next(left, None) is None:
+            raise StoppedError
+        return honest(target, mode)
+
+    monkeypatch.setattr(state_folder, "written_whole", until)
+
+
+@pytest.mark.parametrize("writes", range(4))
+def test_a_stop_at_any_write_leaves_the_old_state_or_the_new_one(folder, writes, monkeypatch):
+    """Two members' files, the manifest, then nothing: each write in turn is the last that happens."""
+    stop_after(monkeypatch, writes)
+    monkeypatch.setattr(state_folder.StateFolder, "_sweep", lambda self, named: None)
+    federation = Federation.open(folder)
+    federation.join("east", EAST)
+    federation.replace("south", SOUTH * 2)
+    if writes < 3:
+        with pytest.raises(StoppedError):
+            federation.save()
+        assert federation.revision == 1
+    else:
+        federation.save()
+    monkeypatch.undo()
+    after = Federation.open(folder)
+    now = [NORTH, SOUTH] if writes < 3 else [NORTH, SOUTH * 2, EAST]
+    assert bits(after.moments()) == bits(pool(Moments.of(part) for part in now))
+    after.leave("north")
+    after.save()
+    assert len(contents(folder)) == len(now)
+
+
+@pytest.mark.parametrize("writes", range(3))
+def test_a_stop_in_the_very_first_save_leaves_no_member(tmp_path, writes, monkeypatch):
+    federation = Federation.open(tmp_path / "state")
+    federation.join("north", NORTH)
+    with monkeypatch.context() as patch:
+        stop_after(patch, writes)
+        with pytest.raises(StoppedError):
+            federation.save()
+    assert Federation.open(tmp_path / "state").members == {}
+    federation.save()  # the one that was stopped can be saved again
+    assert Federation.open(tmp_path / "state").members == {"north": 180}
+
+
+def test_of_two_that_race_one_is_told(folder):
+    one, other = Federation.open(folder), Federation.open(folder)
+    one.leave("north")
+    other.join("east", EAST)
+    one.save()
+    before = contents(folder)
+    with pytest.raises(ContractError, match="another run changed the federation in .*; nothing is saved"):
+        other.save()
+    assert contents(folder) == before

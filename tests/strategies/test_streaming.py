@@ -1,0 +1,288 @@
+"""A federation that lasts, run by run: always the model of the current members, and a failed run changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
+from fedpca_flwr.federation import Federation
+from fedpca_flwr.maths.moments import Moments, pool
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.state_folder import digest
+from simulations import run
+from strategies.moments import head_fields, moments_in
+from strategies.streaming import squared_error
+from tests.families import cut, rows
+from tests.harness import finish, proxy_of, server_of, tamper, tamper_arrays
+
+A, B, C, D = cut(rows(400), 180, 100, 80, 40)
+B = B + 3
+
+ARRAYS = ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
+
+
+@pytest.fixture
+def state(tmp_path):
+    return str(tmp_path / "federation")
+
+
+def fit(state, parties, **options):
+    return run("streaming", parties, engine="loopback", state=state, **{"n_components": 4, **options})
+
+
+def with_absent(state, parties, **options):
+    """A run in which those parties that are None do not take part; the others keep their partition."""
+    here = [i for i, X in enumerate(parties) if X is not None]
+    filled = [rows(20) if X is None else X for X in parties]
+    server = server_of("streaming", filled, state=state, clients=len(here), **{"n_components": 4, **options})
+    for i in set(range(len(parties))) - set(here):
+        server.client_manager().unregister(proxy_of(server, i))
+    return server
+
+
+def is_that_of(model, parties, **options):
+    """Bit for bit what P-COV computes of these rows."""
+    fresh = run("p-cov", parties, engine="loopback", **{"n_components": 4, **options})
+    assert model.n_samples_ == fresh.n_samples_
+    for name in ARRAYS:
+        assert getattr(model, name).tobytes() == getattr(fresh, name).tobytes(), name
+
+
+def changes(model):
+    words = ("joined", "replaced", "appended", "unchanged", "left", "absent")
+    return {word: model.log["measured"][word] for word in words if word in model.log["measured"]}
+
+
+def content(state):
+    return {key: Federation.open(state)._members[key] for key in Federation.open(state).members}
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}, {"n_components": 0.8}], ids=str)
+def test_the_model_of_the_first_run_is_that_of_p_cov(state, options):
+    model = fit(state, [A, B, C], **options)
+    is_that_of(model, [A, B, C], **options)
+    assert changes(model) == {"joined": "partition 0, partition 1, partition 2"}
+    assert [entry["phase"] for entry in model.log["rounds"]] == ["digest", "moments", "project"]
+
+
+def test_a_second_run_with_the_same_rows_sends_no_scatter(state):
+    first = fit(state, [A, B, C])
+    again = fit(state, [A, B, C], scale=True)
+    assert [entry["phase"] for entry in again.log["rounds"]] == ["digest", "project"]
+    headers = 4 * 128
+    assert again.log["rounds"][0]["up"] == [headers + 32 + 8 + 8 * 12] * 3
+    assert changes(again) == {"unchanged": "partition 0, partition 1, partition 2"}
+    assert (first.log["measured"]["revision"], again.log["measured"]["revision"]) == ("1", "1")
+    is_that_of(again, [A, B, C], scale=True)
+
+
+def test_who_joins_sends_a_scatter_and_the_others_do_not(state):
+    fit(state, [A, B, C])
+    model = fit(state, [A, B, C, D])
+    is_that_of(model, [A, B, C, D])
+    assert changes(model) == {"joined": "partition 3", "unchanged": "partition 0, partition 1, partition 2"}
+    up = model.log["rounds"][1]["up"]
+    assert up[3] == up[0] + 8 * 78
+    assert up[:3] == [up[0]] * 3
+
+
+def test_who_comes_with_other_rows_replaces_those_it_sent_before(state):
+    fit(state, [A, B, C])
+    model = fit(state, [A, D, C])
+    is_that_of(model, [A, D, C])
+    assert changes(model) == {"replaced": "partition 1", "unchanged": "partition 0, partition 2"}
+
+
+def test_who_is_absent_still_counts(state):
+    fit(state, [A, B, C])
+    model = finish(with_absent(state, [D, None, C]))
+    is_that_of(model, [D, B, C])
+    assert changes(model) == {"replaced": "partition 0", "unchanged": "partition 2", "absent": "partition 1"}
+    assert [party["party"] for party in model.log["parties"]] == [0, 2]
+    assert "220 of 12 features, 120 of them at these parties" in model.summary()
+    assert model.log["measured"]["members"] == "3 with 220 rows; 2 took part in this run"
+
+
+def test_who_leaves_counts_no_more_and_need_not_be_there(state):
+    fit(state, [A, B + 1e8, C])
+    model = finish(with_absent(state, [A, None, C], leave=" partition 1 ,"))
+    is_that_of(model, [A, C])
+    assert changes(model) == {"unchanged": "partition 0, partition 2", "left": "partition 1"}
+    assert Federation.open(state).members == {"partition 0": 180, "partition 2": 80}
+
+
+def test_history_leaves_no_trace_in_the_bits(state):
+    fit(state, [A, B, C])
+    fit(state, [A * 1e3, D, C, B + 1e7])
+    finish(with_absent(state, [D, None, C], leave="partition 1,partition 3"))
+    is_that_of(fit(state, [A, B, C]), [A, B, C])
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
+def test_appended_rows_are_added_to_those_sent_before(state, options):
+    fit(state, [A, B])
+    model = fit(state, [C, D], append=True, **options)
+    truth = pooled_pca(np.vstack([A, B, C, D]), 4, **options)
+    assert principal_angles(model, truth).max <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
+    assert changes(model) == {"appended": "partition 0, partition 1"}
+    assert Federation.open(state).members == {"partition 0": 260, "partition 1": 140}
+
+
+def test_the_same_rows_are_not_appended_twice(state):
+    fit(state, [A, B])
+    once = fit(state, [C, D], append=True)
+    again = fit(state, [C, B], append=True)  # as after a run whose model was not written; 1 has nothing new
+    assert changes(again) == {"unchanged": "partition 0, partition 1"}
+    assert again.n_samples_ == once.n_samples_ == 400
+
+
+def test_who_appends_first_joins(state):
+    assert changes(fit(state, [A, B], append=True)) == {"joined": "partition 0, partition 1"}
+
+
+def test_the_prediction_is_for_the_rows_that_take_part():
+    """Of any rows, by their moments: what the parties measure in the last round."""
+    X, model = rows(90) * 2 + 5, pooled_pca(rows(300), 3, scale=True)
+    left = (X - model.mean_) / model.scale_
+    left -= left @ model.components_.T @ model.components_
+    np.testing.assert_allclose(squared_error(model, Moments.of(X)), (left**2).sum() / 90, rtol=1e-10)
+
+
+def test_who_lies_about_its_scatter_does_not_pass_and_the_state_stays(state):
+    fit(state, [A, B])
+    before = content(state)
+    server = server_of("streaming", [A, C], state=state, n_components=4)
+    lie = moments_in(
+        {**head_fields(Moments.of(C).head, Moments.of(C).diagonal()), "scatter": 2 * Moments.of(C).scatter}
+    )
+
+    def change(arrays):
+        if arrays[0].size == 32:
+            return [np.frombuffer(bytes.fromhex(digest(lie)), np.uint8), *arrays[1:]]
+        return [*arrays[:-1], lie.scatter]
+
+    tamper_arrays(server, 1, change)
+    with pytest.raises(ContractError, match="own rows do not fit the model"):
+        finish(server)
+    assert content(state) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda arrays: [*arrays[:-1], arrays[-1] * (1 + 1e-12)], "client 1: its moments are not those whose digest"),
+        (lambda arrays: [*arrays[:-1], np.empty(0)], "client 1: field 'scatter' is empty, but the server asked for it"),
+    ],
+)
+def test_moments_other_than_announced_are_named(state, change, text):
+    server = server_of("streaming", [A, C], state=state, n_components=4)
+    tamper_arrays(server, 1, lambda arrays: arrays if arrays[0].size == 32 else change(arrays))
+    with pytest.raises(ContractError, match=text):
+        finish(server)
+    assert not Federation.open(state).members
+
+
+def test_a_run_that_fails_in_the_last_round_leaves_the_state(state):
+    fit(state, [A, B])
+    before = content(state)
+    server = server_of("streaming", [A, B, C], state=state, n_components=4, round_deadline=0.5)
+    proxy_of(server, 2).evaluate = lambda *_: 1 / 0
+    with pytest.raises(QuorumError, match="client 2"):
+        finish(server)
+    assert content(state) == before
+    assert Federation.open(state).revision == 1
+
+
+def test_of_two_runs_at_once_one_is_told(state):
+    fit(state, [A, B])
+    slow = server_of("streaming", [A, C], state=state, n_components=4)
+    fit(state, [A, B, D])
+    with pytest.raises(ContractError, match="another run changed the federation|did another run change the federation"):
+        finish(slow)
+    assert Federation.open(state).members == {"partition 0": 180, "partition 1": 100, "partition 2": 40}
+
+
+@pytest.mark.parametrize(
+    ("parties", "options", "text"),
+    [
+        ([A, B], {"state": ""}, "'state' is missing, the server's folder"),
+        ([A, B], {"leave": "partition 1"}, r"'leave' names 'partition 1', but client 1 takes part in this run"),
+        ([A, B], {"leave": "partitio 1"}, "'partitio 1' is not a member of the federation; did you mean 'partition 1'"),
+        ([A[:, :5], B[:, :5], C[:, :5]], {}, "'partition 0' have 5 features, those of the federation have 12"),
+        ([A, B], {"append": "yes"}, "'append' is 'yes'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_done_is_named_and_changes_nothing(state, parties, options, text):
+    fit(state, [A, B])
+    before = content(state)
+    with pytest.raises(FedPCAError, match=text):
+        fit(**{"state": state, "parties": parties, **options})
+    assert content(state) == before
+
+
+def say(server, party, **metrics):
+    def change(reply):
+        reply.metrics.update(metrics)
+        return reply
+
+    tamper(server, party, change)
+
+
+def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(state):
+    server = server_of("streaming", [A, B], state=state, n_components=4)
+    proxy_of(server, 0).evaluate = lambda *_: 1 / 0
+    for party in (0, 1):
+        say(server, party, name=f"hospital {party}", columns="ab" * 8)
+    with pytest.raises(QuorumError):
+        finish(server)
+    assert server.strategy.federation.members == {"hospital 0": 180, "hospital 1": 100}
+    assert server.strategy.federation.columns == "ab" * 8
+
+
+def test_two_of_one_name_are_an_error(state):
+    server = server_of("streaming", [A, B], state=state, n_components=4)
+    for party in (0, 1):
+        say(server, party, name="hospital")
+    with pytest.raises(QuorumError, match="several clients say they are 'hospital'"):
+        finish(server)
+
+
+def test_sites_with_rows_of_their_own_need_not_agree_on_the_number_of_partitions(state):
+    server = server_of("streaming", [A, B], state=state, n_components=4)
+    proxy_of(server, 1).evaluate = lambda *_: 1 / 0
+    for party, partitions in ((0, 2), (1, 7)):
+        say(server, party, **{"num-partitions": partitions, "simulated": False})
+    with pytest.raises(QuorumError, match="1 of 2 clients did not answer: client 1"):  # the first rounds went well
+        finish(server)
+    (note,) = server.strategy.model.log["notes"]
+    assert note.startswith("parties without a name are known by their partition-id")
+
+
+def test_who_is_missing_among_more_partitions_than_parties_is_counted(state):
+    server = with_absent(state, [A, None, C])
+    proxy_of(server, 2).fit = lambda *_: 1 / 0
+    with pytest.raises(QuorumError, match=r"1 of 2 clients did not answer: a client \("):
+        finish(server)
+
+
+def test_a_damaged_state_is_named_before_anyone_is_asked(state, tmp_path):
+    fit(state, [A, B])
+    (tmp_path / "federation" / "federation.json").write_bytes(b"{")
+    with pytest.raises(ContractError, match=r"federation\.json is damaged"):
+        fit(state, [A, B])
+
+
+def test_python_and_runs_share_a_federation(state):
+    fit(state, [A, B])
+    federation = Federation.open(state)
+    federation.leave("partition 1")
+    federation.join("partition 7", D)
+    federation.save()
+    model = fit(state, [A])
+    assert changes(model) == {"unchanged": "partition 0", "absent": "partition 7"}
+    own = pool([Moments.of(A), Moments.of(D)])
+    np.testing.assert_allclose(Federation.open(state).moments().scatter, own.scatter, rtol=1e-12, atol=1e-12)
