@@ -13,7 +13,7 @@ from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, truncated
-from fedpca_flwr.maths.moments import Head, Moments, unpack
+from fedpca_flwr.maths.moments import Head, Moments, safe_deviation, unpack
 from strategies.base import PCAClient, PCAOptions, PCAStrategy, Reply, Solution
 
 HEAD = (
@@ -122,26 +122,27 @@ class CovarianceStrategy(PCAStrategy):
 
     options: CovarianceOptions
 
-    def solve(self, moments: Moments, *, pooled: Moments) -> Solution:
-        """The solution for the scatter in ``moments``, scaled and measured by the ``pooled`` moments.
+    def solve(self, moments: Moments, diagonal: NDArray) -> Solution:
+        """The solution for the scatter in ``moments``, whose count and mean are the pooled ones.
 
-        Both are the same for an exact method.
+        It is scaled, and its share of the variance measured, by the ``diagonal`` (d,) of the pooled scatter.
         """
-        wanted = self.n_components(pooled.count, pooled.n_features)
-        scale = pooled.deviation() if self.options.scale else None
+        wanted = self.n_components(moments.count, moments.n_features)
+        scale = safe_deviation(diagonal, moments.count, moments.mean) if self.options.scale else None
         if not self.options.center:
-            moments = pooled = pooled.about_zero()
+            diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2
+            moments = moments.about_zero()
         matrix = unpack(moments.scatter, moments.n_features)
         if scale is not None:
             matrix /= scale
             matrix /= scale[:, None]
         weights = 1.0 if scale is None else scale**-2
-        total = float(np.sum(pooled.diagonal() * weights))
-        require_variance(total, pooled.count, pooled.mean / (1.0 if scale is None else scale))
+        total = float(np.sum(diagonal * weights))
+        require_variance(total, moments.count, moments.mean / (1.0 if scale is None else scale))
         return Solution(
             pairs=leading_eigenpairs(matrix, wanted, total=total),
-            mean=pooled.mean,
+            mean=moments.mean,
             total=total,
-            rows=pooled.count,
+            rows=moments.count,
             scale=scale,
         )
