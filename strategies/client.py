@@ -146,6 +146,11 @@ class PCAClient(NumPyClient):
             raise DisclosureError(
                 f"this site does not allow the method '{self.card.name}' (its node-config allows: {', '.join(allowed)})"
             )
+        if self.node.secure_only and not self.config.secure_aggregation:
+            raise DisclosureError(
+                "this site answers with secure aggregation only (node-config 'secure-only'); run with "
+                "secure-aggregation=true"
+            )
         if len(self.data) < self.node.min_rows:
             raise DisclosureError(
                 f"this site has fewer rows than its own minimum (node-config 'min-rows' = {self.node.min_rows})"

@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.model import PCAModel
 from simulations.loopback import assemble
+from simulations.run import POLICY
+from strategies.client import PCAClient
 from strategies.server import PCAServer
 
 
 def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
-    site = {"min-rows": options.pop("min_rows", 1), "scores": options.pop("scores", "")}
+    options = {key.replace("_", "-"): value for key, value in {"min_rows": 1, **options}.items()}
+    site = {key: options.pop(key) for key in (*POLICY, "scores") if key in options}
     values = {"method": method, "clients": len(parties), "round-deadline": 20.0, "join-deadline": 0.3}
-    return assemble({**values, **{k.replace("_", "-"): v for k, v in options.items()}}, parties, site)
+    return assemble({**values, **options}, parties, site)
 
 
 def finish(server: PCAServer) -> PCAModel:
@@ -28,6 +31,11 @@ def finish(server: PCAServer) -> PCAModel:
 
 def proxy_of(server: PCAServer, party: int) -> ClientProxy:
     return server.client_manager().all()[str(party + 1)]
+
+
+def client_of(server: PCAServer, party: int) -> PCAClient:
+    """A client as the next message will meet it: what lasts is in its context."""
+    return proxy_of(server, party).make().numpy_client
 
 
 def tamper(server: PCAServer, party: int, change: Callable[[Any], Any]) -> None:
