@@ -16,7 +16,7 @@ from flwr.common import Parameters, Scalar, ndarrays_to_parameters
 from numpy.typing import NDArray
 
 from fedpca_flwr.contract import Field, Fields, Payload
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.secure import KEY_BYTES
 from strategies.base import MethodCard, PCAStrategy, Reply, Request, Solution
@@ -97,6 +97,7 @@ class SecureStrategy(PCAStrategy):
             self._centre = fields["sum"] / self._rows
             return None, {}
         if self._pooled is None:
+            self._require_resolved(fields["diagonal"])
             self._pooled = pooled_of(self.config.bound, self._rows, self._centre, fields["shift"], fields["diagonal"])
             return None, {}
         return self.aggregate_sum(fields, last=server_round == self.rounds)
@@ -133,6 +134,16 @@ class SecureStrategy(PCAStrategy):
         return rows, float(fields["squared"])
 
     # Inside
+
+    def _require_resolved(self, diagonal: NDArray) -> None:
+        """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance."""
+        limit = self._layout.limits["diagonal"]
+        missed = self.quorum.expected * self._layout.resolution * float(limit.sum())
+        if missed > 1e-9 * float(diagonal.sum()):
+            raise ConfigError(
+                f"run-config: 'bound' is {self.config.bound:g}, and next to it the rows of all parties have no "
+                "variance: they are identical, or the bound must be nearer to the largest size of a value"
+            )
 
     def _opened(self, layout: Layout, vectors: Sequence[NDArray]) -> Fields:
         """The sum of masked vectors: masks cancel only if all parties are in it."""

@@ -117,6 +117,7 @@ class SecureClient(PCAClient):
         try:
             vector = layout.encode(fields)
         except ValueError as error:
+            record["ended"] = True  # or a server could try limit after limit until it knows this party's share
             raise ContractError(f"{error}: did this site's data change during the run?") from None
         vector += mask(record["private"], record["publics"], asked, self._group_secret(), layout.size)
         return vector
@@ -124,7 +125,10 @@ class SecureClient(PCAClient):
     def _record(self) -> Any:
         if STATE not in self.context.state.config_records:
             raise ContractError("this site has no key of this run: it was started anew, or never asked for one")
-        return self.context.state.config_records[STATE]
+        record = self.context.state.config_records[STATE]
+        if "ended" in record:
+            raise ContractError("this site answers no more in this run: a limit that it was sent did not hold")
+        return record
 
     def _group_secret(self) -> bytes:
         path = self.node.group_secret

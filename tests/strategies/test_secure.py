@@ -70,7 +70,7 @@ def test_the_result_is_that_without(method, family, options):
 
 
 @every_method
-@pytest.mark.parametrize("factor", [1.0, 1e3, 1e6, 1e9])
+@pytest.mark.parametrize("factor", [1.0, 1e6, 1e12])
 def test_a_generous_bound_costs_nothing(method, factor):
     family = FAMILIES["offset 1e6"]
     plain = fit(method, family.parties, n_components=5)
@@ -150,6 +150,12 @@ def test_a_warm_start_is_refused():
 def test_a_bound_is_needed():
     with pytest.raises(ConfigError, match=r"'secure-aggregation' is true, but 'bound' is 0.0, expected 1e-100"):
         secure("p-cov", three(), bound=0.0)
+
+
+@every_method
+def test_a_bound_too_far_above_the_data_is_refused(method):
+    with pytest.raises(ConfigError, match="'bound' is 1e[+]30, and next to it the rows .* have no variance"):
+        secure(method, three(), n_components=2, bound=1e30)
 
 
 @every_method
@@ -290,6 +296,18 @@ def test_a_sum_before_the_keys_is_refused(state, text):
     _, _, said = client.fit([np.asarray(300), np.zeros(12)], {"phase": "variances", "words": 97})
     assert said["error"] == "ContractError"
     assert text in said["message"]
+
+
+def test_a_limit_that_does_not_hold_is_tried_once():
+    """Else the errors of one party would tell its variance, limit after limit."""
+    server = secure_server("p-cov", three())
+    client = client_of(server, 0)
+    keys = [client_of(server, party).fit([], {"phase": "keys", "key": 32})[0][0] for party in range(3)]
+    client.fit([np.stack(keys)], {"phase": "means", "words": 53})
+    for centre, text in ((1e3, "beyond its public limit"), (0.0, "answers no more in this run")):
+        arrays = [np.asarray(300), np.full(12, centre)]
+        _, _, said = client_of(server, 0).fit(arrays, {"phase": "variances", "words": 97})
+        assert text in said["message"]
 
 
 def test_a_scatter_that_was_changed_on_its_way_does_not_pass_the_last_round():
