@@ -81,11 +81,26 @@ class RunConfig(Config):
     alpha: Annotated[float, Field(gt=0)] = 0.1
     shards_per_client: Count = 2
     seed: Annotated[int, Field(ge=0)] = 42
+    secure_aggregation: bool = False
+    """Show the server sums over all parties only."""
+    bound: Annotated[float, Field(ge=0, le=1e100)] = 0.0
+    """With secure aggregation: no value of anyone's rows is larger in size. It may be generous."""
     reference: bool = True
     """Simulation only: also compute the PCA of the pooled rows, and report the angle to it."""
     output: str = "model"
     join_deadline: Seconds = 300.0
     round_deadline: Seconds = 600.0
+
+    @model_validator(mode="after")
+    def _sums_are_bounded(self) -> Self:
+        if self.secure_aggregation and self.bound < 1e-100:
+            raise PydanticCustomError(
+                "bound",
+                "'secure-aggregation' is true, but 'bound' is {bound}, expected 1e-100 to 1e100: set it so that no "
+                "value of anyone's rows is larger in size",
+                {"bound": self.bound},
+            )
+        return self
 
     @classmethod
     def split(cls, values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
@@ -115,6 +130,12 @@ class NodeConfig(Config):
     """Method names separated by spaces or commas; empty: every method."""
     max_reply_bytes: Count = 2**31
     """Refuse to send a larger reply."""
+    secure_only: bool = False
+    """Refuse a run without secure aggregation."""
+    min_parties: Annotated[int, Field(ge=2)] = 3
+    """With secure aggregation: refuse a sum of fewer parties."""
+    group_secret: str = ""
+    """With secure aggregation: path of a file with bytes that all sites share and the server does not know."""
 
     @model_validator(mode="after")
     def _partition_exists(self) -> Self:

@@ -114,7 +114,7 @@ class Federation:
     def model(self, n_components: int | float = 10, *, center: bool = True, scale: bool = False) -> PCAModel:
         """The PCA of the rows of all members together; parameters as in `fedpca_flwr.solution.solve`."""
         pooled = self.moments()
-        solution = solve(pooled, pooled=pooled, n_components=n_components, center=center, scale=scale)
+        solution = solve(pooled, pooled.diagonal(), n_components=n_components, center=center, scale=scale)
         about = {
             "method": "streaming",
             "exact": True,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
-from fedpca_flwr.maths.moments import Moments, unpack
+from fedpca_flwr.maths.moments import Moments, safe_deviation, unpack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,16 @@ class Solution:
     scale: NDArray | None = None
 
 
-def solve(moments: Moments, *, pooled: Moments, n_components: int | float, center: bool, scale: bool) -> Solution:
-    """The solution for the scatter in ``moments``, scaled and measured by the ``pooled`` moments.
+def solve(moments: Moments, diagonal: NDArray, *, n_components: int | float, center: bool, scale: bool) -> Solution:
+    """The solution for the scatter in ``moments``.
 
     Parameters
     ----------
-    moments, pooled : Moments
-        Both are the same for an exact method.
+    moments : Moments
+        Its count and mean are the pooled ones.
+    diagonal : ndarray of shape (d,)
+        Of the pooled scatter, which is that of ``moments`` for an exact method: what the features are scaled by, and
+        what the variance is a share of.
     n_components : int or float
         How many, or the fraction of the variance that they must exceed.
     center : bool
@@ -55,22 +58,23 @@ def solve(moments: Moments, *, pooled: Moments, n_components: int | float, cente
     ------
     ConfigError, DataError
     """
-    check_components(n_components, pooled.count, pooled.n_features)
-    deviation = pooled.deviation() if scale else None
+    check_components(n_components, moments.count, moments.n_features)
+    deviation = safe_deviation(diagonal, moments.count, moments.mean) if scale else None
     if not center:
-        moments = pooled = pooled.about_zero()
+        diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2
+        moments = moments.about_zero()
     matrix = unpack(moments.scatter, moments.n_features)
     if deviation is not None:
         matrix /= deviation
         matrix /= deviation[:, None]
     weights = 1.0 if deviation is None else deviation**-2
-    total = float(np.sum(pooled.diagonal() * weights))
-    require_variance(total, pooled.count, pooled.mean / (1.0 if deviation is None else deviation))
+    total = float(np.sum(diagonal * weights))
+    require_variance(total, moments.count, moments.mean / (1.0 if deviation is None else deviation))
     return Solution(
         pairs=leading_eigenpairs(matrix, n_components, total=total),
-        mean=pooled.mean,
+        mean=moments.mean,
         total=total,
-        rows=pooled.count,
+        rows=moments.count,
         scale=deviation,
     )
 

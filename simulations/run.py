@@ -15,7 +15,7 @@ from fedpca_flwr.model import PCAModel
 from simulations.loopback import on_loopback
 from simulations.ray_engine import on_ray
 
-POLICY = ("min-rows", "allowed-methods", "max-reply-bytes")
+POLICY = ("min-rows", "allowed-methods", "max-reply-bytes", "secure-only", "min-parties", "group-secret")
 """Keys of a node-config that `run` sets for every party."""
 
 ENGINES = {"loopback": on_loopback, "ray": on_ray}
@@ -35,8 +35,8 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
         strategies, same clients, same bits.
     **options
         Keys of the run-config with underscores (``n_components=5``, ``scale=True``), and a site's policy (``min_rows``,
-        ``allowed_methods``, ``max_reply_bytes``), which then holds for every party. Keys that say where a simulation's
-        rows come from or where its model goes have no effect here.
+        ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``, ``group_secret``), which then holds
+        for every party. Keys that say where a simulation's rows come from or where its model goes have no effect here.
 
     Returns
     -------

@@ -20,23 +20,43 @@ from strategies.dsa import DSA, DSAClient
 from strategies.fast_pca import FastPCA, FastPCAClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
+from strategies.secure_covariance import (
+    SecureApproximateCovariance,
+    SecureApproximateCovarianceClient,
+    SecurePooledCovariance,
+    SecurePooledCovarianceClient,
+)
+from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 
 
 class Method(NamedTuple):
-    """A method's two halves."""
+    """A method's two halves, and those with secure aggregation where the server needs sums only."""
 
     strategy: type[PCAStrategy]
     client: type[PCAClient]
+    secure: Method | None = None
 
 
 METHODS = {
     method.strategy.card.name: method
     for method in (
-        Method(PooledCovariance, PooledCovarianceClient),
-        Method(ApproximateCovariance, ApproximateCovarianceClient),
-        Method(SubspaceIteration, SubspaceIterationClient),
+        Method(
+            PooledCovariance,
+            PooledCovarianceClient,
+            secure=Method(SecurePooledCovariance, SecurePooledCovarianceClient),
+        ),
+        Method(
+            ApproximateCovariance,
+            ApproximateCovarianceClient,
+            secure=Method(SecureApproximateCovariance, SecureApproximateCovarianceClient),
+        ),
+        Method(
+            SubspaceIteration,
+            SubspaceIterationClient,
+            secure=Method(SecureSubspaceIteration, SecureSubspaceIterationClient),
+        ),
         Method(QRPCA, QRPCAClient),
         Method(ApproximateStack, ApproximateStackClient),
         Method(Compressed, CompressedClient),
@@ -63,6 +83,25 @@ def method_named(name: str) -> Method:
     raise ConfigError(f"run-config: 'method' is '{name}', expected one of: {', '.join(METHODS)}. {hint}".rstrip())
 
 
+def method_of(config: RunConfig) -> Method:
+    """The method that a run uses.
+
+    Raises
+    ------
+    ConfigError
+    """
+    method = method_named(config.method)
+    if not config.secure_aggregation:
+        return method
+    if method.secure is None:
+        summable = ", ".join(name for name, other in METHODS.items() if other.secure)
+        raise ConfigError(
+            f"run-config: 'secure-aggregation' is true, but '{config.method}' needs more than a sum of the parties' "
+            f"replies; methods that do not: {summable}"
+        )
+    return method.secure
+
+
 def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
     """The server's half of the run that ``run_config`` describes.
 
@@ -72,7 +111,7 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
         For an unknown method, a key that neither every run nor this method has, or a value that is not allowed.
     """
     config, rest = RunConfig.split(run_config)
-    strategy = method_named(config.method).strategy
+    strategy = method_of(config).strategy
     options = strategy.card.options
     return strategy(config, options.parse(rest, known=(*RunConfig.keys(), *options.keys())))
 
@@ -80,5 +119,5 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
 def build_client(context: Context, load: Callable[..., Table] = local_table) -> PCAClient:
     """A party's half of the run that ``context`` describes; ``load`` gives its rows (see `PCAClient`)."""
     config, _ = RunConfig.split(context.run_config)
-    method = method_named(config.method)
+    method = method_of(config)
     return method.client(method.strategy.card, context, load)

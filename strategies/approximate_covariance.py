@@ -11,8 +11,9 @@ and is exact: this method stays for the comparison. Since the server holds the m
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedpca_flwr.maths.moments import Moments, pool, within
+from fedpca_flwr.maths.moments import pool, within
 from fedpca_flwr.maths.subspace import principal_angles
 from strategies.base import MethodCard, Solution
 from strategies.moments import MOMENTS, CovarianceOptions, CovarianceStrategy, MomentsClient, moments_of
@@ -28,6 +29,8 @@ CARD = MethodCard(
     reference="note 001, methods implemented",
 )
 
+NOTE = "averaged covariances leave out the variance between parties; p-cov costs the same and is exact"
+
 
 class ApproximateCovariance(CovarianceStrategy):
     """AP-COV; ``measured`` holds its angle to the exact components and the share of variance it leaves out."""
@@ -36,28 +39,27 @@ class ApproximateCovariance(CovarianceStrategy):
 
     def aggregate_fit(self, server_round, results, failures):
         parts = [moments_of(reply) for reply in self.collect(server_round, results, failures)]
-        if not self.options.center:  # averaging raw second moments leaves nothing out
-            parts = [part.about_zero() for part in parts]
-        pooled, averaged = pool(parts), within(parts)
-        exact = self.solve(pooled, pooled=pooled)
-        solution = self.solve(averaged, pooled=pooled)
+        pooled = pool(parts)
+        diagonal = pooled.diagonal()
+        averaged = within(parts) if self.options.center else pooled  # averaged raw second moments leave nothing out
+        exact, solution = self.solve(pooled, diagonal), self.solve(averaged, diagonal)
         k = min(len(exact.pairs.values), len(solution.pairs.values))
         angles = principal_angles(solution.pairs.vectors[:, :k], exact.pairs.vectors[:, :k])
-        between = self._between(averaged, solution)
         return self.finish(
             solution,
-            notes=["averaged covariances leave out the variance between parties; p-cov costs the same and is exact"],
+            notes=[NOTE],
             measured={
                 "angle to exact": f"{angles.max():.2g} max, {angles.mean():.2g} mean (degrees, computed by the server)",
-                "between parties": f"{between:.2%} of the variance, left out",
+                "between parties": left_out(diagonal - averaged.diagonal(), solution),
             },
         )
-
-    def _between(self, averaged: Moments, solution: Solution) -> float:
-        """The share of the variance, in the units of the solution, that lies between the parties."""
-        weights = 1.0 if solution.scale is None else solution.scale**-2
-        return max(0.0, 1 - float(np.sum(averaged.diagonal() * weights)) / solution.total)
 
 
 class ApproximateCovarianceClient(MomentsClient):
     """Sends the moments of its rows."""
+
+
+def left_out(diagonal: NDArray, solution: Solution) -> str:
+    """What share of the variance, in the units of the solution, a scatter with this ``diagonal`` (d,) has."""
+    weights = 1.0 if solution.scale is None else solution.scale**-2
+    return f"{max(0.0, float(np.sum(diagonal * weights)) / solution.total):.2%} of the variance, left out"

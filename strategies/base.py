@@ -122,6 +122,12 @@ class PCAStrategy(Strategy):
         assert self.model is not None
         return self.model.squared_error
 
+    def projected(self, replies: list[Reply]) -> tuple[int, float] | None:
+        """Rows and squared error of all parties in the last round; None where no party may tell them."""
+        if self.card.private:
+            return None
+        return sum(reply.rows for reply in replies), sum(sorted(reply.loss for reply in replies))
+
     # What a method calls
 
     def collect(self, server_round: int, results: Results, failures: Sequence[Any]) -> list[Reply]:
@@ -230,7 +236,8 @@ class PCAStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, results, failures):
         replies = self.quorum.complete(results, failures)
         self._record("project", replies)
-        measured = 0.0 if self.card.private else self._verified(replies)
+        told = self.projected(replies)
+        measured = 0.0 if told is None else self._verified(*told)
         self.done = True
         return measured, {}
 
@@ -239,12 +246,10 @@ class PCAStrategy(Strategy):
 
     # Inside
 
-    def _verified(self, replies: list[Reply]) -> float:
+    def _verified(self, rows: int, squared: float) -> float:
         """The mean squared error of the parties' own rows, which an exact model foretells."""
         model = self.model
         assert model is not None
-        rows = sum(reply.rows for reply in replies)
-        squared = sum(sorted(reply.loss for reply in replies))
         measured, predicted = squared / rows, self.squared_error()
         rounding = float(((np.finfo(np.float64).eps * model.mean_) ** 2).sum())
         allowed = 1e-6 * model.total_variance + rounding if self.exact else np.inf

@@ -57,6 +57,10 @@ class PCAClient(NumPyClient):
         """Components (k, d), mean and scale by which this party projects its rows: what the server sent."""
         return received
 
+    def verdict(self, squared: float, received: list[NDArray]) -> tuple[float, int, dict[str, Any]]:
+        """What this party tells of the projection of its own rows, with ``squared`` the sum of the squared errors."""
+        return 0.0 if self.card.private else squared, self._rows_told(), self._about()
+
     @cached_property
     def node(self) -> NodeConfig:
         return NodeConfig.parse(self.context.node_config, source="node-config")
@@ -116,7 +120,7 @@ class PCAClient(NumPyClient):
                 raise DataError(
                     "the squared error of the projection is not finite: did the data change during the run?"
                 )
-            return 0.0 if self.card.private else max(0.0, squared), self._rows_told(), self._about()
+            return self.verdict(max(0.0, squared), parameters)
         except Exception as error:
             return 0.0, 0, self._report(error)
 
@@ -141,6 +145,11 @@ class PCAClient(NumPyClient):
         if allowed and self.card.name not in allowed:
             raise DisclosureError(
                 f"this site does not allow the method '{self.card.name}' (its node-config allows: {', '.join(allowed)})"
+            )
+        if self.node.secure_only and not self.config.secure_aggregation:
+            raise DisclosureError(
+                "this site answers with secure aggregation only (node-config 'secure-only'); run with "
+                "secure-aggregation=true"
             )
         if len(self.data) < self.node.min_rows:
             raise DisclosureError(

@@ -106,12 +106,10 @@ class CovarianceStrategy(PCAStrategy):
 
     options: CovarianceOptions
 
-    def solve(self, moments: Moments, *, pooled: Moments) -> Solution:
-        """The solution for the scatter in ``moments``, scaled and measured by the ``pooled`` moments.
+    def solve(self, moments: Moments, diagonal: NDArray) -> Solution:
+        """The solution for the scatter in ``moments``, whose count and mean are the pooled ones.
 
-        Both are the same for an exact method.
+        It is scaled, and its share of the variance measured, by the ``diagonal`` (d,) of the pooled scatter.
         """
         options = self.options
-        return solve(
-            moments, pooled=pooled, n_components=options.n_components, center=options.center, scale=options.scale
-        )
+        return solve(moments, diagonal, n_components=options.n_components, center=options.center, scale=options.scale)

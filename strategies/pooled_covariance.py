@@ -33,7 +33,7 @@ class PooledCovariance(CovarianceStrategy):
     def aggregate_fit(self, server_round, results, failures):
         replies = self.collect(server_round, results, failures)
         moments = pool(moments_of(reply) for reply in replies)
-        return self.finish(self.solve(moments, pooled=moments))
+        return self.finish(self.solve(moments, moments.diagonal()))
 
 
 class PooledCovarianceClient(MomentsClient):

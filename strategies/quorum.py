@@ -47,6 +47,8 @@ class About(Config):
     columns: Annotated[str, Limits(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
     simulated: bool
     features: Annotated[int, Limits(ge=0)] = 0
+    sealed: Annotated[bytes, Limits(max_length=64)] = b""
+    """With secure aggregation, in the last round: count and squared error, masked."""
 
     @property
     def sender(self) -> str:
@@ -78,6 +80,7 @@ class Reply:
     nbytes: int
     arrays: list[NDArray]
     loss: float = 0.0
+    sealed: bytes = b""
     fields: dict[str, NDArray] = field(default_factory=dict)
 
     @property
@@ -275,7 +278,15 @@ def _reply(result: FitRes | EvaluateRes) -> Reply:
     if isinstance(result, EvaluateRes):
         if not (np.isfinite(result.loss) and result.loss >= 0):
             raise ContractError(f"{about.sender}: its squared error is {result.loss}, expected a number from 0")
-        return Reply(party, name, result.num_examples, nbytes=16, arrays=[], loss=result.loss)
+        return Reply(
+            party,
+            name,
+            result.num_examples,
+            nbytes=16 + len(about.sealed),
+            arrays=[],
+            loss=result.loss,
+            sealed=about.sealed,
+        )
     tensors = result.parameters.tensors
     try:
         arrays = [_view(tensor) for tensor in tensors]

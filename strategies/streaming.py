@@ -107,7 +107,7 @@ class Streaming(CovarianceStrategy):
         self._here = pool(sent.get(reply.member) or self.federation.moments_of(reply.member) for reply in replies)
         moments = self.federation.moments()
         return self.finish(
-            self.solve(moments, pooled=moments),
+            self.solve(moments, moments.diagonal()),
             notes=self._notes(replies),
             measured=self._measured(operations),
         )

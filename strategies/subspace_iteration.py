@@ -31,7 +31,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
 from fedpca_flwr.maths.factors import Factor, stack, truncated
 from fedpca_flwr.maths.krylov import KnownProducts, signs
-from fedpca_flwr.maths.moments import Moments, pool_heads, safe_deviation
+from fedpca_flwr.maths.moments import Head, Moments, pool_heads, safe_deviation
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.solution import require_variance
@@ -123,17 +123,24 @@ class SubspaceIteration(PCAStrategy):
         replies = [replies[i] for i in self._order]  # fixed by the data: permuting the parties changes no bit
         if self.options.warm_start == "svd":
             return self._refine(replies, last=server_round == self.rounds)
-        return self._iterate(replies, last=server_round == self.rounds)
+        if self._query is None:
+            self._begin(replies)
+        product = np.sum([reply.fields["product"] for reply in replies], axis=0)
+        product += self._between.T @ (self._between @ self.block())
+        return self.iterate(product, last=server_round == self.rounds)
 
     # From a random start
 
-    def _iterate(self, replies: list[Reply], *, last: bool):
-        if self._query is None:
-            self._begin(replies)
-            V = signs(len(self._mean), self._width(len(self._mean)), self.config.seed)
-        else:
-            V = self._query.astype(np.float64)
-        AV = np.sum([reply.fields["product"] for reply in replies], axis=0) + self._between.T @ (self._between @ V)
+    def block(self) -> NDArray:
+        """The block V (d, b) that the parties multiply in this round."""
+        d = self.quorum.features
+        return signs(d, self._width(d), self.config.seed) if self._query is None else self._query.astype(np.float64)
+
+    def iterate(self, product: NDArray, *, last: bool):
+        """The next block, or the end, from the pooled scatter (about its mean) times the block, (d, b)."""
+        V, AV = self.block(), product
+        if not self.options.center:
+            AV = AV + self._rows * np.outer(self._offset, self._offset @ V)
         if self.options.acceleration == "none":
             self._known = KnownProducts(len(V))
         divisor = self._scale[:, None]
@@ -157,16 +164,17 @@ class SubspaceIteration(PCAStrategy):
     def _begin(self, replies: list[Reply]) -> None:
         heads = [head_of(reply) for reply in replies]
         pooled, deviations = pool_heads(heads)
-        self.n_components(pooled.n, pooled.mean.size)
-        mean = pooled.mean + pooled.remainder
+        self._between = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
         diagonal = np.sum([reply.fields["diagonal"] for reply in replies], axis=0)
-        within = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
-        diagonal = diagonal + np.einsum("ij,ij->j", within, within)
+        self.begin(pooled, diagonal + np.einsum("ij,ij->j", self._between, self._between))
+
+    def begin(self, pooled: Head, diagonal: NDArray) -> None:
+        """Prepare for products, from the pooled head and the ``diagonal`` (d,) of the pooled scatter."""
+        self.n_components(pooled.n, pooled.mean.size)
+        mean = self._offset = pooled.mean + pooled.remainder
         ones = np.ones_like(mean)
         self._scale = safe_deviation(diagonal, pooled.n, pooled.mean) if self.options.scale else ones
-        self._between = within
         if not self.options.center:
-            self._between = np.vstack([within, np.sqrt(pooled.n) * mean])
             diagonal = diagonal + pooled.n * mean**2
         self._rows, self._mean = pooled.n, pooled.mean if self.options.center else np.zeros_like(mean)
         self._total = float((diagonal / self._scale**2).sum())
@@ -210,7 +218,7 @@ class SubspaceIteration(PCAStrategy):
         notes = []
         if certificate > self.options.tolerance:
             self._converged = False
-            reason = f"max-rounds = {self.rounds}" if last else "asking for all directions"
+            reason = f"max-rounds = {self.options.max_rounds}" if last else "asking for all directions"
             notes.append(
                 f"stopped after {reason} with a certified angle of {certificate:.2g} degrees "
                 f"instead of {self.options.tolerance:.2g}"

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.model import PCAModel
 from simulations.loopback import assemble
+from simulations.run import POLICY
+from strategies.client import PCAClient
 from strategies.server import PCAServer
 
 _STATES = tempfile.TemporaryDirectory(prefix="fedpca-states-")  # removed at the end
@@ -30,10 +32,11 @@ def own(method: str) -> dict[str, Any]:
 
 
 def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
-    site = {"min-rows": options.pop("min_rows", 1), "scores": options.pop("scores", "")}
+    given = {"min_rows": 1, **own(method), **options}
+    options = {key.replace("_", "-"): value for key, value in given.items()}
+    site = {key: options.pop(key) for key in (*POLICY, "scores") if key in options}
     values = {"method": method, "clients": len(parties), "round-deadline": 20.0, "join-deadline": 0.3}
-    options = {**own(method), **options}
-    return assemble({**values, **{k.replace("_", "-"): v for k, v in options.items()}}, parties, site)
+    return assemble({**values, **options}, parties, site)
 
 
 def finish(server: PCAServer) -> PCAModel:
@@ -44,6 +47,11 @@ def finish(server: PCAServer) -> PCAModel:
 
 def proxy_of(server: PCAServer, party: int) -> ClientProxy:
     return server.client_manager().all()[str(party + 1)]
+
+
+def client_of(server: PCAServer, party: int) -> PCAClient:
+    """A client as the next message will meet it: what lasts is in its context."""
+    return proxy_of(server, party).make().numpy_client
 
 
 def tamper(server: PCAServer, party: int, change: Callable[[Any], Any]) -> None:

@@ -98,25 +98,32 @@ class Moments:
 
     def about_zero(self) -> Moments:
         """The same rows, uncentred: mean zero, scatter :math:`X^T X`."""
-        scatter = blas.dspr(self.n_features, float(self.count), self.mean + self.remainder, self.scatter, lower=1)
         zero = np.zeros_like(self.mean)
-        return Moments(self.count, zero, zero, scatter)
+        return Moments(self.count, zero, zero, self.scatter_about(zero))
+
+    def scatter_about(self, centre: Array) -> Array:
+        """Packed triangle of the same rows' scatter about another ``centre`` (d,)."""
+        deviation = (self.mean - centre) + self.remainder
+        return blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1)
 
     def diagonal(self) -> Array:
         """Diagonal of the scatter, shape (d,)."""
         return self.scatter[diagonal_positions(self.n_features)]
 
-    def deviation(self) -> Array:
-        """Standard deviation of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
-
-        A constant feature gives 1, so that dividing by the result is always safe. Constant means: no more variance
-        than the rounding of its own mean explains (scikit-learn's ``_is_constant_feature``).
-        """
-        return safe_deviation(self.diagonal(), self.count, self.mean)
-
 
 def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
-    """See `Moments.deviation`; ``diagonal`` (d,) is that of the scatter of n rows."""
+    """Standard deviation of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
+
+    A constant feature gives 1, so that dividing by the result is always safe. Constant means: no more variance than
+    the rounding of its own mean explains (scikit-learn's ``_is_constant_feature``).
+
+    Parameters
+    ----------
+    diagonal : ndarray of shape (d,)
+        Of the scatter of n rows about their mean.
+    n : int
+    mean : ndarray of shape (d,)
+    """
     variance = diagonal / n
     eps = np.finfo(np.float64).eps
     constant = variance <= n * eps * variance + (n * mean * eps) ** 2
@@ -189,11 +196,11 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     first = heads[0]
     offsets = [(h.mean - first.mean) + (h.remainder - first.remainder) for h in heads]
     centre = sum((h.n / total) * offset for h, offset in zip(heads, offsets, strict=True))
-    mean, remainder = _two_sum(first.mean, first.remainder + centre)
+    mean, remainder = two_sum(first.mean, first.remainder + centre)
     return Head(total, mean, remainder), [offset - centre for offset in offsets]
 
 
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """``s + e == a + b`` exactly, with ``s`` the rounded sum (Knuth, TAOCP 2, 4.2.2)."""
     s = a + b
     b_seen = s - a

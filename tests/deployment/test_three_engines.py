@@ -64,6 +64,7 @@ def write_csv(path, X):
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
+    (folder / "secret").write_bytes(os.urandom(32))
     sites = []
     for i, X in enumerate(hospitals()):
         write_csv(folder / f"site{i}.csv", X)
@@ -75,6 +76,7 @@ def lab(tmp_path_factory):
                 "data": str(folder / f"site{i}.csv"),
                 "scores": str(folder / f"scores{i}.csv"),
                 "min-rows": 40,
+                "group-secret": str(folder / "secret"),
                 "allowed-methods": " ".join(name for name in METHODS if name != "ap-cov"),
             }
         )
@@ -85,6 +87,29 @@ def lab(tmp_path_factory):
 
 def same_bits(one, other):
     return all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in ARRAYS)
+
+
+SECURE = {"secure_aggregation": True, "bound": 100.0}
+SUMMABLE = [name for name, method in METHODS.items() if method.secure]
+
+
+@pytest.mark.parametrize("method", SUMMABLE)
+def test_simulation_gives_the_bits_of_loopback_with_secure_aggregation(method):
+    one = run(method, hospitals(), n_components=5, engine="loopback", scale=True, **SECURE)
+    other = run(method, hospitals(), n_components=5, engine="ray", scale=True, **SECURE)
+    assert same_bits(one, other)
+
+
+@pytest.mark.parametrize("method", ["p-cov", "sub-it"])
+def test_deployment_gives_the_bits_of_loopback_with_secure_aggregation(method, lab, tmp_path):
+    output = json.dumps(str(tmp_path / "model"))
+    status, log = lab.run(f"method='{method}' n-components=5 secure-aggregation=true bound=100.0 output={output}")
+    assert status == "finished:completed", log
+    deployed = PCAModel.load(tmp_path / "model")
+    local = run(method, hospitals(), n_components=5, engine="loopback", **SECURE)
+    assert same_bits(deployed, local)
+    assert principal_angles(deployed, pooled_pca(np.vstack(hospitals()), 5)).max <= 1e-6
+    assert "secure aggregation    pairwise masks, 3 parties" in log
 
 
 @pytest.mark.parametrize("way", [*DEPLOYED, *SIMULATED], ids=str)

@@ -1,0 +1,82 @@
+"""Fixed point for sums of whole numbers modulo 2^64: exact addition in any order, with resolution where the data are.
+
+A value x travels as ``rint(x 2^e)`` in two's complement. The exponent e is the largest for which the *sum over all
+parties* stays within 2^62, given a limit on that sum which both sides know: rounding then costs at most
+``limit 2^-62`` a party, less than float64's own rounding of a value near the limit. Where a limit says little (a
+generous one on raw values, before the variances are known) further words hold what those before rounded off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Words = NDArray[np.uint64]
+
+FURTHER = 46
+"""Bits that each further word adds: what up to 2^16 parties rounded off before stays within 2^62."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How named arrays become one vector of 64-bit words, which begins with a 1 for each party in the sum.
+
+    Attributes
+    ----------
+    limits : mapping of str to ndarray
+        By field, the largest size that each entry of the sum over all parties can have; same shape as the field.
+    words : int
+        Words for each value.
+    """
+
+    limits: Mapping[str, NDArray]
+    words: int = 1
+
+    @property
+    def size(self) -> int:
+        """Words of the vector."""
+        return 1 + self.words * sum(limit.size for limit in self.limits.values())
+
+    def encode(self, values: Mapping[str, NDArray]) -> Words:
+        """One party's vector (size,).
+
+        Raises
+        ------
+        ValueError
+            For a value that is not finite, or beyond the limit on the sum; the text holds the field's name only.
+        """
+        parts: list[NDArray] = [np.ones(1, np.int64)]
+        for name, limit in self.limits.items():
+            value = np.asarray(values[name], dtype=np.float64)
+            if value.shape != limit.shape or not (np.abs(value) <= limit).all():
+                raise ValueError(f"'{name}' is beyond its public limit")
+            for exponents in self._exponents(limit):
+                whole = np.rint(np.ldexp(value, exponents))
+                parts.append(whole.astype(np.int64).ravel())
+                value = value - np.ldexp(whole, -exponents)
+        return np.concatenate(parts).view(np.uint64)
+
+    def decode(self, total: Words) -> tuple[int, dict[str, NDArray]]:
+        """How many parties are in a sum of vectors (modulo 2^64), and the sum of each field."""
+        numbers, start, fields = total.view(np.int64), 1, {}
+        for name, limit in self.limits.items():
+            end = start + self.words * limit.size
+            parts = numbers[start:end].reshape(self.words, *limit.shape).astype(np.float64)
+            scaled = [np.ldexp(part, -e) for part, e in zip(parts, self._exponents(limit), strict=True)]
+            fields[name] = sum(reversed(scaled), np.zeros(limit.shape))  # the smallest first
+            start = end
+        return int(numbers[0]), fields
+
+    @property
+    def resolution(self) -> float:
+        """What rounding costs at most, for each party, in units of the limit."""
+        return 2.0 ** -(62 + FURTHER * (self.words - 1))
+
+    def _exponents(self, limit: NDArray) -> list[NDArray[np.int32]]:
+        """For each word, the powers of two that values are multiplied by."""
+        _, above = np.frexp(limit)  # limit <= 2^above <= 2 limit
+        return [62 - above + FURTHER * word for word in range(self.words)]

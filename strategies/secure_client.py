@@ -1,0 +1,149 @@
+"""A party's half of secure aggregation: its keys, its own rules about the sums it takes part in, and its masks."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord
+from numpy.typing import NDArray
+
+from fedpca_flwr.contract import Fields
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.maths.products import head_and_diagonal
+from fedpca_flwr.secure import mask, new_private_key, public_key, transcript
+from strategies.client import PCAClient
+from strategies.sums import ROWS, of_means, of_projection, of_variances
+
+STATE = "secure"
+"""Where this run's keys lie in Flower's state of this party, which never leaves the site."""
+
+SHORTEST_SECRET = 16
+
+
+class SecureClient(PCAClient):
+    """Base of the clients with secure aggregation. A method adds `summands`."""
+
+    @abstractmethod
+    def summands(self, phase: str, received: list[NDArray]) -> tuple[Fields, Layout]:
+        """What this party adds to the sum that a phase asks for, and the layout of that sum."""
+
+    # What the base calls
+
+    def statistics(self, phase: str, received: list[NDArray]) -> Fields:
+        if phase == "keys":
+            return {"public": np.frombuffer(self._new_keys(), np.uint8)}
+        if phase == "means":
+            self._accept([key.tobytes() for key in received[0]])
+            fields, layout = self._means()
+        elif phase == "variances":
+            fields, layout = self._variances(int(received[0]), received[1])
+        else:
+            fields, layout = self.summands(phase, received)
+        return {"masked": self._masked(phase, received, fields, layout)}
+
+    def projection(self, received: list[NDArray]) -> list[NDArray]:
+        return received[:3]
+
+    def verdict(self, squared: float, received: list[NDArray]) -> tuple[float, int, dict[str, Any]]:
+        rows, total = received[3]
+        fields = {"count": np.asarray(len(self.data)), "squared": np.asarray(squared)}
+        masked = self._masked("project", received, fields, of_projection(int(rows), float(total)))
+        loss, told, about = super().verdict(squared, received)
+        return loss, told, {**about, "sealed": masked.astype("<u8").tobytes()}
+
+    # The sums that every method needs
+
+    def _means(self) -> tuple[Fields, Layout]:
+        data, bound = self.data, self.config.bound
+        if max(-float(data.min()), float(data.max())) > bound:
+            raise DataError(
+                f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
+            )
+        if len(data) > ROWS // self.node.num_partitions:
+            raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
+        return {"count": np.asarray(len(data)), "sum": data.sum(axis=0, dtype=np.float64)}, of_means(
+            bound, data.shape[1]
+        )
+
+    def _variances(self, rows: int, centre: NDArray) -> tuple[Fields, Layout]:
+        head, diagonal = head_and_diagonal(self.data)
+        deviation = (head.mean - centre) + head.remainder
+        fields = {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
+        return fields, of_variances(self.config.bound, rows, centre.size)
+
+    # Keys and masks
+
+    def _new_keys(self) -> bytes:
+        if STATE in self.context.state.config_records:
+            raise ContractError("the server asked for a second key in one run; one is allowed")
+        private = new_private_key()
+        self.context.state.config_records[STATE] = ConfigRecord({"private": private})
+        return public_key(private)
+
+    def _accept(self, publics: list[bytes]) -> None:
+        """Take the public keys of this run, once, if they are those of all parties, and those are enough."""
+        record = self._record()
+        if "publics" in record:
+            raise ContractError("the server sent the parties' keys twice; other keys would be another sum")
+        known, expected = len(set(publics)), self.node.num_partitions
+        if known < self.node.min_parties:
+            raise DisclosureError(
+                f"the sum would have {known} different parties, this site asks for at least {self.node.min_parties} "
+                "(node-config 'min-parties')"
+            )
+        if known != len(publics) or known != expected or public_key(record["private"]) not in publics:
+            raise ContractError(
+                f"the server sent {len(publics)} keys, of which {known} differ, expected those of {expected} parties, "
+                "this site's own included"
+            )
+        record["publics"] = publics
+
+    def _masked(self, phase: str, received: list[NDArray], fields: Fields, layout: Layout) -> NDArray[np.uint64]:
+        """This party's vector with its masks; for each request once, since the masks depend on nothing else."""
+        record = self._record()
+        if "publics" not in record:
+            raise ContractError("the server asked for a sum before it sent the parties' keys")
+        configuration = json.dumps(dict(self.context.run_config), sort_keys=True)
+        asked = transcript(phase, configuration, record["publics"], received)
+        answered = record.get("answered", [])
+        if asked in answered:
+            raise ContractError("the server asked for the same sum twice; a mask hides one reply only")
+        record["answered"] = [*answered, asked]
+        try:
+            vector = layout.encode(fields)
+        except ValueError as error:
+            record["ended"] = True  # or a server could try limit after limit until it knows this party's share
+            raise ContractError(f"{error}: did this site's data change during the run?") from None
+        vector += mask(record["private"], record["publics"], asked, self._group_secret(), layout.size)
+        return vector
+
+    def _record(self) -> Any:
+        if STATE not in self.context.state.config_records:
+            raise ContractError("this site has no key of this run: it was started anew, or never asked for one")
+        record = self.context.state.config_records[STATE]
+        if "ended" in record:
+            raise ContractError("this site answers no more in this run: a limit that it was sent did not hold")
+        return record
+
+    def _group_secret(self) -> bytes:
+        path = self.node.group_secret
+        if not path:
+            return b""
+        try:
+            secret = Path(path).expanduser().read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                "node-config: the file of 'group-secret' cannot be read; see this site's own log",
+                local=f"{path}: {error.strerror}",
+            ) from None
+        if len(secret) < SHORTEST_SECRET:
+            raise ConfigError(
+                f"node-config: the file of 'group-secret' holds {len(secret)} bytes, expected at least "
+                f"{SHORTEST_SECRET}; make one with 'openssl rand 32'"
+            )
+        return secret

@@ -1,0 +1,55 @@
+"""SUB-IT with secure aggregation: each round's products are one sum, (X - m)^T (X - m) V over all rows.
+
+The iteration and its certificate are those of `strategies.subspace_iteration`. A warm start is not a sum, and is
+refused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.products import scatter_product
+from strategies.secure import FIRST_ROUNDS, SecureStrategy, secure_card
+from strategies.secure_client import SecureClient
+from strategies.subspace_iteration import CARD, SubspaceIteration
+from strategies.sums import of_product
+
+
+class SecureSubspaceIteration(SecureStrategy, SubspaceIteration):
+    card = secure_card(CARD, "product")
+
+    def __init__(self, config, options) -> None:
+        super().__init__(config, options)
+        if options.warm_start == "svd":
+            raise ConfigError(
+                "run-config: 'warm-start' is 'svd', which is not a sum over the parties; with secure-aggregation it "
+                "must be 'random'"
+            )
+
+    @property
+    def rounds(self) -> int:
+        return FIRST_ROUNDS + super().rounds
+
+    def ask(self):
+        pooled = self.pooled
+        V = self.block().astype(np.float32) if self._query is None else self._query  # signs
+        return "product", [pooled.centre, pooled.spread, V], of_product(pooled.spread, self.block())
+
+    def aggregate_sum(self, fields, *, last):
+        pooled, V = self.pooled, self.block()
+        if self._query is None:
+            self.begin(pooled.head, pooled.diagonal)
+        about_mean = fields["product"] - pooled.rows * np.outer(pooled.remainder, pooled.remainder @ V)
+        return self.iterate(about_mean, last=last)
+
+
+class SecureSubspaceIterationClient(SecureClient):
+    """Adds products of its scatter about the shared centre with the block that it receives."""
+
+    def summands(self, phase, received):
+        centre, spread, block = received
+        V = block.astype(np.float64)
+        about_centre = Head(len(self.data), centre, np.zeros_like(centre))
+        return {"product": scatter_product(self.data, about_centre, V)}, of_product(spread, V)

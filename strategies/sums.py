@@ -1,0 +1,96 @@
+"""The sums that secure aggregation shows the server, and the public limits that their fixed point comes from.
+
+Means of parties do not add up, so the pooled mean m comes first, from counts and plain sums, and all that follows is
+taken about m. The second sum gives the variances, T_jj = sum (x_j - m_j)^2 over all rows. They bound everything that
+comes later (Cauchy and Schwarz)::
+
+    |T_ij| <= s_i s_j,    |(T V)_ib| <= s_i sum_j s_j |V_jb|,    s_j^2 = T_jj
+
+for the sum and for the sum of the parties' absolute values, so that each entry has its own resolution, 2^-62 of its
+limit, whatever the units of the features. Only the first two sums need `bound`. They travel in four words a value, so
+it may be 10^20 times the data's deviation, at no loss.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
+
+from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.maths.moments import Head, packed_size, two_sum
+
+Array = NDArray[np.float64]
+
+ROWS = 2**40
+"""Rows that all parties together may have."""
+
+FIRST_WORDS = 4
+"""For each value of the first two sums."""
+
+
+class Pooled(NamedTuple):
+    """What the first two sums tell.
+
+    Attributes
+    ----------
+    rows : int
+        N, of all parties.
+    centre : ndarray of shape (d,)
+        m, the pooled mean up to rounding: what later sums are taken about.
+    remainder : ndarray of shape (d,)
+        What that rounding lost.
+    diagonal : ndarray of shape (d,)
+        Of the scatter about the mean.
+    spread : ndarray of shape (d,)
+        s, a little enlarged, by rounding too: the roots of the scatter's diagonal about m.
+    """
+
+    rows: int
+    centre: Array
+    remainder: Array
+    diagonal: Array
+    spread: Array
+
+    @property
+    def head(self) -> Head:
+        return Head(self.rows, *two_sum(self.centre, self.remainder))
+
+
+def of_means(bound: float, d: int) -> Layout:
+    """Count, and sum of x (d,), of rows whose values are at most ``bound`` in size."""
+    return Layout({"count": np.array(float(ROWS)), "sum": np.full(d, ROWS * bound)}, words=FIRST_WORDS)
+
+
+def of_variances(bound: float, rows: int, d: int) -> Layout:
+    """Sums of x - m and of its squares, (d,) each."""
+    return Layout(
+        {"shift": np.full(d, 2 * bound * rows), "diagonal": np.full(d, 4 * bound**2 * rows)}, words=FIRST_WORDS
+    )
+
+
+def of_scatter(spread: Array) -> Layout:
+    """A packed scatter (d (d + 1) / 2,)."""
+    d = spread.size
+    return Layout({"scatter": blas.dspr(d, 1.0, spread, np.zeros(packed_size(d)), lower=1)})
+
+
+def of_product(spread: Array, V: Array) -> Layout:
+    """A scatter times the block ``V`` (d, b)."""
+    return Layout({"product": np.outer(spread, spread @ np.abs(V))})
+
+
+def of_projection(rows: int, total: float) -> Layout:
+    """Count, and the squared error that the projection of rows leaves: at most their scatter, and some rounding."""
+    return Layout({"count": np.array(float(rows)), "squared": np.array(2 * total)})
+
+
+def pooled_of(bound: float, rows: int, centre: Array, shift: Array, diagonal: Array) -> Pooled:
+    """The pooled moments but for the scatter, from ``shift`` and ``diagonal``, the sums of `of_variances`."""
+    remainder = shift / rows
+    layout = of_variances(bound, rows, shift.size)
+    unresolved = layout.limits["diagonal"] * layout.resolution * 2**18  # of more parties than there can be
+    spread = np.sqrt(diagonal.clip(min=0.0) * (1 + 2.0**-20) + unresolved)
+    return Pooled(rows, centre, remainder, (diagonal - rows * remainder**2).clip(min=0.0), spread)

@@ -1,0 +1,137 @@
+"""Masks: the standards' own test vectors, cancellation, and nothing else to see."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.secure import (
+    BLOCK,
+    PURPOSE,
+    derived,
+    keystream,
+    mask,
+    new_private_key,
+    pair_key,
+    public_key,
+    transcript,
+)
+
+# RFC 7748, section 6.1
+ALICE = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
+BOB = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+ALICE_PUBLIC = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
+BOB_PUBLIC = bytes.fromhex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")
+SHARED = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
+
+ASKED = bytes(range(32))
+SIZE = BLOCK + 1000
+
+
+def masks(parties, *, asked=ASKED, secrets=None, size=SIZE):
+    privates = [new_private_key() for _ in range(parties)]
+    publics = [public_key(private) for private in privates]
+    secrets = secrets or [b""] * parties
+    return [mask(private, publics, asked, secret, size) for private, secret in zip(privates, secrets, strict=True)]
+
+
+def total(vectors):
+    return np.add.reduce(vectors)
+
+
+def test_x25519_is_that_of_rfc_7748():
+    assert public_key(ALICE) == ALICE_PUBLIC
+    assert public_key(BOB) == BOB_PUBLIC
+
+
+def test_hkdf_is_that_of_rfc_5869():
+    """Appendix A.1; a shorter key is a prefix of a longer one."""
+    key = derived(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)))
+    assert key.hex() == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
+
+
+def test_chacha20_is_that_of_rfc_8439():
+    """Appendix A.1, vector 1: key and nonce zero, from block 0."""
+    assert keystream(bytes(32)).update(bytes(64)).hex() == (
+        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
+    )
+
+
+@pytest.mark.parametrize("secret", [b"", b"sixteen bytes or more"])
+def test_both_sides_derive_one_key_from_the_whole_secret(secret):
+    extracted = hmac.digest(secret or bytes(32), SHARED, "sha256")
+    info = PURPOSE + ASKED + min(ALICE_PUBLIC, BOB_PUBLIC) + max(ALICE_PUBLIC, BOB_PUBLIC)
+    expected = hmac.digest(extracted, info + b"\x01", "sha256")
+    assert pair_key(ALICE, BOB_PUBLIC, ASKED, secret) == pair_key(BOB, ALICE_PUBLIC, ASKED, secret) == expected
+
+
+def test_a_mask_is_the_keystream_added_by_one_and_subtracted_by_the_other():
+    publics = [ALICE_PUBLIC, BOB_PUBLIC]
+    words = keystream(pair_key(ALICE, BOB_PUBLIC, ASKED, b"")).update(bytes(8 * SIZE))
+    expected = np.frombuffer(words, "<u8")
+    np.testing.assert_array_equal(mask(ALICE, publics, ASKED, b"", SIZE), expected)  # the smaller key adds
+    np.testing.assert_array_equal(mask(BOB, publics, ASKED, b"", SIZE), -expected)
+
+
+@pytest.mark.parametrize("parties", range(2, 11))
+def test_the_masks_of_all_parties_cancel_and_those_of_fewer_do_not(parties):
+    own = masks(parties)
+    assert not total(own).any()
+    for left_out in range(parties):
+        assert np.count_nonzero(total(own[:left_out] + own[left_out + 1 :])) > SIZE - 2
+
+
+def test_a_mask_is_uniform():
+    """Its bytes, and those of the differences of neighbouring words (chi-square; wrong once in 250,000 runs)."""
+    own = masks(3, size=2**17)[0]
+    for words in (own, np.diff(own)):
+        counts = np.bincount(words.view(np.uint8), minlength=256)
+        statistic = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
+        assert chi2.ppf(1e-6, 255) < statistic < chi2.ppf(1 - 1e-6, 255)
+
+
+def test_another_secret_at_one_site_leaves_noise():
+    assert np.count_nonzero(total(masks(3, secrets=[b"a" * 16, b"a" * 16, b"b" * 16]))) > SIZE - 2
+    assert not total(masks(3, secrets=[b"a" * 16] * 3)).any()
+
+
+def test_every_part_of_a_request_changes_the_mask():
+    publics, array = [ALICE_PUBLIC, BOB_PUBLIC], np.arange(6.0)
+    asked = [
+        transcript("product", "{}", publics, [array]),
+        transcript("scatter", "{}", publics, [array]),
+        transcript("product", '{"bound": 2.0}', publics, [array]),
+        transcript("product", "{}", publics[::-1], [array]),
+        transcript("product", "{}", publics, [array + 1e-15]),
+        transcript("product", "{}", publics, [array.reshape(2, 3)]),
+        transcript("product", "{}", publics, [array.view(np.int64)]),
+        transcript("product", "{}", publics, [array[:3], array[3:]]),
+    ]
+    assert len(set(asked)) == len(asked)
+    streams = [mask(ALICE, publics, one, b"", 100) for one in asked]
+    for one, other in pairwise(streams):
+        assert (one != other).all()
+
+
+def test_keys_are_new_each_time():
+    assert len({new_private_key() for _ in range(100)}) == 100
+    assert len(new_private_key()) == 32
+
+
+@pytest.mark.parametrize("point", [bytes(32), b"\x01" + bytes(31), b"short"])
+def test_a_key_of_small_order_is_refused(point):
+    with pytest.raises(ContractError, match="public key that is not valid"):
+        pair_key(ALICE, point, ASKED, b"")
+
+
+def test_the_digest_is_sha256_of_pieces_with_their_lengths():
+    pieces = [b"keys", b"{}", ALICE_PUBLIC]
+    by_hand = hashlib.sha256(b"".join(len(piece).to_bytes(8, "little") + piece for piece in pieces))
+    assert transcript("keys", "{}", [ALICE_PUBLIC], []) == by_hand.digest()

@@ -1,0 +1,360 @@
+"""Secure aggregation: the same components, nothing in clear at the server, and every misuse an error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, QuorumError
+from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.secure import new_private_key, pair_key, public_key
+from simulations import run
+from strategies import METHODS
+from tests.families import FAMILIES, cut, rows
+from tests.harness import client_of, finish, proxy_of, server_of, tamper, tamper_arrays
+
+SUMMABLE = [name for name, method in METHODS.items() if method.secure]
+TOGETHER = {name: family for name, family in FAMILIES.items() if len(family.parties) > 1}
+every_method = pytest.mark.parametrize("method", SUMMABLE)
+
+
+def three():
+    return cut(rows(300), 180, 100, 20)
+
+
+def fit(method, parties, **options):
+    return run(method, parties, engine="loopback", **{"min_rows": 1, "min_parties": 2, **options})
+
+
+def secure(method, parties, **options):
+    return fit(method, parties, **{"secure_aggregation": True, "bound": 10.0, **options})
+
+
+def secure_server(method, parties=None, **options):
+    defaults = {"n_components": 2, "secure_aggregation": True, "bound": 10.0}
+    return server_of(method, parties or three(), **{**defaults, **options})
+
+
+def on_request(server, party, change):
+    """Let ``change`` alter phase and arrays of every fit request to one party."""
+    proxy = proxy_of(server, party)
+    honest = proxy.fit
+
+    def altered(ins, timeout, group_id):
+        arrays = change(ins.config["phase"], parameters_to_ndarrays(ins.parameters))
+        return honest(type(ins)(ndarrays_to_parameters(arrays), ins.config), timeout, group_id)
+
+    proxy.fit = altered
+
+
+def test_the_summable_methods_are_those_of_the_cards():
+    assert [name for name, method in METHODS.items() if method.strategy.card.summable] == SUMMABLE
+
+
+@every_method
+@pytest.mark.parametrize("family", TOGETHER.values(), ids=TOGETHER)
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
+def test_the_result_is_that_without(method, family, options):
+    if options.get("scale") and family is FAMILIES["repeated eigenvalues"]:
+        pytest.skip("scaled, all its eigenvalues are equal")
+    bound = 100 * float(np.abs(family.pooled).max())
+    plain = fit(method, family.parties, n_components=family.k, **options)
+    model = secure(method, family.parties, n_components=family.k, bound=bound, **options)
+    assert principal_angles(model, plain).max <= 1e-8
+    np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-11)
+    np.testing.assert_allclose(model.explained_variance_ratio_, plain.explained_variance_ratio_, rtol=1e-9)
+    np.testing.assert_allclose(model.mean_, plain.mean_, rtol=1e-14, atol=1e-16 * bound)
+    assert model.n_samples_ == plain.n_samples_
+
+
+@every_method
+@pytest.mark.parametrize("factor", [1.0, 1e6, 1e12])
+def test_a_generous_bound_costs_nothing(method, factor):
+    family = FAMILIES["offset 1e6"]
+    plain = fit(method, family.parties, n_components=5)
+    model = secure(method, family.parties, n_components=5, bound=1.1e6 * factor)
+    assert principal_angles(model, plain).max <= 1e-8
+    np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-11)
+
+
+@every_method
+def test_the_order_of_the_clients_changes_no_bit(method):
+    one, other = secure(method, three(), n_components=5), secure(method, three()[::-1], n_components=5)
+    for name in ("components_", "mean_", "explained_variance_", "explained_variance_ratio_"):
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+
+
+@every_method
+def test_nothing_in_clear_reaches_the_server(method, monkeypatch):
+    """Neither a value of any sum, nor its fixed point, nor a row count, nor an error: in no message, anywhere."""
+    plain: list[bytes] = []
+    encode = Layout.encode
+
+    def noting(self, values):
+        vector = encode(self, values)
+        for array in values.values():
+            plain.extend(np.float64(value).tobytes() for value in np.ravel(array) if value)
+        plain.extend(word.tobytes() for word in vector if word)
+        return vector
+
+    monkeypatch.setattr(Layout, "encode", noting)
+    server = secure_server(method)
+    messages: list[bytes] = []
+    for party in range(3):
+        proxy = proxy_of(server, party)
+        for kind, honest in (("fit", proxy.fit), ("evaluate", proxy.evaluate)):
+
+            def listen(ins, timeout, group_id, honest=honest):
+                reply = honest(ins, timeout, group_id)
+                assert reply.num_examples == 1
+                assert getattr(reply, "loss", 0.0) == 0.0
+                about = {"partition-id", "num-partitions", "name", "columns", "simulated"}
+                assert set(reply.metrics) <= about | {"sealed"}
+                tensors = reply.parameters.tensors if hasattr(reply, "parameters") else []
+                messages.append(b"".join(tensors) + reply.metrics.get("sealed", b""))
+                return reply
+
+            setattr(proxy, kind, listen)
+    finish(server)
+    everything = b"|".join(messages)
+    assert len(messages) >= 3 * 5
+    assert len(plain) > 3 * 100
+    assert not [value for value in set(plain) if value in everything]
+
+
+@every_method
+def test_the_model_tells_no_partys_rows_but_what_protected_them(method):
+    model = secure(method, three(), n_components=3)
+    assert [party["rows"] for party in model.log["parties"]] == [None] * 3
+    assert model.log["measured"]["secure aggregation"] == "pairwise masks, 3 parties"
+    assert model.log["measured"]["fixed point"].startswith("rounds off 7e-19 of the variance")
+    assert "measured" in model.log["measured"]["squared error per row"]
+    assert [entry["phase"] for entry in model.log["rounds"]][:3] == ["keys", "means", "variances"]
+
+
+# What is refused
+
+
+def test_a_method_that_is_no_sum_is_named():
+    with pytest.raises(ConfigError, match=r"but 'qr-pca' needs more than a sum .*: p-cov, ap-cov, sub-it"):
+        secure("qr-pca", three())
+
+
+def test_a_warm_start_is_refused():
+    with pytest.raises(ConfigError, match="'warm-start' is 'svd', which is not a sum"):
+        secure("sub-it", three(), warm_start="svd", n_components=2)
+
+
+def test_a_bound_is_needed():
+    with pytest.raises(ConfigError, match=r"'secure-aggregation' is true, but 'bound' is 0.0, expected 1e-100"):
+        secure("p-cov", three(), bound=0.0)
+
+
+@every_method
+def test_a_bound_too_far_above_the_data_is_refused(method):
+    with pytest.raises(ConfigError, match="'bound' is 1e[+]30, and next to it the rows .* have no variance"):
+        secure(method, three(), n_components=2, bound=1e30)
+
+
+@every_method
+def test_data_beyond_the_bound_are_named_but_not_told(method):
+    parties = three()
+    parties[1][5, 3] = -12.75
+    with pytest.raises(DataError, match="client 1: this site's data hold values beyond the run's 'bound' = 10") as told:
+        secure(method, parties, n_components=2)
+    assert "12.75" not in str(told.value)
+
+
+@every_method
+def test_three_parties_are_the_default_minimum(method):
+    with pytest.raises(DisclosureError, match=r"the sum would have 2 .* at least 3 \(node-config 'min-parties'\)"):
+        run(method, cut(rows(90), 60, 30), n_components=2, engine="loopback", secure_aggregation=True, bound=10.0)
+    with pytest.raises(DisclosureError, match="client 0: the sum would have 3 different parties, .* at least 4"):
+        secure(method, three(), n_components=2, min_parties=4)
+
+
+@every_method
+def test_a_site_may_refuse_to_answer_otherwise(method):
+    with pytest.raises(DisclosureError, match="client 0: this site answers with secure aggregation only"):
+        fit(method, three(), n_components=2, secure_only=True)
+    assert secure(method, three(), n_components=2, secure_only=True).n_components_ == 2
+
+
+@every_method
+def test_without_one_party_there_is_nothing(method):
+    def die(reply):
+        raise SystemExit
+
+    server = secure_server(method)
+    tamper(server, 2, die)
+    with pytest.raises(QuorumError, match="1 of 3 clients did not answer: client 2"):
+        finish(server)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda keys: keys[[0, 0, 2]], "client 1: the server sent 3 keys, of which 2 differ"),
+        (lambda keys: keys[[0, 1]], "client 1: the server sent 2 keys, of which 2 differ, expected those of 3 parties"),
+        (lambda keys: keys + np.uint8(1), "client 1: the server sent 3 keys, of which 3 differ.*own included"),
+    ],
+    ids=["doubled", "left out", "without its own"],
+)
+def test_other_keys_than_those_of_all_parties_are_refused(change, text):
+    server = secure_server("p-cov", min_parties=2)
+    on_request(server, 1, lambda phase, arrays: [change(arrays[0])] if phase == "means" else arrays)
+    with pytest.raises(ContractError, match=text):
+        finish(server)
+
+
+def test_another_key_of_one_party_leaves_noise():
+    def change(phase, arrays):
+        if phase == "means":
+            arrays[0][2] = np.frombuffer(public_key(new_private_key()), np.uint8)
+        return arrays
+
+    server = secure_server("p-cov")
+    on_request(server, 1, change)
+    with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
+        finish(server)
+
+
+def test_a_server_in_the_middle_is_kept_out_by_the_group_secret_only():
+    site, servers, asked = new_private_key(), new_private_key(), bytes(32)
+    known = pair_key(servers, public_key(site), asked, b"")
+    assert pair_key(site, public_key(servers), asked, b"") == known
+    assert pair_key(site, public_key(servers), asked, b"sixteen bytes or more") != known
+
+
+@pytest.mark.parametrize("phase", ["means", "variances", "scatter"])
+def test_a_party_that_is_asked_something_else_leaves_noise(phase):
+    """Else a server could send zeros to all but one and read that one's reply."""
+
+    def change(asked, arrays):
+        if asked != phase:
+            return arrays
+        return [arrays[0], arrays[-1] * 2] if len(arrays) > 1 else [arrays[0][::-1]]
+
+    server = secure_server("p-cov")
+    on_request(server, 1, change)
+    with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
+        finish(server)
+
+
+@pytest.mark.parametrize(("at_party_two", "agree"), [("one secret of many bytes", True), ("another, also long", False)])
+def test_the_group_secret_must_be_that_of_all(at_party_two, agree, tmp_path):
+    server = secure_server("p-cov")
+    for party, text in enumerate(["one secret of many bytes"] * 2 + [at_party_two]):
+        (tmp_path / f"{party}").write_text(text)
+        client_of(server, party).context.node_config["group-secret"] = str(tmp_path / f"{party}")
+    if agree:
+        assert finish(server).n_components_ == 2
+    else:
+        with pytest.raises(ContractError, match="do not cancel: a site's 'group-secret' is not that of the others"):
+            finish(server)
+
+
+def test_a_group_secret_that_is_none_is_named(tmp_path):
+    (tmp_path / "short").write_text("password")
+    with pytest.raises(ConfigError, match="'group-secret' holds 8 bytes, expected at least 16"):
+        secure("p-cov", three(), group_secret=str(tmp_path / "short"))
+    with pytest.raises(ConfigError, match="file of 'group-secret' cannot be read") as told:
+        secure("p-cov", three(), group_secret=str(tmp_path / "absent"))
+    assert "absent" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("phase", "text"),
+    [
+        ("keys", "a second key in one run"),
+        ("means", "keys twice"),
+        ("variances", "the same sum twice"),
+        ("scatter", "the same sum twice"),
+    ],
+)
+def test_a_request_is_answered_once(phase, text):
+    server = secure_server("p-cov")
+    proxy = proxy_of(server, 1)
+    honest = proxy.fit
+
+    def twice(ins, timeout, group_id):
+        reply = honest(ins, timeout, group_id)
+        return honest(ins, timeout, group_id) if ins.config["phase"] == phase else reply
+
+    proxy.fit = twice
+    with pytest.raises(ContractError, match=f"client 1: .*{text}"):
+        finish(server)
+
+
+@pytest.mark.parametrize(("state", "text"), [("nothing", "no key of this run"), ("key", "before it sent")])
+def test_a_sum_before_the_keys_is_refused(state, text):
+    client = client_of(secure_server("p-cov"), 1)
+    if state == "key":
+        client.fit([], {"phase": "keys", "key": 32})
+    _, _, said = client.fit([np.asarray(300), np.zeros(12)], {"phase": "variances", "words": 97})
+    assert said["error"] == "ContractError"
+    assert text in said["message"]
+
+
+def test_a_limit_that_does_not_hold_is_tried_once():
+    """Else the errors of one party would tell its variance, limit after limit."""
+    server = secure_server("p-cov", three())
+    client = client_of(server, 0)
+    keys = [client_of(server, party).fit([], {"phase": "keys", "key": 32})[0][0] for party in range(3)]
+    client.fit([np.stack(keys)], {"phase": "means", "words": 53})
+    for centre, text in ((1e3, "beyond its public limit"), (0.0, "answers no more in this run")):
+        arrays = [np.asarray(300), np.full(12, centre)]
+        _, _, said = client_of(server, 0).fit(arrays, {"phase": "variances", "words": 97})
+        assert text in said["message"]
+
+
+def test_a_scatter_that_was_changed_on_its_way_does_not_pass_the_last_round():
+    server = secure_server("p-cov")
+
+    def enlarge(arrays):
+        masked = arrays[0].copy()
+        if masked.size == 1 + 12 * 13 // 2:
+            masked[1] += np.uint64(2**60)
+        return [masked]
+
+    tamper_arrays(server, 1, enlarge)
+    with pytest.raises(ContractError, match="own rows do not fit the model"):
+        finish(server)
+
+
+def test_data_that_change_during_the_run_are_noticed(monkeypatch):
+    server = secure_server("p-cov")
+    proxy, data = proxy_of(server, 1), three()[1]
+    honest = proxy.evaluate
+
+    def fewer(ins, timeout, group_id):
+        make = proxy.make
+
+        def with_fewer_rows():
+            client = make()
+            monkeypatch.setattr(type(client.numpy_client), "data", property(lambda self: data[:50]))
+            return client
+
+        proxy.make = with_fewer_rows
+        return honest(ins, timeout, group_id)
+
+    proxy.evaluate = fewer
+    with pytest.raises(ContractError, match="project .* rows, but the model is of 300"):
+        finish(server)
+
+
+def test_a_last_word_of_another_length_is_named():
+    server = secure_server("p-cov")
+    proxy = proxy_of(server, 1)
+    honest = proxy.evaluate
+
+    def short(ins, timeout, group_id):
+        reply = honest(ins, timeout, group_id)
+        reply.metrics["sealed"] = reply.metrics["sealed"][:-1]
+        return reply
+
+    proxy.evaluate = short
+    with pytest.raises(ContractError, match="client 1: its masked error has another length than 24 bytes"):
+        finish(server)
