@@ -126,6 +126,8 @@ class NodeConfig(Config):
     """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
     min_rows: Count = 10
     """Refuse to answer about fewer rows than this."""
+    round_rows: Count = 1
+    """Leave out the last rows, so that their number, which replies tell, is a multiple of this."""
     allowed_methods: str = ""
     """Method names separated by spaces or commas; empty: every method."""
     max_reply_bytes: Count = 2**31

@@ -15,7 +15,15 @@ from fedpca_flwr.model import PCAModel
 from simulations.loopback import on_loopback
 from simulations.ray_engine import on_ray
 
-POLICY = ("min-rows", "allowed-methods", "max-reply-bytes", "secure-only", "min-parties", "group-secret")
+POLICY = (
+    "min-rows",
+    "round-rows",
+    "allowed-methods",
+    "max-reply-bytes",
+    "secure-only",
+    "min-parties",
+    "group-secret",
+)
 """Keys of a node-config that `run` sets for every party."""
 
 ENGINES = {"loopback": on_loopback, "ray": on_ray}

@@ -80,8 +80,9 @@ class PCAClient(NumPyClient):
 
     @property
     def data(self) -> NDArray:
-        """This party's rows (n, d), checked."""
-        return self.table.rows
+        """This party's rows (n, d), checked: those that take part."""
+        rows = self.table.rows
+        return rows[: len(rows) - len(rows) % self.node.round_rows]
 
     # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
 
@@ -112,10 +113,13 @@ class PCAClient(NumPyClient):
             self._permit()
             components, mean, scale = self.projection(parameters)
             squared = 0.0
-            with score_file(self.node.scores, len(self.data), len(components)) as keep:
+            left_out = self.table.rows[len(self.data) :]
+            with score_file(self.node.scores, len(self.table.rows), len(components)) as keep:
                 for scores, error in projections(self.data, components, mean, scale):
                     keep(scores)
                     squared += error
+                for scores, _ in projections(left_out, components, mean, scale):
+                    keep(scores)
             if not np.isfinite(squared):
                 raise DataError(
                     "the squared error of the projection is not finite: did the data change during the run?"
