@@ -3,14 +3,16 @@
     python -m simulations.compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \\
         --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10
 
-A method may carry options, as in the example. Every run is one line of JSON in ``--output``, with everything that is
-needed to repeat it; what is there already is not run again, so an interrupted comparison goes on where it stopped.
-Angles are to ``PCA(svd_solver="full")`` of the pooled rows in float64.
+A method may carry options, as in the example. With ``--output FOLDER`` every run is one line of JSON in its
+``runs.jsonl``, with all that is needed to repeat it, beside its model; what is there already is not run again, so
+an interrupted comparison goes on where it stopped. ``report.html`` shows it all (extra ``plots``). Angles are to
+``PCA(svd_solver="full")`` of the pooled rows in float64.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import platform
@@ -35,6 +37,8 @@ from fedpca_flwr.reference import pooled_pca
 from simulations.run import ENGINES, run
 
 Record = dict[str, Any]
+
+RUNS = "runs.jsonl"
 
 SPREAD = {"dirichlet", "quantity"}
 """Partitions that have an alpha."""
@@ -112,7 +116,7 @@ def compare(
     knn : bool
         Also the accuracy of k-NN(5) on the data set's test rows, where it has some.
     output : path, optional
-        A file of JSON lines, to which each run is added as it ends.
+        A folder for ``runs.jsonl``, to which each run is added as it ends, and for its model.
 
     Returns
     -------
@@ -121,15 +125,15 @@ def compare(
     """
     common = {"components": components, "seed": seed, "engine": engine, "knn": knn}
     wanted = [{**one, **common} for one in settings(methods, datasets, partitions, alphas, clients)]
-    target = Path(output) if output else None
-    known = {_identity(record): record for record in _read(target)}
+    folder = Path(output) if output else None
+    known = {_identity(record): record for record in _read(folder)}
     records = []
     for one in track(wanted, "comparing", console=Console(stderr=True)):
         record = known.get(_identity(one))
         if record is None:
-            record = {**one, **_measured(one, data_root)}
-            if target and "error" not in record:
-                _append(target, record)
+            record = {**one, **_measured(one, data_root, folder)}
+            if folder and "error" not in record:
+                _append(folder, record)
         records.append(record)
     return records
 
@@ -154,7 +158,7 @@ def table(records: Iterable[Record]) -> str:
     return "\n".join(lines)
 
 
-def _measured(one: Record, data_root: str) -> Record:
+def _measured(one: Record, data_root: str, folder: Path | None) -> Record:
     source, truth = _truth(one["dataset"], data_root, one["components"])
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
@@ -169,7 +173,11 @@ def _measured(one: Record, data_root: str) -> Record:
     seconds = time.monotonic() - started
     fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
     angles = principal_angles(model, truth)
+    name = f"models/{hashlib.sha256(_identity(one).encode()).hexdigest()[:16]}.npz" if folder else None
+    if folder and name:
+        model.save(folder / name)
     return {
+        "model": name,
         "max angle": angles.max,
         "mean angle": angles.mean,
         "explained variance": float(model.explained_variance_ratio_.sum()),
@@ -202,9 +210,9 @@ def _identity(record: Record) -> str:
     return json.dumps([record[key] for key in keys], sort_keys=True)
 
 
-def _read(target: Path | None) -> list[Record]:
+def _read(folder: Path | None) -> list[Record]:
     """The records of an earlier run; a last line that was cut short is left out, and run again."""
-    if target is None or not target.exists():
+    if folder is None or not (target := folder / RUNS).exists():
         return []
     lines = target.read_text().split("\n")
     if lines.pop():  # no newline at the end: the line was being written
@@ -215,10 +223,17 @@ def _read(target: Path | None) -> list[Record]:
         raise ConfigError(f"{target} is not a file of a comparison (line {error.lineno}); name another") from None
 
 
-def _append(target: Path, record: Record) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("a") as stream:
+def _append(folder: Path, record: Record) -> None:
+    with (folder / RUNS).open("a") as stream:
         stream.write(json.dumps(record) + "\n")
+
+
+def _reported(output: str, records: list[Record], data_root: str) -> str:
+    try:
+        from simulations.report import write_report
+    except (ImportError, ConfigError):  # matplotlib is an extra
+        return "no report: it needs matplotlib (python -m pip install 'fedpca-flwr[plots]')"
+    return f"report: {write_report(output, records, data_root=data_root)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -233,13 +248,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--engine", choices=list(ENGINES), default="loopback")
     parser.add_argument("--knn", action="store_true", help="also the accuracy of k-NN(5) on the test rows")
-    parser.add_argument("--output", help="a file of JSON lines, one for each run")
+    parser.add_argument("--output", help="a folder for the runs, their models and the report")
+    args = parser.parse_args(arguments)
     try:
-        records = compare(**vars(parser.parse_args(arguments)))
+        records = compare(**vars(args))
+        print(table(records))
+        if args.output:
+            print(f"\n{_reported(args.output, records, args.data_root)}")
     except FedPCAError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    print(table(records))
     return int(any("error" in record for record in records))
 
 

@@ -22,7 +22,7 @@ def test_every_combination_is_one_record():
 
 def test_a_comparison_goes_on_where_it_was_cut(tmp_path, monkeypatch):
     target = tmp_path / "runs.jsonl"
-    first = compare(["p-cov", "ap-cov"], clients=[4], output=target)
+    first = compare(["p-cov", "ap-cov"], clients=[4], output=tmp_path)
     lines = target.read_text().splitlines()
     target.write_text(lines[0] + "\n" + lines[1][:50])
     called = []
@@ -30,16 +30,16 @@ def test_a_comparison_goes_on_where_it_was_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(
         module, "run", lambda method, *rest, **more: called.append(method) or honest(method, *rest, **more)
     )
-    second = compare(["p-cov", "ap-cov"], clients=[4], output=target)
+    second = compare(["p-cov", "ap-cov"], clients=[4], output=tmp_path)
     assert called == ["ap-cov"]
     assert [r["max angle"] for r in first] == [r["max angle"] for r in second]
     assert len([json.loads(line) for line in target.read_text().splitlines()]) == 2
 
 
 def test_another_file_is_not_overwritten(tmp_path):
-    other = tmp_path / "notes.txt"
+    other = tmp_path / "runs.jsonl"
     other.write_text("dear diary\n")
-    assert main(["--methods", "p-cov", "--output", str(other)]) == 2
+    assert main(["--methods", "p-cov", "--output", str(tmp_path)]) == 2
     assert other.read_text() == "dear diary\n"
 
 

@@ -1,0 +1,244 @@
+"""Figures: each function returns a matplotlib `Figure` of its own (no global state), to show or to save.
+
+Needs the extra ``plots``. Colours are those of Okabe and Ito, which colour-blind readers tell apart (and more where
+there are ten classes), and markers differ too. Backgrounds are transparent and all text is a middle grey, so that a
+figure fits dark and light pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.model import PCAModel
+
+try:
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+except ImportError:
+    raise ConfigError("plots need matplotlib: python -m pip install 'fedpca-flwr[plots]'") from None
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#A6761D", "#808080", "#B5A400", "#8A6FE8")
+MARKERS = "osD^vP*X<>"
+GREY = "#7f7f7f"
+
+STYLE: Any = {
+    "text.color": GREY,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "axes.titlecolor": GREY,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "grid.color": GREY,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "legend.labelcolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "font.size": 10,
+}
+
+MOST = 2000
+"""Points of a scatter plot; more hide each other."""
+
+
+def projection_overlay(
+    reference: PCAModel, model: PCAModel, X: ArrayLike, labels: ArrayLike | None = None, *, title: str = ""
+) -> Figure:
+    """Rows in the first two components: circles by the reference, crosses by the federated model.
+
+    Where the two agree, every cross stands in its circle.
+
+    Parameters
+    ----------
+    reference, model : PCAModel
+        With at least two components.
+    X : array-like of shape (n, d)
+        At most `MOST` of its rows are drawn, evenly spread.
+    labels : array-like of shape (n,), optional
+        A colour for each.
+    title : str, optional
+    """
+    with rc_context(STYLE):
+        figure = Figure(figsize=(6, 5), layout="constrained")
+        axes = figure.subplots()
+        _overlay(axes, reference, model, np.asarray(X), None if labels is None else np.asarray(labels))
+        axes.set(title=title, xlabel="first component", ylabel="second component")
+        axes.legend(*_legend(axes), loc="center left", bbox_to_anchor=(1, 0.5))
+        return figure
+
+
+def projection_grid(
+    reference: PCAModel, models: Mapping[str, PCAModel], X: ArrayLike, labels: ArrayLike | None = None
+) -> Figure:
+    """`projection_overlay` of several models by name, side by side."""
+    X, marks = np.asarray(X), None if labels is None else np.asarray(labels)
+    columns = min(3, len(models))
+    rows = -(-len(models) // columns)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(3.6 * columns, 3.4 * rows), layout="constrained")
+        grid = np.atleast_1d(figure.subplots(rows, columns, sharex=True, sharey=True)).ravel()
+        for axes, (name, model) in zip(grid, models.items(), strict=False):
+            _overlay(axes, reference, model, X, marks)
+            axes.set_title("\n".join(wrap(name, 26)))
+        for axes in grid[len(models) :]:
+            axes.set_visible(False)
+        figure.supxlabel("first component")
+        figure.supylabel("second component")
+        figure.legend(*_legend(grid[0]), loc="outside right upper")
+        return figure
+
+
+def scree(models: Mapping[str, PCAModel]) -> Figure:
+    """Share of the total variance of each component, and all up to it, for models by name."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8, 3.6), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for (name, model), colour, marker in zip(models.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
+            ratio = 100 * model.explained_variance_ratio_
+            number = np.arange(1, ratio.size + 1)
+            how: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
+            left.plot(number, ratio, label=name, **how)
+            right.plot(number, ratio.cumsum(), **how)
+        left.set(xlabel="component", ylabel="explained variance (%)")
+        right.set(xlabel="component", ylabel="explained variance, cumulative (%)")
+        figure.legend(loc="outside lower center", ncols=3)
+        return figure
+
+
+def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | None = None) -> Figure:
+    """Largest angle to the exact components (degrees) after each round, for methods by name."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.subplots()
+        for (name, angles), colour, marker in zip(curves.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
+            axes.semilogy(range(1, len(angles) + 1), np.maximum(angles, 1e-14), color=colour, marker=marker, label=name)
+        if tolerance is not None:
+            axes.axhline(tolerance, color=GREY, linestyle="--", label=f"{tolerance:g} degrees")
+        axes.set(xlabel="round", ylabel="largest angle to the exact components (degrees)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend()
+        return figure
+
+
+def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Megabytes up per client against the largest angle (degrees), for methods by name.
+
+    The line joins the points that no other beats in both.
+
+    Parameters
+    ----------
+    points : mapping of str to sequence of (MB, degrees)
+    """
+    with rc_context(STYLE):
+        figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for (name, pairs), colour, marker in zip(points.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
+            megabytes, degrees = np.transpose(pairs)
+            axes.loglog(megabytes, np.maximum(degrees, 1e-14), marker, color=colour, label=name, fillstyle="none")
+        front = _front([pair for pairs in points.values() for pair in pairs])
+        axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="best so far")
+        axes.set(xlabel="MB up per client", ylabel="largest angle to the exact components (degrees)")
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        return figure
+
+
+def heterogeneity(parties: Sequence[NDArray], model: PCAModel) -> Figure:
+    """How different the clients are: rows, the distance of their mean, and the variance that the model explains.
+
+    Parameters
+    ----------
+    parties : sequence of ndarray of shape (n_i, d)
+    model : PCAModel
+    """
+    spread = np.sqrt(model.total_variance)
+    scale = 1.0 if model.scale_ is None else model.scale_
+    shift = [np.linalg.norm((X.mean(axis=0) - model.mean_) / scale) / spread for X in parties]
+    kept = [_explained(model, X) for X in parties]
+    panels = (
+        ("rows", [len(X) for X in parties]),
+        ("distance of the mean\n(in deviations of all rows)", shift),
+        ("explained variance (%)\nabout the client's own mean", kept),
+    )
+    with rc_context(STYLE):
+        figure = Figure(figsize=(9, 3.2), layout="constrained")
+        for axes, (name, values), colour in zip(figure.subplots(1, 3), panels, COLOURS, strict=False):
+            axes.bar(range(len(parties)), values, color=colour)
+            axes.set(xlabel="client", title=name)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return figure
+
+
+def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10) -> Figure:
+    """The first components as images: ``shape`` is (height, width) or (height, width, channels)."""
+    if np.prod(shape) != model.n_features_in_:
+        raise ConfigError(f"an image of shape {shape} has {np.prod(shape)} values, the model {model.n_features_in_}")
+    count = min(count, model.n_components_)
+    columns = min(5, count)
+    with rc_context({**STYLE, "axes.grid": False}):
+        figure = Figure(figsize=(1.6 * columns, 1.8 * -(-count // columns)), layout="constrained")
+        grid = np.atleast_1d(figure.subplots(-(-count // columns), columns)).ravel()
+        for axes in grid:
+            axes.set_axis_off()
+        for i, (axes, loadings) in enumerate(zip(grid, model.components_[:count], strict=False)):
+            largest = np.abs(loadings).max()
+            if len(shape) == 2:
+                axes.imshow(loadings.reshape(shape), cmap="PuOr", vmin=-largest, vmax=largest)
+            else:
+                axes.imshow(loadings.reshape(shape) / (2 * largest) + 0.5)
+            axes.set_title(f"{i + 1}", fontsize=9)
+        return figure
+
+
+def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: NDArray, labels: NDArray | None) -> None:
+    step = max(1, -(-len(X) // MOST))
+    rows = X[::step]
+    marks = np.zeros(len(rows), int) if labels is None else labels[::step]
+    theirs, ours = reference.transform(rows)[:, :2], model.transform(rows)[:, :2]
+    for label, colour in zip(np.unique(marks), cycle(COLOURS), strict=False):
+        own = marks == label
+        name = "rows" if labels is None else str(label)
+        axes.scatter(
+            theirs[own, 0], theirs[own, 1], s=26, facecolors="none", edgecolors=colour, linewidths=0.7, label=name
+        )
+        axes.scatter(ours[own, 0], ours[own, 1], s=12, marker="x", color=colour, linewidths=0.7)
+
+
+def _legend(axes: Axes) -> tuple[list[Any], list[str]]:
+    handles, names = axes.get_legend_handles_labels()
+    circle = axes.scatter([], [], s=26, facecolors="none", edgecolors=GREY)
+    cross = axes.scatter([], [], s=12, marker="x", color=GREY)
+    return [circle, cross, *handles], ["pooled PCA", "federated", *names]
+
+
+def _front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The pairs that no other beats in both, by the first."""
+    best, front = np.inf, []
+    for megabytes, degrees in sorted(pairs):
+        if degrees < best:
+            best = degrees
+            front.append((megabytes, max(degrees, 1e-14)))
+    return front
+
+
+def _explained(model: PCAModel, X: NDArray) -> float:
+    """Percent of one client's variance about its own mean; 0 where it has none."""
+    centred = X - X.mean(axis=0)
+    if model.scale_ is not None:
+        centred = centred / model.scale_
+    total = float(np.vdot(centred, centred))
+    scores = centred @ model.components_.T
+    return 100 * float(np.vdot(scores, scores)) / total if total else 0.0

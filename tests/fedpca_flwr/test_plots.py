@@ -1,0 +1,74 @@
+"""Figures show what they are given: the data behind each mark, not its look (which is looked at by hand)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import plots
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from tests.families import cut, rows
+
+X = rows(300, 12)
+PARTS = cut(X, 180, 100, 20)
+TRUTH = pooled_pca(X, 4)
+MODEL = run("p-cov", PARTS, n_components=4, engine="loopback")
+LABELS = np.arange(300) % 3
+
+
+def points(axes):
+    return [collection.get_offsets() for collection in axes.collections if len(collection.get_offsets())]
+
+
+def test_the_overlay_puts_every_cross_of_an_exact_model_into_its_circle():
+    figure = plots.projection_overlay(TRUTH, MODEL, X, LABELS)
+    circles_and_crosses = points(figure.axes[0])
+    assert len(circles_and_crosses) == 6
+    for circles, crosses in zip(circles_and_crosses[::2], circles_and_crosses[1::2], strict=True):
+        np.testing.assert_allclose(circles, crosses, atol=1e-9)
+    assert sum(map(len, circles_and_crosses)) == 600
+
+
+def test_many_rows_are_thinned_evenly():
+    many = np.tile(X, (20, 1))
+    shown = points(plots.projection_overlay(TRUTH, MODEL, many).axes[0])[0]
+    assert plots.MOST / 2 < len(shown) <= plots.MOST
+
+
+def test_the_grid_has_one_panel_a_model():
+    figure = plots.projection_grid(TRUTH, dict.fromkeys("abcd", MODEL), X, LABELS)
+    assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == list("abcd")
+
+
+def test_scree_and_rounds_show_their_numbers():
+    left, right = plots.scree({"p-cov": MODEL}).axes
+    np.testing.assert_allclose(left.lines[0].get_ydata(), 100 * MODEL.explained_variance_ratio_)
+    np.testing.assert_allclose(right.lines[0].get_ydata()[-1], 100 * MODEL.explained_variance_ratio_.sum())
+    lines = plots.angle_by_round({"sub-it": [10, 1, 0]}, tolerance=1e-6).axes[0].lines
+    np.testing.assert_allclose(lines[0].get_ydata(), [10, 1, 1e-14])
+
+
+def test_the_front_is_what_nothing_beats():
+    figure = plots.bytes_against_error({"a": [(2, 1e-9), (3, 1e-6)], "b": [(1, 1.0), (1.5, 2.0)]})
+    front = next(line for line in figure.axes[0].lines if line.get_label() == "best so far")
+    np.testing.assert_allclose(front.get_xydata(), [(1, 1.0), (2, 1e-9)])
+
+
+def test_heterogeneity_measures_each_client():
+    shifted = [PARTS[0], PARTS[1] + 5.0, PARTS[2]]
+    counts, shift, kept = (
+        [bar.get_height() for bar in axes.patches] for axes in plots.heterogeneity(shifted, MODEL).axes
+    )
+    assert counts == [180, 100, 20]
+    assert np.argmax(shift) == 1
+    assert all(0 < share <= 100 for share in kept)
+
+
+def test_components_as_images():
+    figure = plots.component_images(MODEL, (3, 4), count=3)
+    np.testing.assert_allclose(figure.axes[0].images[0].get_array(), MODEL.components_[0].reshape(3, 4))
+    assert len(plots.component_images(MODEL, (2, 2, 3), count=2).axes[0].images[0].get_array().shape) == 3
+    with pytest.raises(ConfigError, match=r"shape \(5, 5\) has 25 values, the model 12"):
+        plots.component_images(MODEL, (5, 5))
