@@ -31,10 +31,11 @@ def main(grid: Grid, context: Context) -> None:
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         raise
-    everyone = model.n_samples_ == sum(party["rows"] for party in model.log["parties"])  # not if members are absent
-    if strategy.config.reference and strategy.quorum.simulated and everyone:
-        model.log["measured"]["angle to pooled PCA"] = f"{_angle_to_pooled(model, strategy)} (degrees)"
-        written = model.save(target)
+    if strategy.config.reference and strategy.quorum.simulated:
+        angle = _angle_to_pooled(model, strategy)
+        if angle:
+            model.log["measured"]["angle to pooled PCA"] = f"{angle} (degrees)"
+            written = model.save(target)
     print(f"\nFederated PCA\n{model.summary()}\n  {'model':<22}{written}\n", flush=True)
 
 
@@ -46,8 +47,10 @@ def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
 
 
 def _angle_to_pooled(model: PCAModel, strategy: PCAStrategy) -> str:
-    """Only a simulation can do this: it holds all rows."""
+    """Only a simulation can do this: it holds all rows. Empty where the model is of other rows (absent members)."""
     rows = data.load(strategy.config.dataset, strategy.config.data_root).all_rows()
+    if len(rows) != model.n_samples_:
+        return ""
     reference = pooled_pca(
         rows,
         model.n_components_,
