@@ -142,6 +142,11 @@ class PCAClient(NumPyClient):
             raise DisclosureError(
                 f"this site does not allow the method '{self.card.name}' (its node-config allows: {', '.join(allowed)})"
             )
+        if self.node.epsilon_budget is not None and not self.card.private:
+            raise DisclosureError(
+                f"this site has a privacy budget (node-config 'epsilon-budget'), and the method '{self.card.name}' is "
+                "not differentially private"
+            )
         if len(self.data) < self.node.min_rows:
             raise DisclosureError(
                 f"this site has fewer rows than its own minimum (node-config 'min-rows' = {self.node.min_rows})"
