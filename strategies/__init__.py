@@ -15,6 +15,7 @@ from strategies.approximate_covariance import ApproximateCovariance, Approximate
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.base import PCAClient, PCAStrategy
 from strategies.compressed import Compressed, CompressedClient
+from strategies.dp_pca import DPPCA, DPPCAClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
@@ -36,6 +37,7 @@ METHODS = {
         Method(QRPCA, QRPCAClient),
         Method(ApproximateStack, ApproximateStackClient),
         Method(Compressed, CompressedClient),
+        Method(DPPCA, DPPCAClient),
     )
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
@@ -10,13 +10,23 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from fedpca_flwr.model import PCAModel
+from simulations import run
 from simulations.loopback import assemble
 from strategies.server import PCAServer
 
+NEEDED: dict[str, dict[str, Any]] = {"dp-pca": {"clip": 5.0, "centre_clip": 5.0, "noise_seed": 1}}
+"""Options without which a method does not run; and noise that is the same each time."""
+
+
+def fit(method: str, parties: Sequence[Any], **options: Any) -> PCAModel:
+    """A loopback run on parties of any size."""
+    return run(method, parties, engine="loopback", **{"min_rows": 1, **NEEDED.get(method, {}), **options})
+
 
 def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
-    site = {"min-rows": options.pop("min_rows", 1), "scores": options.pop("scores", "")}
+    site = {"min-rows": options.pop("min_rows", 1), "scores": options.pop("scores", ""), **options.pop("site", {})}
     values = {"method": method, "clients": len(parties), "round-deadline": 20.0, "join-deadline": 0.3}
+    options = {**NEEDED.get(method, {}), **options}
     return assemble({**values, **{k.replace("_", "-"): v for k, v in options.items()}}, parties, site)
 
 
