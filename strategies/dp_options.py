@@ -42,7 +42,7 @@ class DPOptions(CountOptions):
     """In the unit of the data, as `centre_clip`."""
     centre_clip: Positive | None = None
     release: Literal["two-stage", "joint"] = "two-stage"
-    centre_share: Annotated[float, Limits(gt=0, lt=1)] = 0.05
+    centre_share: Annotated[float, Limits(gt=0, lt=1)] = 0.03
     """How much of the whole 1 / multiplier^2 the first of two stages takes."""
     trust: Literal["local", "distributed"] = "local"
     honest_parties: Annotated[int, Limits(ge=0)] = 0

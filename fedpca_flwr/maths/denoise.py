@@ -23,6 +23,11 @@ DEVIATIONS = 2.0
 """A coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise."""
 
 
+TRACY_WIDOM = 2.02
+"""The noise's largest eigenvalue, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom 1996).
+"""
+
+
 class Denoised(NamedTuple):
     """What a noisy scatter tells.
 
@@ -65,13 +70,15 @@ def denoised(scatter: Array, d: int, k: int, deviation: float, *, drop: bool) ->
         above = int((diagonal > DEVIATIONS * deviation).sum())
         kept = np.sort(order[: max(k, above)])
     noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
-    edge = deviation * np.sqrt(len(kept) / 2)
+    edge, whole = (deviation * np.sqrt(size / 2) for size in (len(kept), d))
+    # which features stay depends on the noise, but no part of its matrix has a larger eigenvalue than all (Cauchy)
+    detectable = int((noisy.values > whole * (2 + TRACY_WIDOM * d ** (-2 / 3))).sum())
     vectors = np.zeros((d, k))
     vectors[kept] = noisy.vectors
     values = without_noise(noisy.values, edge)
     following = float(without_noise(np.array(noisy.following), edge))
     total = max(float(diagonal.sum()), float(values.sum()))
-    return Denoised(Eigenpairs(values, vectors, following), total, int((noisy.values > 2 * edge).sum()), len(kept))
+    return Denoised(Eigenpairs(values, vectors, following), total, detectable, len(kept))
 
 
 def without_noise(theta: Array, edge: float) -> Array:

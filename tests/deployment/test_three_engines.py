@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from simulations import ray_engine, run
 from strategies import METHODS
 from tests.deployment.lab import Lab
 from tests.families import cut, rows
+from tests.harness import NEEDED
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 
@@ -46,6 +48,7 @@ def lab(tmp_path_factory):
                 "num-partitions": 3,
                 "data": str(folder / f"site{i}.csv"),
                 "scores": str(folder / f"scores{i}.csv"),
+                "ledger": str(folder / f"ledger{i}.json"),
                 "min-rows": 40,
                 "allowed-methods": " ".join(name for name in METHODS if name != "ap-cov"),
             }
@@ -58,6 +61,7 @@ def lab(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 def test_simulation_gives_the_bits_of_loopback(method):
     options = {"scale": True} if "scale" in METHODS[method].strategy.card.options.model_fields else {}
+    options = {**options, **NEEDED.get(method, {})}
     one = run(method, hospitals(), n_components=5, engine="loopback", **options)
     other = run(method, hospitals(), n_components=5, engine="ray", **options)
     for name in ARRAYS:
@@ -78,6 +82,21 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(me
     for site, X in zip(lab.sites, hospitals(), strict=True):
         scores = np.loadtxt(site["scores"], delimiter=",", skiprows=1)
         np.testing.assert_allclose(scores, deployed.transform(X), atol=1e-12)
+
+
+def test_a_deployed_site_keeps_its_privacy_ledger_over_runs(lab, tmp_path):
+    for spent in (2, 4):
+        config = f"method='dp-pca' clip=40.0 centre-clip=60.0 output={json.dumps(str(tmp_path / 'model'))}"
+        status, log = lab.run(config)
+        assert status == "finished:completed", log
+        for site in lab.sites:
+            entries = json.loads(Path(site["ledger"]).read_text())["entries"]
+            assert [entry["phase"] for entry in entries] == ["centre", "products"] * (spent // 2)
+    status, log = lab.run(
+        f"method='dp-pca' clip=40.0 centre-clip=60.0 noise-seed=1 output={json.dumps(str(tmp_path / 'none'))}"
+    )
+    assert status != "finished:completed"
+    assert "'noise-seed' is 1: fixed noise is for simulations" in log
 
 
 def test_a_site_that_refuses_is_named_on_both_sides(lab, tmp_path):

@@ -36,6 +36,13 @@ def test_the_number_of_components_above_the_noise():
     assert denoised(scatter + symmetric(D, fixed(4)), D, 5, 1.0, drop=False).detectable == 2
 
 
+def test_noise_alone_shows_no_component():
+    """Also where the noise chooses which features stay; 2 of 200 may be above the 99 % level, 8 are not chance."""
+    d = 20
+    found = [denoised(symmetric(d, fixed(7, i)), d, 2, 1.0, drop=bool(i % 2)).detectable for i in range(200)]
+    assert sum(count > 0 for count in found) < 8
+
+
 def test_dropping_features_without_signal_brings_the_components_nearer():
     scatter, vectors = planted(120.0, 100.0, 80.0, width=30)
     noisy = scatter + symmetric(D, fixed(5))
