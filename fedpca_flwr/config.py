@@ -138,6 +138,23 @@ class NodeConfig(Config):
     """With secure aggregation: refuse a sum of fewer parties."""
     group_secret: str = ""
     """With secure aggregation: path of a file with bytes that all sites share and the server does not know."""
+    ledger: str = ""
+    """Where this site's privacy ledger is kept (a JSON file); empty: only for the length of a run."""
+    epsilon_budget: Annotated[float, Field(gt=0)] | None = None
+    """Refuse a release after which this site would have spent more, over all runs, and every method that spends
+    without bound. Needs `ledger`."""
+    delta_budget: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """The delta at which epsilon is reckoned."""
+    honest_parties: Count = 1
+    """How many parties, itself included, this site trusts to add their share of the noise and to keep it secret."""
+
+    @model_validator(mode="after")
+    def _budget_is_kept(self) -> Self:
+        if self.epsilon_budget is not None and not self.ledger:
+            raise PydanticCustomError(
+                "ledger", "'epsilon-budget' needs 'ledger', a file in which this site keeps what it has spent"
+            )
+        return self
 
     @model_validator(mode="after")
     def _partition_exists(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -72,9 +73,10 @@ def assemble(run_config: dict[str, Any], parties: list[NDArray], site: dict[str,
     threads = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
     large = sum(np.size(rows) for rows in parties) >= WORTH_THREADS
     server.set_max_workers(max(threads, default=os.cpu_count() or 1) if large else 1)
+    run_id = secrets.randbits(62)  # as Flower's: a privacy ledger tells runs apart by it
     for i, rows in enumerate(parties):
         node = {**site, "partition-id": i, "num-partitions": len(parties)}
-        context = Context(run_id=1, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
+        context = Context(run_id=run_id, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
         server.client_manager().register(LoopbackProxy(str(i + 1), _maker(context, rows)))
     return server
 

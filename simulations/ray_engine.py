@@ -18,9 +18,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from numpy.typing import NDArray
 
+from fedpca_flwr import tables
 from fedpca_flwr.client_app import one_blas_thread
+from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.server_app import run_on
+from fedpca_flwr.tables import Table
 from strategies import build_client, build_strategy
 
 BACKEND: dict[str, Any] = {
@@ -52,10 +55,12 @@ def on_ray(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, A
 
 
 def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) -> Callable[[Context], Client]:
+    def load(node: NodeConfig, config: RunConfig) -> Table:
+        return Table(tables.check(tables.read(f"{folder}/{node.partition_id}.npy").rows))
+
     def client_fn(context: Context) -> Client:
-        own = {"data": f"{folder}/{context.node_config['partition-id']}.npy"}
-        node_config = {**context.node_config, **site, **own}
-        return build_client(replace(context, node_config=node_config, run_config=run_config)).to_client()
+        node_config = {**context.node_config, **site}
+        return build_client(replace(context, node_config=node_config, run_config=run_config), load).to_client()
 
     return client_fn
 

@@ -16,6 +16,7 @@ from strategies.approximate_covariance import ApproximateCovariance, Approximate
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.base import PCAClient, PCAStrategy
 from strategies.compressed import Compressed, CompressedClient
+from strategies.dp_pca import DPPCA, DPPCAClient
 from strategies.dsa import DSA, DSAClient
 from strategies.fast_pca import FastPCA, FastPCAClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
@@ -64,6 +65,7 @@ METHODS = {
         Method(DSA, DSAClient),
         Method(FastPCA, FastPCAClient),
         Method(Streaming, StreamingClient),
+        Method(DPPCA, DPPCAClient),
     )
 }
 

@@ -155,6 +155,11 @@ class PCAClient(NumPyClient):
                 "this site answers with secure aggregation only (node-config 'secure-only'); run with "
                 "secure-aggregation=true"
             )
+        if self.node.epsilon_budget is not None and not self.card.private:
+            raise DisclosureError(
+                f"this site has a privacy budget (node-config 'epsilon-budget'), and the method '{self.card.name}' is "
+                "not differentially private"
+            )
         if len(self.data) < self.node.min_rows:
             raise DisclosureError(
                 f"this site has fewer rows than its own minimum (node-config 'min-rows' = {self.node.min_rows})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
@@ -12,6 +12,7 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from fedpca_flwr.model import PCAModel
+from simulations import run
 from simulations.loopback import assemble
 from simulations.run import POLICY
 from strategies.client import PCAClient
@@ -24,17 +25,23 @@ _NUMBERS = itertools.count()
 def own(method: str) -> dict[str, Any]:
     """Options without which a method does not run here: a state of its own each time, few rounds where there are many.
 
-    On other graphs than the complete one, a result depends on who sits where.
+    Noise is the same each time. On other graphs than the complete one, a result depends on who sits where.
     """
     if method == "streaming":
         return {"state": f"{_STATES.name}/{next(_NUMBERS)}"}
-    return {"iterations": 3, "graph": "complete"} if method in {"dsa", "fast-pca"} else {}
+    few = {"iterations": 3, "graph": "complete"}
+    return {"dsa": few, "fast-pca": few, "dp-pca": {"clip": 5.0, "centre_clip": 5.0, "noise_seed": 1}}.get(method, {})
+
+
+def fit(method: str, parties: Sequence[Any], **options: Any) -> PCAModel:
+    """A loopback run on parties of any size."""
+    return run(method, parties, engine="loopback", **{"min_rows": 1, **own(method), **options})
 
 
 def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
     given = {"min_rows": 1, **own(method), **options}
     options = {key.replace("_", "-"): value for key, value in given.items()}
-    site = {key: options.pop(key) for key in (*POLICY, "scores") if key in options}
+    site = {key: options.pop(key) for key in (*POLICY, "scores") if key in options} | options.pop("site", {})
     values = {"method": method, "clients": len(parties), "round-deadline": 20.0, "join-deadline": 0.3}
     return assemble({**values, **options}, parties, site)
 

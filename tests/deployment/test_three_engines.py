@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +38,7 @@ DEPLOYED = [
     ("streaming", {}),
     ("dsa", {}),
     ("fast-pca", {}),
+    ("dp-pca", {"clip": 40.0, "centre_clip": 60.0}),
 ]
 """Methods with options: every phase that there is, on all three engines."""
 
@@ -75,6 +77,7 @@ def lab(tmp_path_factory):
                 "num-partitions": 3,
                 "data": str(folder / f"site{i}.csv"),
                 "scores": str(folder / f"scores{i}.csv"),
+                "ledger": str(folder / f"ledger{i}.json"),
                 "min-rows": 40,
                 "group-secret": str(folder / "secret"),
                 "allowed-methods": " ".join(name for name in METHODS if name != "ap-cov"),
@@ -143,6 +146,21 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(wa
         assert scores.shape == (len(X), 5)
         if method not in {"dsa", "fast-pca"}:  # there each party has an estimate of its own
             np.testing.assert_allclose(scores, deployed.transform(X), atol=1e-12)
+
+
+def test_a_deployed_site_keeps_its_privacy_ledger_over_runs(lab, tmp_path):
+    for spent in (2, 4):
+        config = f"method='dp-pca' clip=40.0 centre-clip=60.0 output={json.dumps(str(tmp_path / 'model'))}"
+        status, log = lab.run(config)
+        assert status == "finished:completed", log
+        for site in lab.sites:
+            entries = json.loads(Path(site["ledger"]).read_text())["entries"]
+            assert [entry["phase"] for entry in entries] == ["centre", "products"] * (spent // 2)
+    status, log = lab.run(
+        f"method='dp-pca' clip=40.0 centre-clip=60.0 noise-seed=1 output={json.dumps(str(tmp_path / 'none'))}"
+    )
+    assert status != "finished:completed"
+    assert "'noise-seed' is 1: fixed noise is for simulations" in log
 
 
 def test_a_site_that_refuses_is_named_on_both_sides(lab, tmp_path):

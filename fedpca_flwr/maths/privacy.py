@@ -1,0 +1,140 @@
+r"""Differential privacy of sums over clipped rows: sensitivities, the analytic Gaussian mechanism, composition.
+
+For rows :math:`u_i` with :math:`|u_i| \le 1` the released statistic is
+
+.. math:: (a \sum u_i,\; b \sum u_i u_i^T,\; c \, n)
+
+and its sensitivity is the largest Euclidean (for the matrix: Frobenius) distance between its values on two neighbouring
+data sets. Two relations are known:
+
+* ``add-remove``: one row more or less. One row changes the statistic by at most :math:`\sqrt{a^2 + b^2 + c^2}`;
+* ``replace-one``: one row differs, the number of rows does not. Rows ``u, w`` of length 1 with cosine ``t`` are the
+  worst: :math:`a^2 (2 - 2t) + b^2 (2 - 2t^2)`, largest at :math:`t = -a^2 / 2b^2`, or at -1 where that lies beyond.
+
+A noise multiplier is the noise's standard deviation over the sensitivity. What it gives is Theorem 8 of Balle and Wang
+(2018), "Improving the Gaussian mechanism for differential privacy: analytical calibration and optimal denoising", which
+is exact: the smallest noise that is (epsilon, delta)-private. Gaussians with multipliers ``s_i`` compose to one with
+:math:`1/s^2 = \sum 1/s_i^2`, exactly too (Dong, Roth and Su 2019, "Gaussian differential privacy", corollary 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, chunks, pack
+
+Array = NDArray[np.float64]
+Relation = Literal["add-remove", "replace-one"]
+
+INSIDE = 1 - 1e-12
+"""A clipped row is this much shorter than the bound, so that no rounding makes it longer."""
+
+
+def sensitivity(relation: Relation, *, sums: float = 0.0, products: float = 0.0, count: float = 0.0) -> float:
+    """Sensitivity of ``(sums * sum u, products * sum uu', count * n)`` for rows with ``|u| <= 1`` (see above)."""
+    if relation == "add-remove":
+        return math.hypot(sums, products, count)
+    if sums**2 <= 2 * products**2 and products:
+        return (sums**2 + 2 * products**2) / (math.sqrt(2) * products)
+    return 2 * sums
+
+
+def gaussian_delta(epsilon: float, multiplier: float) -> float:
+    """The delta that a noise multiplier gives for an epsilon (Balle and Wang, theorem 8), without cancellation."""
+    if multiplier == math.inf:
+        return 0.0
+    first = float(log_ndtr(0.5 / multiplier - epsilon * multiplier))
+    second = epsilon + float(log_ndtr(-0.5 / multiplier - epsilon * multiplier))
+    return -math.exp(first) * math.expm1(min(0.0, second - first))
+
+
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """The smallest noise multiplier that is (epsilon, delta)-private.
+
+    Parameters
+    ----------
+    epsilon : float
+        Above 0; infinity gives 0, no noise.
+    delta : float
+        In (0, 1).
+    """
+    if epsilon == math.inf:
+        return 0.0
+    low = high = 1.0
+    while gaussian_delta(epsilon, high) > delta:
+        high *= 2
+    while gaussian_delta(epsilon, low) <= delta:
+        low /= 2
+    root = brentq(lambda s: gaussian_delta(epsilon, s) - delta, low, high, xtol=1e-300, rtol=1e-14)
+    return float(root) * (1 + 1e-12)  # the root's own rounding must not cost privacy
+
+
+def gaussian_epsilon(multiplier: float, delta: float) -> float:
+    """The smallest epsilon that a noise multiplier gives at ``delta``; 0 noise gives infinity."""
+    if multiplier == 0:
+        return math.inf
+    if gaussian_delta(0.0, multiplier) <= delta:
+        return 0.0
+    high = 1.0
+    while gaussian_delta(high, multiplier) > delta:
+        high *= 2
+    return float(brentq(lambda e: gaussian_delta(e, multiplier) - delta, 0.0, high, xtol=1e-14, rtol=1e-14))
+
+
+def composed(multipliers: Iterable[float]) -> float:
+    """The multiplier of one release that is as private as several together; infinity for none."""
+    costs = [s**-2 if s > 0 else math.inf for s in multipliers]
+    total = math.fsum(costs) if math.inf not in costs else math.inf
+    return total**-0.5 if total else math.inf
+
+
+def clip(rows: NDArray, bound: float) -> Array:
+    """Rows (n, d), each longer than ``bound`` shortened to it."""
+    return _shorten(rows.astype(np.float64), bound)
+
+
+def clipped_sum(data: NDArray, bound: float) -> Array:
+    """Sum (d,) of clipped rows, read in chunks."""
+    total = np.zeros(data.shape[1])
+    for chunk in chunks(data):
+        total += clip(chunk, bound).sum(axis=0)
+    return total
+
+
+def clipped_products(data: NDArray, centre: Array, bound: float) -> Array:
+    """Packed sum of ``vv'`` for ``v`` the clipped difference of a row and ``centre``; data are read in chunks.
+
+    Parameters
+    ----------
+    data : ndarray of shape (n, d)
+    centre : ndarray of shape (d,)
+    bound : float
+        In the unit of the data.
+
+    Returns
+    -------
+    ndarray of shape (d (d + 1) / 2,)
+        In squared units of the data.
+    """
+    d = data.shape[1]
+    products = np.zeros((d, d), order="F")
+    for chunk in chunks(data, CHUNK_ELEMENTS):
+        rows = _shorten(np.subtract(chunk, centre, dtype=np.float64), bound)
+        blas.dsyrk(1.0, rows.T, beta=1.0, c=products, overwrite_c=1, lower=1)
+    return pack(products)
+
+
+def _shorten(rows: Array, bound: float) -> Array:
+    """`clip`, in place."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    lengths = np.where(lengths > bound * INSIDE, lengths, bound * INSIDE)
+    rows *= (bound * INSIDE / lengths)[:, None]
+    return rows

@@ -1,0 +1,126 @@
+"""Options of DP-PCA, and the noise that follows from them: server and parties must reckon the same."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import Field as Limits
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from fedpca_flwr.maths.privacy import Relation, composed, gaussian_epsilon, gaussian_multiplier, sensitivity
+from strategies.card import CountOptions
+
+Positive = Annotated[float, Limits(gt=0)]
+
+WEIGHTS: dict[str, dict[str, float]] = {
+    "centre": {"sums": 1.0},
+    "products": {"products": 1.0},
+    "joint": {"sums": 0.5, "products": 1.0},
+}
+"""What is released in each phase, of rows of length at most 1, and at which weight."""
+
+COUNT = 0.3
+"""Weight of a noisy row count beside a sum: it costs 4 % more noise."""
+
+NEEDED = {
+    "clip": "the public bound on the length of a row, in two stages less the centre; longer rows are shortened to it",
+    "centre-clip": "the public bound on the length of a row itself, for the first of two stages",
+    "honest-parties": "how many parties at least add their share of the noise and keep it from the server",
+}
+
+
+class DPOptions(CountOptions):
+    """Options of DP-PCA. Bounds must be public: chosen without a look at the data."""
+
+    epsilon: Annotated[float, Limits(gt=0, le=100)] = 1.0
+    delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
+    relation: Relation = "add-remove"
+    """Which data sets are neighbours."""
+    clip: Positive | None = None
+    """In the unit of the data, as `centre_clip`."""
+    centre_clip: Positive | None = None
+    release: Literal["two-stage", "joint"] = "two-stage"
+    centre_share: Annotated[float, Limits(gt=0, lt=1)] = 0.03
+    """How much of the whole 1 / multiplier^2 the first of two stages takes."""
+    trust: Literal["local", "distributed"] = "local"
+    honest_parties: Annotated[int, Limits(ge=0)] = 0
+    """Of ``distributed``."""
+    count: Literal["public", "noised"] = "public"
+    """Whether a party tells its number of rows, or a noisy one."""
+    drop: bool = True
+    """Drop features that do not stand out of the noise."""
+    noise_seed: Annotated[int, Limits(ge=0)] = 0
+    """Simulation only, not private: the same noise each time; 0: the operating system's randomness."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        missing = {
+            "clip": self.clip is None,
+            "centre-clip": self.centre_clip is None and self.release == "two-stage",
+            "honest-parties": not self.honest_parties and self.trust == "distributed",
+        }
+        for key in (key for key, absent in missing.items() if absent):
+            raise PydanticCustomError("needed", "'{key}' is missing: {text}", {"key": key, "text": NEEDED[key]})
+        if self.count == "noised" and self.relation == "replace-one":
+            raise PydanticCustomError(
+                "count", "count='noised' protects nothing with relation='replace-one', which keeps the number of rows"
+            )
+        return self
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return ("joint",) if self.release == "joint" else ("centre", "products")
+
+    @property
+    def multiplier(self) -> float:
+        """Noise multiplier of the whole run."""
+        return gaussian_multiplier(self.epsilon, self.delta)
+
+    def bound(self, phase: str) -> float:
+        """To which length rows are clipped in a phase."""
+        bound = self.centre_clip if phase == "centre" else self.clip
+        assert bound is not None
+        return bound
+
+    def noise(self, phase: str) -> Noise:
+        """The noise of a phase."""
+        share = {"centre": self.centre_share, "products": 1 - self.centre_share, "joint": 1.0}[phase]
+        multiplier = self.multiplier / math.sqrt(share)
+        weights, count = WEIGHTS[phase], COUNT if self.count == "noised" and "sums" in WEIGHTS[phase] else 0.0
+        deviation = multiplier * sensitivity(self.relation, **weights, count=count)
+        bound = self.bound(phase)
+        return Noise(
+            multiplier,
+            rows=deviation / count if count else 0.0,
+            sum=deviation * bound / weights.get("sums", math.inf),
+            products=deviation * bound**2 / weights.get("products", math.inf),
+        )
+
+    def epsilon_of_a_replacement(self) -> float:
+        """What the noise gives where one row is replaced by another, the number of rows being known."""
+        ratios = {
+            phase: sensitivity(self.relation, **WEIGHTS[phase]) / sensitivity("replace-one", **WEIGHTS[phase])
+            for phase in self.phases
+        }
+        together = composed(self.noise(phase).multiplier * ratio for phase, ratio in ratios.items())
+        return gaussian_epsilon(together, self.delta)
+
+
+class Noise(NamedTuple):
+    """The noise of one phase, as a whole: with ``trust='distributed'`` a party adds its share.
+
+    Attributes
+    ----------
+    multiplier : float
+        Standard deviation over sensitivity.
+    rows, sum, products : float
+        Standard deviations: of the row count; of a sum of rows, in the unit of the data; of the diagonal of a sum of
+        products, in squared units. 0 where there is none.
+    """
+
+    multiplier: float
+    rows: float
+    sum: float
+    products: float

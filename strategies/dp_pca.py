@@ -1,0 +1,220 @@
+"""DP-PCA: (epsilon, delta)-differentially private components of clipped rows, by the analytic Gaussian mechanism.
+
+``release='two-stage'``: the parties' noisy sums of rows (clipped to ``centre-clip``) give a private centre c, which
+costs ``centre-share`` of the privacy. Then each party clips its rows about c to ``clip`` and sends the noisy sum of
+``vv'``, v = clip(x - c). Of this second moment the server takes the components, after it has dropped features without
+signal, and corrects the eigenvalues for the noise (`fedpca_flwr.maths.denoise`). ``release='joint'``: rows clipped
+about zero, sum and second moment at once.
+
+The unit is one row of one party. Each row is in one party's replies only, so each party's epsilon is the run's.
+
+``trust='local'``: each party adds the whole noise and trusts nobody. ``trust='distributed'``: each adds the share
+``1 / sqrt(honest-parties)``, and the server must see nothing but the sum. As long as so many parties add their share
+and keep it from the server, the sum has at least the whole noise, whatever the others do. A party that drops out ends
+the run; a site refuses a run that assumes more honest parties than its own node-config.
+
+Upload per party: ``8 (d + 1)`` bytes, then ``8 d (d + 1) / 2``; joint, both at once. The replies only add up.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
+from fedpca_flwr.ledger import Entry, digest, ledger_of
+from fedpca_flwr.maths import noise
+from fedpca_flwr.maths.denoise import Denoised, denoised
+from fedpca_flwr.maths.moments import pack
+from fedpca_flwr.maths.privacy import clip, clipped_products, clipped_sum
+from strategies.base import MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
+from strategies.dp_options import DPOptions
+
+ROWS, SUM, PRODUCTS = Field("rows", ("1",)), Field("sum", ("d",)), Field("products", ("d(d+1)/2",))
+
+CARD = MethodCard(
+    name="dp-pca",
+    title="Differentially private PCA",
+    exact=False,
+    summable=True,
+    rounds=2,
+    options=DPOptions,
+    payloads={
+        "centre": Payload((ROWS, SUM)),
+        "products": Payload((PRODUCTS,)),
+        "joint": Payload((ROWS, SUM, PRODUCTS)),
+    },
+    reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018",
+    private=True,
+)
+
+
+class DPPCA(PCAStrategy):
+    """DP-PCA. Needs only the sum of the replies, and how many there were."""
+
+    card = CARD
+    options: DPOptions
+
+    def __init__(self, config, options) -> None:
+        super().__init__(config, options)
+        self._centre: NDArray | None = None
+        self._rows = 0
+
+    @property
+    def rounds(self) -> int:
+        return len(self.options.phases)
+
+    def request(self) -> Request:
+        if self._centre is None:
+            return Request(self.options.phases[0], sizes={"1": 1})
+        return Request("products", [self._centre], sizes={"d": self._centre.size})
+
+    def aggregate_fit(self, server_round, results, failures):
+        phase = self.request().phase
+        replies = self.collect(server_round, results, failures)
+        if phase != "products":
+            self._begin(replies, self.options.bound(phase))
+        if phase == "centre":
+            return None, {}
+        assert self._centre is not None
+        products = _sum(replies, "products")
+        if phase == "joint":
+            products -= self._rows * pack(np.outer(self._centre, self._centre))
+        return self._end(products, self._centre, self._deviation(phase, len(replies)))
+
+    def _begin(self, replies: list[Reply], bound: float) -> None:
+        """Rows and centre of all parties together."""
+        total, rows = _sum(replies, "sum"), round(float(_sum(replies, "rows")[0]))
+        if self.options.count == "noised":
+            rows = max(rows, 2, self.options.n_components)  # a count that noise made too small ends no run
+        self.n_components(rows, total.size)
+        self._rows = rows
+        self._centre = clip(total[None] / rows, bound)[0]  # the mean of clipped rows is no longer, but its noise is
+
+    def _deviation(self, phase: str, parties: int) -> float:
+        """Of the noise on the diagonal of the summed products."""
+        options = self.options
+        shares = parties if options.trust == "local" else parties / options.honest_parties
+        return options.noise(phase).products * math.sqrt(shares)
+
+    def _end(self, products: NDArray, centre: NDArray, deviation: float):
+        found = denoised(products, centre.size, self.options.n_components, deviation, drop=self.options.drop)
+        solution = Solution(pairs=found.pairs, mean=centre, total=found.total, rows=self._rows)
+        return self.finish(solution, measured=self._measured(found, centre.size), notes=self._notes(found))
+
+    def _measured(self, found: Denoised, d: int) -> dict[str, str]:
+        options, k = self.options, self.options.n_components
+        honest = "" if options.trust == "local" else f", {options.honest_parties} honest parties"
+        each = ", ".join(f"{options.noise(phase).multiplier:.6g} ({phase})" for phase in options.phases)
+        clips = ", ".join(f"{options.bound(phase):g} ({phase})" for phase in options.phases)
+        return {
+            "privacy": f"epsilon {options.epsilon:g}, delta {options.delta:g}, {options.relation}, of one row",
+            "trust": options.trust + honest,
+            "noise / sensitivity": each,
+            "rows clipped to": clips,
+            "above the noise": f"{found.detectable} of {k} components; {found.kept} of {d} features kept",
+        }
+
+    def _notes(self, found: Denoised) -> list[str]:
+        options, k, notes = self.options, self.options.n_components, []
+        if options.noise_seed:
+            notes.append(f"not private: fixed noise seed {options.noise_seed}")
+        if options.trust == "distributed":
+            notes.append("no secure aggregation: epsilon holds for this model, not against the server of the run")
+        if found.detectable < k:
+            notes.append(f"components {found.detectable + 1} to {k} do not stand out of the noise")
+        notes.append("variances are those of the clipped second moment")
+        notes.append("not covered: errors and refusals, timing, rounding of floating point")
+        if options.count == "public":
+            held = "" if options.relation == "replace-one" else "; who knows them can tell that a row is there, "
+            held += f"but its values at epsilon {options.epsilon_of_a_replacement():.3g} only" if held else ""
+            notes.append(f"not covered: the parties' row counts{held}")
+        notes.append("epsilon is of this run; a site adds up its runs where its node-config names a ledger")
+        return notes
+
+
+class DPPCAClient(PCAClient):
+    """Returns noisy sums, each once: the ledger keeps them."""
+
+    options: DPOptions
+
+    def statistics(self, phase, received) -> Fields:
+        self._permit_noise(phase)
+        options, node = self.options, self.node
+        asked = Entry(
+            run=str(self.context.run_id),
+            party=node.partition_id,
+            phase=phase,
+            relation=options.relation,
+            multiplier=options.noise(phase).multiplier,
+            question=digest(received, options.model_dump_json()),
+            reply="none yet",
+        )
+        ledger = ledger_of(node.ledger, self.context.state)
+        with ledger.locked():
+            reply = ledger.recall(asked)
+            if reply is None:
+                if node.epsilon_budget is not None:
+                    ledger.permit(asked, options.multiplier, node.epsilon_budget, node.delta_budget)
+                reply = self._noisy(phase, received)
+                ledger.record(asked.model_copy(update={"reply": digest(reply)}), reply)
+        names = (field.name for field in self.card.payloads[phase].fields)
+        return dict(zip(names, reply, strict=True))
+
+    def _noisy(self, phase: str, received: list[NDArray]) -> list[NDArray]:
+        """The sums of this party's clipped rows with its noise, in the order of the payload."""
+        options, d, reply = self.options, self.data.shape[1], []
+        bound, whole = options.bound(phase), options.noise(phase)
+        share = 1.0 if options.trust == "local" else options.honest_parties**-0.5
+        source = noise.system()
+        if options.noise_seed:
+            source = noise.fixed(options.noise_seed, self.node.partition_id, options.phases.index(phase))
+        if phase != "products":
+            reply.append(len(self.data) + share * whole.rows * noise.gaussian(1, source))
+            reply.append(clipped_sum(self.data, bound) + share * whole.sum * noise.gaussian(d, source))
+        if phase != "centre":
+            centre = _centre(received, d) if phase == "products" else np.zeros(d)
+            products = clipped_products(self.data, centre, bound)
+            reply.append(products + share * whole.products * noise.symmetric(d, source))
+        return reply
+
+    def _permit_noise(self, phase: str) -> None:
+        """Refuse what would make the noise too small or known."""
+        options, node, site = self.options, self.node, bool(self.node.data)
+        if phase not in options.phases:
+            raise ContractError(f"phase '{phase}' is not one of release='{options.release}'")
+        if options.noise_seed and site:
+            raise ConfigError(
+                f"run-config: 'noise-seed' is {options.noise_seed}: fixed noise is for simulations, and this site has "
+                "data of its own; leave it out"
+            )
+        if options.trust == "local":
+            return
+        if options.honest_parties > node.num_partitions:
+            raise ConfigError(
+                f"run-config: 'honest-parties' is {options.honest_parties}, at most {node.num_partitions} = all parties"
+            )
+        if site and options.honest_parties > node.honest_parties:
+            raise DisclosureError(
+                f"the run assumes {options.honest_parties} honest parties, this site {node.honest_parties} "
+                "(node-config 'honest-parties')"
+            )
+        if site:
+            raise ConfigError(
+                "run-config: trust='distributed' needs secure-aggregation=true: without it the server sees each "
+                "party's small share of the noise; use trust='local'"
+            )
+
+
+def _sum(replies: list[Reply], name: str) -> NDArray:
+    return np.sum([reply.fields[name] for reply in replies], axis=0)
+
+
+def _centre(received: list[NDArray], d: int) -> NDArray:
+    """The centre that the server sends (d,), checked."""
+    if len(received) != 1 or received[0].shape != (d,) or not np.isfinite(received[0]).all():
+        raise ContractError(f"the server's centre is not one finite array of shape ({d},)")
+    return received[0]

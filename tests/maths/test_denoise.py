@@ -1,0 +1,71 @@
+"""What is left of a spectrum when the noise is known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpca_flwr.maths.denoise import denoised, without_noise
+from fedpca_flwr.maths.moments import pack
+from fedpca_flwr.maths.noise import fixed, symmetric
+
+D = 300
+
+
+def planted(*values, width=D):
+    """A packed scatter with these eigenvalues on the first ``width`` features, and its vectors."""
+    basis, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((width, len(values))))
+    vectors = np.vstack([basis, np.zeros((D - width, len(values)))])
+    return pack((vectors * values) @ vectors.T), vectors
+
+
+def test_eigenvalues_lose_what_the_noise_adds():
+    edge = np.sqrt(D / 2)
+    truth = np.array([6.0, 4.0, 2.0]) * edge
+    scatter, _ = planted(*truth)
+    plain = denoised(scatter, D, 3, 0.0, drop=False)
+    np.testing.assert_allclose(plain.pairs.values, truth, rtol=1e-10)
+    noisy = denoised(scatter + symmetric(D, fixed(3)), D, 3, 1.0, drop=False)
+    np.testing.assert_allclose(noisy.pairs.values, truth, rtol=0.1)
+    biased = truth + edge**2 / truth
+    assert biased[-1] > 1.2 * truth[-1]
+
+
+def test_the_number_of_components_above_the_noise():
+    edge = np.sqrt(D / 2)
+    scatter, _ = planted(6 * edge, 3 * edge, 0.3 * edge)
+    assert denoised(scatter + symmetric(D, fixed(4)), D, 5, 1.0, drop=False).detectable == 2
+
+
+def test_noise_alone_shows_no_component():
+    """Also where the noise chooses which features stay; 2 of 200 may be above the 99 % level, 8 are not chance."""
+    d = 20
+    found = [denoised(symmetric(d, fixed(7, i)), d, 2, 1.0, drop=bool(i % 2)).detectable for i in range(200)]
+    assert sum(count > 0 for count in found) < 8
+
+
+def test_dropping_features_without_signal_brings_the_components_nearer():
+    scatter, vectors = planted(120.0, 100.0, 80.0, width=30)
+    noisy = scatter + symmetric(D, fixed(5))
+
+    def lost(drop):
+        found = denoised(noisy, D, 3, 1.0, drop=drop)
+        return found.kept, 3 - np.linalg.norm(vectors.T @ found.pairs.vectors) ** 2
+
+    (all_kept, whole), (few_kept, dropped) = lost(False), lost(True)
+    assert all_kept == D
+    assert few_kept < D / 3
+    assert dropped < whole / 2
+
+
+def test_as_many_features_as_components_stay():
+    found = denoised(-np.abs(symmetric(D, fixed(6))), D, 7, 1.0, drop=True)
+    assert found.kept == 7
+    np.testing.assert_allclose(found.pairs.vectors.T @ found.pairs.vectors, np.eye(7), atol=1e-12)
+    assert (found.pairs.values >= 0).all()
+
+
+def test_eigenvalues_stay_in_order_and_are_never_negative():
+    theta = np.linspace(5, -1, 601)
+    values = without_noise(theta, 1.0)
+    assert (values >= 0).all()
+    assert (np.diff(values) <= 0).all()

@@ -1,0 +1,183 @@
+"""The claims that privacy rests on: sensitivities searched for, noise against two accountants, an attack."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from scipy.optimize import minimize
+from scipy.stats import norm
+
+from fedpca_flwr.maths.moments import diagonal_positions, unpack
+from fedpca_flwr.maths.noise import fixed, gaussian, symmetric, system
+from fedpca_flwr.maths.privacy import (
+    clip,
+    clipped_products,
+    clipped_sum,
+    composed,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_multiplier,
+    sensitivity,
+)
+from tests.families import rows
+
+EPSILONS = [0.01, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0]
+BOUND = 2.5
+WEIGHTS = {
+    "sum": {"sums": 1.0},
+    "products": {"products": 1.0},
+    "joint, light sum": {"sums": 0.3, "products": 1.0},
+    "joint": {"sums": 0.5, "products": 1.0},
+    "joint, even": {"sums": 1.0, "products": 1.0},
+    "joint, heavy sum": {"sums": 2.0, "products": 1.0},
+    "with a count": {"sums": 0.5, "products": 1.0, "count": 0.3},
+}
+
+
+def statistic(data, sums=0.0, products=0.0, count=0.0):
+    """What a party computes before noise, in units of the bound; off-diagonal products stand for two entries."""
+    d = data.shape[1]
+    packed = clipped_products(data, np.zeros(d), BOUND) / BOUND**2 * math.sqrt(2)
+    packed[diagonal_positions(d)] /= math.sqrt(2)
+    return np.concatenate([sums * clipped_sum(data, BOUND) / BOUND, products * packed, [count * len(data)]])
+
+
+def largest_change(relation, weights, d=4):
+    """The largest change of the statistic that a search over neighbours finds; rows may be outside the bound."""
+    others = rows(5, d) * BOUND
+
+    def change(flat):
+        pair = flat.reshape(2, 1, d)
+        before = np.vstack([others, pair[0]])
+        after = others if relation == "add-remove" else np.vstack([others, pair[1]])
+        return float(np.linalg.norm(statistic(before, **weights) - statistic(after, **weights)))
+
+    starts = np.random.default_rng(0).standard_normal((12, 2 * d)) * 2 * BOUND
+    return max(-minimize(lambda x: -change(x), start, method="Powell").fun for start in starts)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(relation, weights):
+    claimed, found = sensitivity(relation, **weights), largest_change(relation, weights)
+    assert 0.99 * claimed <= found <= claimed * (1 + 1e-9)
+
+
+def test_clipping_shortens_long_rows_only():
+    data = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+    clipped = clip(data, 1.0)
+    np.testing.assert_allclose(clipped, [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
+    assert np.array_equal(clipped[1:], data[1:])
+    assert (np.linalg.norm(clip(rows(2000, 50) * 1e8, 0.1), axis=1) <= 0.1).all()
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_the_noise_is_the_accountants(epsilon, delta):
+    ours = gaussian_multiplier(epsilon, delta)
+    np.testing.assert_allclose(ours, dp_accounting.get_sigma_gaussian(epsilon, delta), rtol=1e-6)
+    assert 0.999999 * delta <= gaussian_delta(epsilon, ours) <= delta
+    np.testing.assert_allclose(gaussian_epsilon(ours, delta), epsilon, rtol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 5.0])
+def test_delta_is_the_integral_that_it_stands_for(epsilon):
+    """Without any accountant: the hockey-stick divergence of N(1, s^2) from N(0, s^2), summed numerically."""
+    s = gaussian_multiplier(epsilon, 1e-5)
+    x = np.linspace(-12 * s, 12 * s + 1, 2_000_001)
+    excess = norm.pdf(x, 1, s) - np.exp(epsilon) * norm.pdf(x, 0, s)
+    np.testing.assert_allclose(np.trapezoid(excess.clip(min=0), x), 1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 5.0])
+def test_flowers_accountant_finds_no_more_spent_than_renyi_loses(epsilon):
+    """Its bound is looser (Rényi), from above."""
+    multiplier = gaussian_multiplier(epsilon, 1e-5)
+    everybody = SamplingMethod.NO_AMPLIFICATION
+    accountant = RdpAccountant(PrivacyConfig(1e-5, 10, NeighboringRelation.ADD_OR_REMOVE_ONE, everybody))
+    accountant.compose(GaussianPrivacyEvent(noise_multiplier=multiplier, sample_size=10, population_size=10))
+    assert epsilon <= accountant.get_privacy_spent().epsilon <= 1.25 * epsilon
+
+
+def test_two_releases_compose_exactly():
+    first, second = 12.0, 2.5
+    together = composed([first, second])
+    events = [dp_accounting.GaussianDpEvent(s) for s in (first, second)]
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
+    for event in events:
+        accountant.compose(event)
+    np.testing.assert_allclose(gaussian_epsilon(together, 1e-5), accountant.get_epsilon(1e-5), rtol=1e-3)
+    assert composed([]) == math.inf
+    assert composed([3.0, 0.0]) == 0.0
+
+
+def test_the_extremes():
+    assert gaussian_multiplier(math.inf, 1e-5) == 0.0
+    assert gaussian_epsilon(0.0, 1e-5) == math.inf
+    assert gaussian_epsilon(1e9, 1e-5) == 0.0
+    assert gaussian_delta(1.0, math.inf) == 0.0
+
+
+@pytest.mark.parametrize("source", [system, lambda: fixed(1)], ids=["system", "fixed"])
+def test_the_noise_has_the_variance_that_it_claims(source):
+    """Chi-square, two-sided at 1e-6 each: on the diagonal, off it, and of a vector."""
+    d = 300
+    matrix = unpack(symmetric(d, source()), d)
+    for values, variance in (
+        (np.diagonal(matrix), 1.0),
+        (matrix[np.tril_indices(d, -1)], 0.5),
+        (gaussian(50_000, source()), 1.0),
+    ):
+        squares, n = float((values**2).sum()) / variance, values.size
+        assert abs(squares - n) < 5 * math.sqrt(2 * n)
+        assert abs(float(values.sum())) < 5 * math.sqrt(n * variance)
+
+
+def test_the_noise_is_normal_and_never_infinite():
+    assert np.isfinite(gaussian(3, lambda n: b"\x00" * n)).all()
+    assert np.isfinite(gaussian(3, lambda n: b"\xff" * n)).all()
+    values = np.sort(gaussian(100_000, system()))
+    levels = (np.arange(values.size) + 0.5) / values.size
+    assert np.abs(norm.cdf(values) - levels).max() < 2.5 / math.sqrt(values.size)  # Kolmogorov, 1e-5
+
+
+def test_the_systems_noise_never_repeats_and_the_fixed_one_does():
+    assert not np.array_equal(gaussian(10, system()), gaussian(10, system()))
+    assert np.array_equal(gaussian(10, fixed(1, 2)), gaussian(10, fixed(1, 2)))
+    assert not np.array_equal(gaussian(10, fixed(1, 2)), gaussian(10, fixed(1, 3)))
+
+
+def advantage(multiplier, trials=4000):
+    """True minus false positive rate of the best membership test against a tiny party's second moment.
+
+    The attacker knows all other rows and looks along the product of the row in question.
+    """
+    d = 5
+    data = rows(12, d) * BOUND
+    row = clip(rows(1, d, seed=9) * 100, BOUND)
+    others = unpack(clipped_products(data, np.zeros(d), BOUND), d)  # what the attacker knows
+    guesses = []
+    for members in (data, np.vstack([data, row])):
+        exact = clipped_products(members, np.zeros(d), BOUND)
+        hits = 0
+        for _ in range(trials):
+            noisy = unpack(exact + multiplier * BOUND**2 * symmetric(d, system()), d) - others
+            noisy = np.tril(noisy) + np.tril(noisy, -1).T
+            hits += float(row[0] @ noisy @ row[0]) > BOUND**4 / 2
+        guesses.append(hits / trials)
+    return guesses[1] - guesses[0]
+
+
+def test_a_membership_attack_on_a_tiny_party_succeeds_without_noise_and_fails_with_it():
+    epsilon, delta = 1.0, 1e-5
+    multiplier = gaussian_multiplier(epsilon, delta)
+    allowed = (math.expm1(epsilon) + 2 * delta) / (math.exp(epsilon) + 1)
+    assert advantage(0.0, 10) == 1.0
+    assert advantage(multiplier / 10) > allowed  # the attack is strong enough to see noise that is too small
+    expected = 2 * norm.cdf(0.5 / multiplier) - 1  # 0.107, of the best attack there is
+    assert abs(advantage(multiplier) - expected) < 0.06
+    assert expected < allowed

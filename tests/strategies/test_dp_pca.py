@@ -1,0 +1,223 @@
+"""DP-PCA: what a party sends, what it refuses, what the model says of it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+
+from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr.maths.moments import diagonal_positions
+from fedpca_flwr.maths.privacy import clipped_products, gaussian_multiplier
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from strategies.dp_options import DPOptions
+from strategies.dp_pca import DPPCAClient
+from tests.families import cut, rows
+from tests.harness import finish, fit, proxy_of, server_of
+
+FRESH = {"noise_seed": 0, "n_components": 2}
+D = 12
+
+
+def parties():
+    return cut(rows(6000), 4000, 1500, 500)
+
+
+def answer(server, party=0, phase="centre", received=()):
+    """A party's reply to one message: arrays, and what it says of itself."""
+    sizes = {"d": D} if phase == "products" else {"1": 1}
+    reply = (
+        proxy_of(server, party).make().fit(FitIns(ndarrays_to_parameters(list(received)), {"phase": phase, **sizes}))
+    )
+    return parameters_to_ndarrays(reply.parameters), reply
+
+
+def refusal(server, **message):
+    _, reply = answer(server, **message)
+    return reply.metrics["error"], reply.metrics["message"]
+
+
+@pytest.mark.parametrize("release", ["two-stage", "joint"])
+def test_without_noise_and_clipping_it_is_the_exact_pca(release, monkeypatch):
+    """Not bit for bit: the rows are centred about c, which is the mean up to rounding."""
+    monkeypatch.setattr("strategies.dp_options.gaussian_multiplier", lambda epsilon, delta: 0.0)
+    model = fit("dp-pca", parties(), n_components=4, clip=1e3, centre_clip=1e3, release=release)
+    exact = fit("p-cov", parties(), n_components=4)
+    assert principal_angles(model, exact).max <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=1e-9)
+    np.testing.assert_allclose(model.mean_, exact.mean_, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"release": "joint"},
+        {"count": "noised"},
+        {"relation": "replace-one"},
+        {"trust": "distributed", "honest_parties": 3},
+        {"drop": False},
+    ],
+    ids=str,
+)
+def test_with_little_noise_it_is_near(options):
+    truth = pooled_pca(np.vstack(parties()), 2)
+    model = fit("dp-pca", parties(), n_components=2, epsilon=20.0, **options)
+    assert principal_angles(model, truth).max < 3
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=0.1)
+
+
+def test_the_model_says_what_it_promises_and_what_not():
+    model = fit("dp-pca", parties(), **FRESH, epsilon=1.0)
+    text = model.summary()
+    for part in (
+        "epsilon 1, delta 1e-05, add-remove, of one row",
+        "21.5388 (centre), 3.78788 (products)",
+        "not covered: errors and refusals, timing, rounding of floating point",
+        "not covered: the parties' row counts; who knows them can tell that a row is there",
+        "variances are those of the clipped second moment",
+    ):
+        assert part in text
+    assert "not private" not in text
+    assert "not private: fixed noise seed 5" in fit("dp-pca", parties(), n_components=2, noise_seed=5).summary()
+    tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1)
+    assert "0 of 2 components" in tiny.summary()
+    assert "components 1 to 2 do not stand out of the noise" in tiny.summary()
+
+
+def test_what_the_noise_gives_for_a_replacement_follows_from_the_sensitivities():
+    """The sum changes by twice the bound, the products by the root of two."""
+    options = DPOptions(clip=1.0, centre_clip=1.0, epsilon=1.0, centre_share=0.05)
+    cost = 0.05 * 4 + 0.95 * 2
+    told = options.epsilon_of_a_replacement()
+    assert gaussian_multiplier(told, 1e-5) == pytest.approx(options.multiplier / cost**0.5, rel=1e-6)
+    assert DPOptions(clip=1.0, centre_clip=1.0, relation="replace-one").epsilon_of_a_replacement() == pytest.approx(1.0)
+
+
+def noise_of(server, party, data):
+    """The noise in a party's products, in units of what it should be."""
+    centre = np.zeros(D)
+    (products,), _ = answer(server, party, "products", [centre])
+    noise = (products - clipped_products(data, centre, 5.0)) / (25 * gaussian_multiplier(1.0, 1e-5) / 0.97**0.5)
+    noise *= np.sqrt(2)
+    noise[diagonal_positions(D)] /= np.sqrt(2)
+    return noise
+
+
+def test_two_parties_have_noise_of_their_own_with_the_variance_promised():
+    data, noises = rows(50), []
+    for _ in range(20):
+        server = server_of("dp-pca", [data, data], **FRESH)
+        noises.append([noise_of(server, party, data) for party in (0, 1)])
+    one, other = np.concatenate(noises, axis=1)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(one.size)
+    for noise in (one, other):
+        assert abs(float((noise**2).sum()) - noise.size) < 5 * np.sqrt(2 * noise.size)
+
+
+def test_a_share_of_the_noise_is_as_small_as_the_honest_parties_allow():
+    data = rows(50)
+    noises = []
+    for _ in range(20):
+        server = server_of("dp-pca", [data] * 5, **FRESH, trust="distributed", honest_parties=4)
+        noises.append(noise_of(server, 1, data) * 2)
+    noise = np.concatenate(noises)
+    assert abs(float((noise**2).sum()) - noise.size) < 5 * np.sqrt(2 * noise.size)
+
+
+def test_every_run_has_fresh_noise_and_every_phase_only_one():
+    server = server_of("dp-pca", [rows(50)], **FRESH)
+    (_, first), _ = answer(server)
+    (_, again), _ = answer(server)
+    (_, fresh), _ = answer(server_of("dp-pca", [rows(50)], **FRESH))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, fresh)
+
+
+def test_a_server_cannot_ask_a_phase_about_two_centres():
+    server = server_of("dp-pca", [rows(50)], **FRESH)
+    answer(server, 0, "products", [np.zeros(D)])
+    kind, text = refusal(server, phase="products", received=[np.ones(D)])
+    assert (kind, "asks the same phase something else" in text) == ("DisclosureError", True)
+
+
+def test_a_server_cannot_ask_for_a_phase_of_another_release():
+    kind, text = refusal(server_of("dp-pca", [rows(50)], **FRESH), phase="joint")
+    assert (kind, "phase 'joint' is not one of release='two-stage'" in text) == ("ContractError", True)
+
+
+@pytest.mark.parametrize("centre", [[], [np.zeros(3)], [np.full(D, np.nan)]], ids=["none", "short", "NaN"])
+def test_a_centre_that_is_none_is_refused(centre):
+    kind, text = refusal(server_of("dp-pca", [rows(50)], **FRESH), phase="products", received=centre)
+    assert (kind, "the server's centre is not" in text) == ("ContractError", True)
+
+
+def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatch):
+    site = {"ledger": str(tmp_path / "ledger.json"), "epsilon-budget": 1.0}
+    assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, site=site)).n_components_ == 2
+    before = json.loads((tmp_path / "ledger.json").read_text())["entries"]
+    assert [entry["phase"] for entry in before] == ["centre", "products"]
+    monkeypatch.setattr(DPPCAClient, "_noisy", lambda *_: pytest.fail("computed"))
+    with pytest.raises(
+        DisclosureError, match=r"client 0: this site's privacy budget does not allow the run.*1 without"
+    ):
+        finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=0.1, site=site))
+    assert json.loads((tmp_path / "ledger.json").read_text())["entries"] == before
+
+
+def test_a_site_with_a_budget_refuses_a_method_without_privacy(tmp_path):
+    site = {"ledger": str(tmp_path / "ledger.json"), "epsilon-budget": 1.0}
+    with pytest.raises(DisclosureError, match="the method 'p-cov' is not differentially private"):
+        finish(server_of("p-cov", [rows(50)], n_components=2, site=site))
+
+
+DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "site", "error", "text"),
+    [
+        ({"noise_seed": 3}, {}, ConfigError, "'noise-seed' is 3: fixed noise is for simulations"),
+        (DISTRIBUTED, {}, DisclosureError, "assumes 3 honest parties, this site 1"),
+        (DISTRIBUTED, {"honest-parties": 3}, ConfigError, "needs secure-aggregation=true"),
+        ({"trust": "distributed", "honest_parties": 4}, {}, ConfigError, "'honest-parties' is 4, at most 3"),
+    ],
+    ids=["fixed noise", "more honest parties than trusted", "no secure aggregation", "more than there are"],
+)
+def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, text):
+    server = server_of("dp-pca", cut(rows(300), 100, 100, 100), **{**FRESH, **options}, site={"data": "x.npy", **site})
+    with pytest.raises(error, match=text):
+        finish(server)
+
+
+def test_a_noised_count_is_told_nowhere():
+    server = server_of("dp-pca", [rows(50)], **FRESH, count="noised")
+    (told, _), reply = answer(server)
+    assert told[0] != round(told[0])
+    assert reply.num_examples == 1
+    model = finish(server)
+    assert model.log["parties"][0]["rows"] is None
+    assert "row counts" not in model.summary()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"clip": ""}, "'clip' is missing: the public bound on the length of a row"),
+        ({"centre_clip": ""}, "'centre-clip' is missing: the public bound on the length of a row itself"),
+        ({"trust": "distributed"}, "'honest-parties' is missing: how many parties at least"),
+        ({"relation": "replace-one", "count": "noised"}, "count='noised' protects nothing"),
+        ({"epsilon": 0.0}, "'epsilon' is 0.0"),
+        ({"epsilon": float("inf")}, "'epsilon' is inf"),
+        ({"delta": 1.0}, "'delta' is 1.0"),
+        ({"clip": -1.0}, "'clip' is -1.0"),
+    ],
+    ids=str,
+)
+def test_options_that_promise_nothing_are_named(options, text):
+    with pytest.raises(ConfigError, match=text):
+        fit("dp-pca", parties(), **options)
