@@ -91,17 +91,6 @@ class RunConfig(Config):
     join_deadline: Seconds = 300.0
     round_deadline: Seconds = 600.0
 
-    @model_validator(mode="after")
-    def _sums_are_bounded(self) -> Self:
-        if self.secure_aggregation and self.bound < 1e-100:
-            raise PydanticCustomError(
-                "bound",
-                "'secure-aggregation' is true, but 'bound' is {bound}, expected 1e-100 to 1e100: set it so that no "
-                "value of anyone's rows is larger in size",
-                {"bound": self.bound},
-            )
-        return self
-
     @classmethod
     def split(cls, values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
         """The common part of a run-config, and what is left for the method's options."""

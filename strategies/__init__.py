@@ -27,6 +27,7 @@ from strategies.secure_covariance import (
     SecurePooledCovariance,
     SecurePooledCovarianceClient,
 )
+from strategies.secure_dp_pca import SecureDPPCA, SecureDPPCAClient
 from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
@@ -65,7 +66,7 @@ METHODS = {
         Method(DSA, DSAClient),
         Method(FastPCA, FastPCAClient),
         Method(Streaming, StreamingClient),
-        Method(DPPCA, DPPCAClient),
+        Method(DPPCA, DPPCAClient, secure=Method(SecureDPPCA, SecureDPPCAClient)),
     )
 }
 

@@ -47,6 +47,8 @@ class MethodCard:
     private : bool
         Whether nothing exact may leave a party: then its messages tell no row count, and the last round no squared
         error.
+    noised : bool
+        Whether all that leaves a party is differentially private.
     """
 
     name: str
@@ -58,3 +60,4 @@ class MethodCard:
     payloads: Mapping[str, Payload]
     reference: str
     private: bool = False
+    noised: bool = False

@@ -155,7 +155,7 @@ class PCAClient(NumPyClient):
                 "this site answers with secure aggregation only (node-config 'secure-only'); run with "
                 "secure-aggregation=true"
             )
-        if self.node.epsilon_budget is not None and not self.card.private:
+        if self.node.epsilon_budget is not None and not self.card.noised:
             raise DisclosureError(
                 f"this site has a privacy budget (node-config 'epsilon-budget'), and the method '{self.card.name}' is "
                 "not differentially private"

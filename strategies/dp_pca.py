@@ -19,6 +19,7 @@ Upload per party: ``8 (d + 1)`` bytes, then ``8 d (d + 1) / 2``; joint, both at 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,7 @@ CARD = MethodCard(
     },
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018",
     private=True,
+    noised=True,
 )
 
 
@@ -75,19 +77,23 @@ class DPPCA(PCAStrategy):
     def aggregate_fit(self, server_round, results, failures):
         phase = self.request().phase
         replies = self.collect(server_round, results, failures)
+        sums = {name: _sum(replies, name) for name in replies[0].fields}
+        return self.aggregate(phase, sums)
+
+    def aggregate(self, phase: str, sums: Mapping[str, NDArray]):
+        """The aggregation, of the sums over all parties."""
         if phase != "products":
-            self._begin(replies, self.options.bound(phase))
+            self._begin(sums["sum"], round(float(sums["rows"][0])), self.options.bound(phase))
         if phase == "centre":
             return None, {}
         assert self._centre is not None
-        products = _sum(replies, "products")
+        products = sums["products"]
         if phase == "joint":
-            products -= self._rows * pack(np.outer(self._centre, self._centre))
-        return self._end(products, self._centre, self._deviation(phase, len(replies)))
+            products = products - self._rows * pack(np.outer(self._centre, self._centre))
+        return self._end(products, self._centre, self._deviation(phase, self.quorum.expected))
 
-    def _begin(self, replies: list[Reply], bound: float) -> None:
+    def _begin(self, total: NDArray, rows: int, bound: float) -> None:
         """Rows and centre of all parties together."""
-        total, rows = _sum(replies, "sum"), round(float(_sum(replies, "rows")[0]))
         if self.options.count == "noised":
             rows = max(rows, 2, self.options.n_components)  # a count that noise made too small ends no run
         self.n_components(rows, total.size)
@@ -122,7 +128,7 @@ class DPPCA(PCAStrategy):
         options, k, notes = self.options, self.options.n_components, []
         if options.noise_seed:
             notes.append(f"not private: fixed noise seed {options.noise_seed}")
-        if options.trust == "distributed":
+        if options.trust == "distributed" and not self.config.secure_aggregation:
             notes.append("no secure aggregation: epsilon holds for this model, not against the server of the run")
         if found.detectable < k:
             notes.append(f"components {found.detectable + 1} to {k} do not stand out of the noise")
@@ -161,7 +167,7 @@ class DPPCAClient(PCAClient):
                     ledger.permit(asked, options.multiplier, node.epsilon_budget, node.delta_budget)
                 reply = self._noisy(phase, received)
                 ledger.record(asked.model_copy(update={"reply": digest(reply)}), reply)
-        names = (field.name for field in self.card.payloads[phase].fields)
+        names = (field.name for field in CARD.payloads[phase].fields)
         return dict(zip(names, reply, strict=True))
 
     def _noisy(self, phase: str, received: list[NDArray]) -> list[NDArray]:
@@ -202,7 +208,7 @@ class DPPCAClient(PCAClient):
                 f"the run assumes {options.honest_parties} honest parties, this site {node.honest_parties} "
                 "(node-config 'honest-parties')"
             )
-        if site:
+        if site and not self.config.secure_aggregation:
             raise ConfigError(
                 "run-config: trust='distributed' needs secure-aggregation=true: without it the server sees each "
                 "party's small share of the noise; use trust='local'"

@@ -12,12 +12,10 @@ from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 
 from fedpca_flwr.contract import Fields
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths.fixed_point import Layout
-from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.secure import mask, new_private_key, public_key, transcript
 from strategies.client import PCAClient
-from strategies.sums import ROWS, of_means, of_projection, of_variances
 
 STATE = "secure"
 """Where this run's keys lie in Flower's state of this party, which never leaves the site."""
@@ -37,44 +35,14 @@ class SecureClient(PCAClient):
     def statistics(self, phase: str, received: list[NDArray]) -> Fields:
         if phase == "keys":
             return {"public": np.frombuffer(self._new_keys(), np.uint8)}
-        if phase == "means":
+        own = received
+        if "publics" not in self._record():
+            if not (received and received[0].dtype == np.uint8 and received[0].ndim == 2):
+                raise ContractError("the server asked for a sum before it sent the parties' keys")
             self._accept([key.tobytes() for key in received[0]])
-            fields, layout = self._means()
-        elif phase == "variances":
-            fields, layout = self._variances(int(received[0]), received[1])
-        else:
-            fields, layout = self.summands(phase, received)
-        return {"masked": self._masked(phase, received, fields, layout)}
-
-    def projection(self, received: list[NDArray]) -> list[NDArray]:
-        return received[:3]
-
-    def verdict(self, squared: float, received: list[NDArray]) -> tuple[float, int, dict[str, Any]]:
-        rows, total = received[3]
-        fields = {"count": np.asarray(len(self.data)), "squared": np.asarray(squared)}
-        masked = self._masked("project", received, fields, of_projection(int(rows), float(total)))
-        loss, told, about = super().verdict(squared, received)
-        return loss, told, {**about, "sealed": masked.astype("<u8").tobytes()}
-
-    # The sums that every method needs
-
-    def _means(self) -> tuple[Fields, Layout]:
-        data, bound = self.data, self.config.bound
-        if max(-float(data.min()), float(data.max())) > bound:
-            raise DataError(
-                f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
-            )
-        if len(data) > ROWS // self.node.num_partitions:
-            raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
-        return {"count": np.asarray(len(data)), "sum": data.sum(axis=0, dtype=np.float64)}, of_means(
-            bound, data.shape[1]
-        )
-
-    def _variances(self, rows: int, centre: NDArray) -> tuple[Fields, Layout]:
-        head, diagonal = head_and_diagonal(self.data)
-        deviation = (head.mean - centre) + head.remainder
-        fields = {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
-        return fields, of_variances(self.config.bound, rows, centre.size)
+            own = received[1:]
+        fields, layout = self.summands(phase, own)
+        return {"masked": self.masked(phase, received, fields, layout)}
 
     # Keys and masks
 
@@ -103,11 +71,9 @@ class SecureClient(PCAClient):
             )
         record["publics"] = publics
 
-    def _masked(self, phase: str, received: list[NDArray], fields: Fields, layout: Layout) -> NDArray[np.uint64]:
+    def masked(self, phase: str, received: list[NDArray], fields: Fields, layout: Layout) -> NDArray[np.uint64]:
         """This party's vector with its masks; for each request once, since the masks depend on nothing else."""
         record = self._record()
-        if "publics" not in record:
-            raise ContractError("the server asked for a sum before it sent the parties' keys")
         configuration = json.dumps(dict(self.context.run_config), sort_keys=True)
         asked = transcript(phase, configuration, record["publics"], received)
         answered = record.get("answered", [])

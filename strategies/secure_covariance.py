@@ -16,15 +16,14 @@ from strategies.approximate_covariance import CARD as AVERAGED
 from strategies.approximate_covariance import NOTE, left_out
 from strategies.moments import CovarianceStrategy
 from strategies.pooled_covariance import CARD as POOLED
-from strategies.secure import SecureStrategy, secure_card
-from strategies.secure_client import SecureClient
+from strategies.secure_moments import SecureMomentsClient, SecureMomentsStrategy, centred_card
 from strategies.sums import of_scatter
 
 
-class SecureCovarianceStrategy(SecureStrategy, CovarianceStrategy):
+class SecureCovarianceStrategy(SecureMomentsStrategy, CovarianceStrategy):
     """Asks for one sum of packed scatters."""
 
-    def ask(self):
+    def ask_own(self):
         return "scatter", [self.pooled.centre, self.pooled.spread], of_scatter(self.pooled.spread)
 
     def moments(self, scatter, *, about_centre: bool) -> Moments:
@@ -36,9 +35,9 @@ class SecureCovarianceStrategy(SecureStrategy, CovarianceStrategy):
 
 
 class SecurePooledCovariance(SecureCovarianceStrategy):
-    card = secure_card(POOLED, "scatter")
+    card = centred_card(POOLED, "scatter")
 
-    def aggregate_sum(self, fields, *, last):
+    def aggregate_own(self, fields, *, last):
         moments = self.moments(fields["scatter"], about_centre=True)
         return self.finish(self.solve(moments, self.pooled.diagonal))
 
@@ -46,27 +45,27 @@ class SecurePooledCovariance(SecureCovarianceStrategy):
 class SecureApproximateCovariance(SecureCovarianceStrategy):
     """``measured`` holds the share of variance that it leaves out."""
 
-    card = secure_card(AVERAGED, "scatter")
+    card = centred_card(AVERAGED, "scatter")
 
-    def aggregate_sum(self, fields, *, last):
+    def aggregate_own(self, fields, *, last):
         averaged = self.moments(fields["scatter"], about_centre=not self.options.center)
         solution = self.solve(averaged, self.pooled.diagonal)
         between = left_out(self.pooled.diagonal - averaged.diagonal(), solution)
         return self.finish(solution, notes=[NOTE], measured={"between parties": between})
 
 
-class SecurePooledCovarianceClient(SecureClient):
+class SecurePooledCovarianceClient(SecureMomentsClient):
     """Adds its scatter about the shared centre."""
 
-    def summands(self, phase, received):
+    def own_summands(self, phase, received):
         centre, spread = received
         return {"scatter": Moments.of(self.data).scatter_about(centre)}, of_scatter(spread)
 
 
-class SecureApproximateCovarianceClient(SecureClient):
+class SecureApproximateCovarianceClient(SecureMomentsClient):
     """Adds its scatter about its own mean, or about the shared centre where nothing is centred."""
 
-    def summands(self, phase, received):
+    def own_summands(self, phase, received):
         centre, spread = received
         moments = Moments.of(self.data)
         scatter = moments.scatter if self.options.center else moments.scatter_about(centre)

@@ -11,14 +11,13 @@ import numpy as np
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.products import scatter_product
-from strategies.secure import FIRST_ROUNDS, SecureStrategy, secure_card
-from strategies.secure_client import SecureClient
+from strategies.secure_moments import FIRST_ROUNDS, SecureMomentsClient, SecureMomentsStrategy, centred_card
 from strategies.subspace_iteration import CARD, SubspaceIteration
 from strategies.sums import of_product
 
 
-class SecureSubspaceIteration(SecureStrategy, SubspaceIteration):
-    card = secure_card(CARD, "product")
+class SecureSubspaceIteration(SecureMomentsStrategy, SubspaceIteration):
+    card = centred_card(CARD, "product")
 
     def __init__(self, config, options) -> None:
         super().__init__(config, options)
@@ -32,12 +31,12 @@ class SecureSubspaceIteration(SecureStrategy, SubspaceIteration):
     def rounds(self) -> int:
         return FIRST_ROUNDS + super().rounds
 
-    def ask(self):
+    def ask_own(self):
         pooled = self.pooled
         V = self.block().astype(np.float32) if self._query is None else self._query  # signs
         return "product", [pooled.centre, pooled.spread, V], of_product(pooled.spread, self.block())
 
-    def aggregate_sum(self, fields, *, last):
+    def aggregate_own(self, fields, *, last):
         pooled, V = self.pooled, self.block()
         if self._query is None:
             self.begin(pooled.head, pooled.diagonal)
@@ -45,10 +44,10 @@ class SecureSubspaceIteration(SecureStrategy, SubspaceIteration):
         return self.iterate(about_mean, last=last)
 
 
-class SecureSubspaceIterationClient(SecureClient):
+class SecureSubspaceIterationClient(SecureMomentsClient):
     """Adds products of its scatter about the shared centre with the block that it receives."""
 
-    def summands(self, phase, received):
+    def own_summands(self, phase, received):
         centre, spread, block = received
         V = block.astype(np.float64)
         about_centre = Head(len(self.data), centre, np.zeros_like(centre))

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, packed_size, two_sum
 
@@ -57,6 +58,20 @@ class Pooled(NamedTuple):
     @property
     def head(self) -> Head:
         return Head(self.rows, *two_sum(self.centre, self.remainder))
+
+
+def require_bound(bound: float) -> None:
+    """Refuse a run whose `bound` is missing.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if bound < 1e-100:
+        raise ConfigError(
+            f"run-config: 'secure-aggregation' is true, but 'bound' is {bound:g}, expected 1e-100 to 1e100: set it so "
+            "that no value of the data is larger in size; a generous bound costs nothing"
+        )
 
 
 def of_means(bound: float, d: int) -> Layout:

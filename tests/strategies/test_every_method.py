@@ -24,7 +24,7 @@ from tests.families import FAMILIES, cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper, tamper_arrays
 
 EXACT = [name for name, method in METHODS.items() if method.strategy.card.exact]
-DETERMINED = [name for name, method in METHODS.items() if not method.strategy.card.private]
+DETERMINED = [name for name, method in METHODS.items() if not method.strategy.card.noised]
 """Methods whose model the rows alone decide; a private one's has noise, which a party draws for itself."""
 every_method = pytest.mark.parametrize("method", METHODS)
 every_determined_method = pytest.mark.parametrize("method", DETERMINED)

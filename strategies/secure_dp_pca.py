@@ -1,0 +1,66 @@
+"""DP-PCA with secure aggregation: the server opens only the sums of the parties' noisy sums.
+
+With ``trust='distributed'`` each party adds its share of the noise, and the sum has the whole of it. Fixed point comes
+from public numbers alone: clip bounds, noise, and in the second stage the number of rows that the first one told. Its
+rounding follows the noise, so it costs no privacy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.maths.moments import packed_size
+from strategies.dp_options import DPOptions
+from strategies.dp_pca import CARD, DPPCA, DPPCAClient
+from strategies.secure import SecureStrategy, secure_card
+from strategies.secure_client import SecureClient
+from strategies.sums import FIRST_WORDS, ROWS
+
+FAR = 60.0
+"""Standard deviations that no noise reaches (probability 1e-780)."""
+
+
+class SecureDPPCA(SecureStrategy, DPPCA):
+    card = secure_card(CARD, "centre", "products", "joint")
+
+    @property
+    def rounds(self) -> int:
+        return 1 + len(self.options.phases)
+
+    def ask(self):
+        d, parties = self.quorum.features, self.quorum.expected
+        phase = self.options.phases[0] if self._centre is None else "products"
+        arrays = [] if self._centre is None else [self._centre, np.asarray(self._rows)]
+        return phase, arrays, layout(self.options, phase, d, parties, self._rows)
+
+    def aggregate_sum(self, fields, *, last):
+        phase = self.options.phases[0] if self._centre is None else "products"
+        return self.aggregate(phase, fields)
+
+
+class SecureDPPCAClient(SecureClient, DPPCAClient):
+    """Masks its noisy sums."""
+
+    def summands(self, phase, received):
+        rows = int(received[1]) if phase == "products" else 0
+        fields = DPPCAClient.statistics(self, phase, received[:1])
+        return fields, layout(self.options, phase, self.data.shape[1], self.node.num_partitions, rows)
+
+
+def layout(options: DPOptions, phase: str, d: int, parties: int, rows: int) -> Layout:
+    """Of the sums of a phase over all parties; ``rows`` is what the first stage told, 0 before."""
+    bound, noise = options.bound(phase), options.noise(phase)
+    reach = FAR * parties
+    most = ROWS
+    if phase == "products":
+        told = options.noise(options.phases[0]).rows
+        most = max(rows, 0) + int(2 * reach * told) + 1
+    limits: dict[str, NDArray] = {}
+    if phase != "products":
+        limits["rows"] = np.full(1, ROWS + reach * noise.rows)
+        limits["sum"] = np.full(d, most * bound + reach * noise.sum)
+    if phase != "centre":
+        limits["products"] = np.full(packed_size(d), most * bound**2 + reach * noise.products)
+    return Layout(limits, words=1 if phase == "products" else FIRST_WORDS)

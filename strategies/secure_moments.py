@@ -1,0 +1,159 @@
+"""Secure sums about the pooled mean: what the covariance methods and SUB-IT have in common, both halves.
+
+After the keys come two short rounds, ``means`` and ``variances``, from which the limits of all later sums follow
+(`strategies.sums`). The last round is a secure sum too: of the parties' row counts and squared errors.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from flwr.common import Parameters, Scalar, ndarrays_to_parameters
+from numpy.typing import NDArray
+
+from fedpca_flwr.contract import Fields
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.maths.products import head_and_diagonal
+from strategies.base import MethodCard, Reply, Solution
+from strategies.secure import SecureStrategy, secure_card
+from strategies.secure_client import SecureClient
+from strategies.sums import ROWS, Pooled, of_means, of_projection, of_variances, pooled_of, require_bound
+
+FIRST_ROUNDS = 3
+"""Keys, means, variances."""
+
+
+def centred_card(card: MethodCard, phase: str) -> MethodCard:
+    """The card of a method with secure aggregation; ``phase`` names its own sums."""
+    return secure_card(card, "means", "variances", phase)
+
+
+class SecureMomentsStrategy(SecureStrategy):
+    """Base of the strategies whose sums are taken about the pooled mean. A method adds `ask_own`, `aggregate_own`."""
+
+    def __init__(self, config, options) -> None:
+        super().__init__(config, options)
+        require_bound(config.bound)
+        self._rows = 0
+        self._centre = np.empty(0)
+        self._pooled: Pooled | None = None
+        self._limit = 0.0  # on the squared error of the last round
+
+    @abstractmethod
+    def ask_own(self) -> tuple[str, Sequence[NDArray], Layout]:
+        """As `ask`, once `pooled` is known."""
+
+    @abstractmethod
+    def aggregate_own(self, fields: Fields, *, last: bool) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """As `aggregate_sum`, of the method's own sums."""
+
+    @property
+    def pooled(self) -> Pooled:
+        """What the first rounds told."""
+        assert self._pooled is not None
+        return self._pooled
+
+    def ask(self):
+        bound, d = self.config.bound, self.quorum.features
+        if not self._rows:
+            return "means", [], of_means(bound, d)
+        if self._pooled is None:
+            return "variances", [np.asarray(self._rows), self._centre], of_variances(bound, self._rows, d)
+        return self.ask_own()
+
+    def aggregate_sum(self, fields, *, last):
+        if not self._rows:
+            self._rows = int(fields["count"])
+            self._centre = fields["sum"] / self._rows
+            return None, {}
+        if self._pooled is None:
+            self._require_resolved(fields["diagonal"])
+            self._pooled = pooled_of(self.config.bound, self._rows, self._centre, fields["shift"], fields["diagonal"])
+            return None, {}
+        return self.aggregate_own(fields, last=last)
+
+    def finish(self, solution: Solution, *, notes=(), measured=None) -> tuple[Parameters, dict[str, Scalar]]:
+        weights = 1.0 if solution.scale is None else solution.scale**-2
+        first = of_variances(self.config.bound, self._rows, self.pooled.spread.size)
+        variances = self.pooled.spread**2 * self.layout.resolution + first.limits["diagonal"] * first.resolution
+        rounding = self.quorum.expected * float(np.sum(variances * weights)) / solution.total
+        told = {"fixed point": f"rounds off {rounding:.1g} of the variance at most"}
+        parameters, metrics = super().finish(solution, notes=notes, measured={**(measured or {}), **told})
+        self._limit = solution.total
+        limits = ndarrays_to_parameters([np.array([solution.rows, solution.total])])
+        return Parameters(parameters.tensors + limits.tensors, parameters.tensor_type), metrics
+
+    def projected(self, replies: list[Reply]) -> tuple[int, float]:
+        model = self.model
+        assert model is not None
+        layout = of_projection(model.n_samples_, self._limit)
+        short = [reply.sender for reply in replies if len(reply.sealed) != 8 * layout.size]
+        if short:
+            raise ContractError(f"{short[0]}: its masked error has another length than {8 * layout.size} bytes")
+        fields = self.opened(layout, [np.frombuffer(reply.sealed, "<u8") for reply in replies])
+        rows = int(fields["count"])
+        if rows != model.n_samples_:
+            raise ContractError(
+                f"all parties together project {rows} rows, but the model is of {model.n_samples_}; "
+                "did a party's data change during the run?"
+            )
+        return rows, float(fields["squared"])
+
+    def _require_resolved(self, diagonal: NDArray) -> None:
+        """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance."""
+        limit = self.layout.limits["diagonal"]
+        missed = self.quorum.expected * self.layout.resolution * float(limit.sum())
+        if missed > 1e-9 * float(diagonal.sum()):
+            raise ConfigError(
+                f"run-config: 'bound' is {self.config.bound:g}, and next to it the rows of all parties have no "
+                "variance: they are identical, or the bound must be nearer to the largest size of a value"
+            )
+
+
+class SecureMomentsClient(SecureClient):
+    """Base of the clients whose sums are taken about the pooled mean. A method adds `own_summands`."""
+
+    @abstractmethod
+    def own_summands(self, phase: str, received: list[NDArray]) -> tuple[Fields, Layout]:
+        """As `summands`, of the method's own sums."""
+
+    def summands(self, phase, received):
+        if phase == "means":
+            if received:
+                raise ContractError("the server sent the parties' keys twice; other keys would be another sum")
+            return self._means()
+        if phase == "variances":
+            return self._variances(int(received[0]), received[1])
+        return self.own_summands(phase, received)
+
+    def projection(self, received: list[NDArray]) -> list[NDArray]:
+        return received[:3]
+
+    def verdict(self, squared: float, received: list[NDArray]) -> tuple[float, int, dict[str, Any]]:
+        rows, total = received[3]
+        fields = {"count": np.asarray(len(self.data)), "squared": np.asarray(squared)}
+        masked = self.masked("project", received, fields, of_projection(int(rows), float(total)))
+        loss, told, about = super().verdict(squared, received)
+        return loss, told, {**about, "sealed": masked.astype("<u8").tobytes()}
+
+    def _means(self) -> tuple[Fields, Layout]:
+        data, bound = self.data, self.config.bound
+        require_bound(bound)
+        if max(-float(data.min()), float(data.max())) > bound:
+            raise DataError(
+                f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
+            )
+        if len(data) > ROWS // self.node.num_partitions:
+            raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
+        fields = {"count": np.asarray(len(data)), "sum": data.sum(axis=0, dtype=np.float64)}
+        return fields, of_means(bound, data.shape[1])
+
+    def _variances(self, rows: int, centre: NDArray) -> tuple[Fields, Layout]:
+        head, diagonal = head_and_diagonal(self.data)
+        deviation = (head.mean - centre) + head.remainder
+        fields = {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
+        return fields, of_variances(self.config.bound, rows, centre.size)
