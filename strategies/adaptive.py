@@ -33,12 +33,15 @@ from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.factors import trapezoid_size, triangular
 from fedpca_flwr.maths.forecast import Forecast, Survey
-from fedpca_flwr.maths.krylov import signs
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Moments, packed_size, unpack
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.solution import require_variance
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request
 from strategies.moments import HEAD, head_fields, head_of
+
+PROBES = 3
+"""Rounds that SUB-IT adds with narrow blocks."""
 
 SKETCH = 4
 """Columns of a sketch: enough to tell alike from different."""
@@ -48,6 +51,9 @@ SAFETY = 4.0
 
 ARRAY = 128
 """Bytes of the header of an array in a message."""
+
+FINEST = 2.0**26
+"""Steps in the largest variance; with more the codec refuses."""
 
 VALID = 3.0
 """Degrees up to which the forecast of an angle holds."""
@@ -183,8 +189,10 @@ class Adaptive(PCAStrategy):
             measured=measured,
         )
         if not inner.exact:
+            bound = model.log["measured"].get("angle bound", "").partition(" (")[0]
             model.log["notes"].append(
-                f"that the angle is within {self.options.target:g} degrees is a forecast, no bound"
+                f"that the angle is within {self.options.target:g} degrees is a forecast"
+                + (f"; the bound is {bound}" if bound else "")
             )
         self.model = model
 
@@ -203,11 +211,12 @@ class AdaptiveClient(PCAClient):
 
     def statistics(self, phase, received) -> Fields:
         head, diagonal = head_and_diagonal(self.data)
-        first = signs(self.data.shape[1], self.sizes["s"], self.config.seed)
+        unit = diagonal.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
+        first = random_block(self.data.shape[1], self.sizes["s"], self.config.seed)
         return {
             **head_fields(head, diagonal),
-            "spectrum": spectrum(self.data).astype(np.float32),
-            "sketch": scatter_product(self.data, head, first).astype(np.float32),
+            "spectrum": (spectrum(self.data) / unit).astype(np.float32),
+            "sketch": (scatter_product(self.data, head, first) / unit).astype(np.float32),
             "variances": diagonal,
         }
 
@@ -243,20 +252,22 @@ def candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
         Candidate("p-cov", {}, 1, head + 8 * packed_size(d) + ARRAY, 0),
         Candidate("qr-pca", {}, 1, head + 8 * factors + ARRAY, 0),
     ]
-    for block in sorted({min(max(1, k // 5), d), min(k + 10, d)}):
-        rounds = forecast.krylov_rounds(k, block, tolerance)
+    for block in sorted({min(max(5, k // 5), k + 10, d), min(k + 10, d)}):
+        rounds = forecast.krylov_rounds(k, block, tolerance) + (PROBES if block <= k else 0)
         up = head + 8 * d + ARRAY + (8 * d * block + ARRAY) * rounds
         down = ((8 if block < k else 4) * d * block + ARRAY) * (rounds - 1)
         ways.append(Candidate("sub-it", {"block-size": block, "tolerance": tolerance}, rounds, up, down))
-    if options.target:
+    if options.target and k < d:
         angle = min(options.target / SAFETY, VALID)
         step = float(f"{min(forecast.step_for(k, angle), 1.0):.2g}")
         up = forecast.coded_bytes(step) + 2 * head + 5 * ARRAY
-        ways.append(Candidate("compressed", {"codec": "shared-step", "step": step}, 2, up, 0, angle))
+        if d * forecast.variances.max() / forecast.total < FINEST * step:
+            ways.append(Candidate("compressed", {"codec": "shared-step", "step": step}, 2, up, 0, angle))
     return ways
 
 
 def _survey(reply: Reply) -> Survey:
     fields = reply.fields
-    values = np.sort(fields["spectrum"].astype(np.float64))[::-1].clip(min=0.0)
-    return Survey(head_of(reply), fields["variances"], values, fields["sketch"].astype(np.float64))
+    unit = float(fields["variances"].sum()) or 1.0
+    values = unit * np.sort(fields["spectrum"].astype(np.float64))[::-1].clip(min=0.0)
+    return Survey(head_of(reply), fields["variances"], values, unit * fields["sketch"].astype(np.float64))

@@ -17,7 +17,7 @@ from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.graph import Adjacency, graph_of, metropolis_weights
 from fedpca_flwr.maths.heads import Heads
-from fedpca_flwr.maths.krylov import signs
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.sanger import mixed, orthonormalised, sanger_direction
@@ -101,7 +101,7 @@ class GraphClient(PCAClient):
             return heads._asdict()
         if phase == "start":
             self._centre(self._heads(received))
-            first = orthonormalised(signs(self.data.shape[1], self.sizes["k"], self.config.seed))
+            first = orthonormalised(random_block(self.data.shape[1], self.sizes["k"], self.config.seed))
             own = self.begin(first)
         else:
             own = self._advanced(received)

@@ -33,7 +33,7 @@ class SecureSubspaceIteration(SecureMomentsStrategy, SubspaceIteration):
 
     def ask_own(self):
         pooled = self.pooled
-        V = self.block().astype(np.float32) if self._query is None else self._query  # signs
+        V = self.block().astype(np.float32) if self._query is None else self._query  # exact: see `random_block`
         return "product", [pooled.centre, pooled.spread, V], of_product(pooled.spread, self.block())
 
     def aggregate_own(self, fields, *, last):

@@ -32,7 +32,7 @@ class Survey:
     spectrum : ndarray of shape (d,)
         Eigenvalues of its scatter, descending.
     sketch : ndarray of shape (d, s)
-        Its scatter times random signs.
+        Its scatter times random vectors.
     """
 
     head: Head

@@ -80,7 +80,7 @@ def _joined(parties: int, first: NDArray, second: NDArray, present: NDArray) -> 
 
 
 def _uniform(text: str, size: int) -> Array:
-    """Numbers in [0, 1) that every party can make; why not from a random generator: see `krylov.signs`."""
+    """Numbers in [0, 1) that every party can make; why not from a random generator: see `krylov.random_block`."""
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(4 * size), "<u4") / 2.0**32
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh, qr, solve_triangular, svd
+from scipy.linalg import eigh, svd
 
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 
@@ -40,7 +40,7 @@ class Ritz:
     residuals: Array
     error: float
 
-    def certificate(self, k: int) -> float:
+    def certificate(self, k: int, outside: float | None = None) -> float:
         """Bound, in degrees, on the largest principal angle between the first k Ritz vectors and eigenvectors.
 
         Davis and Kahan's sine theorem with the residual of the k pairs over the gap to the next::
@@ -48,14 +48,23 @@ class Ritz:
             sin(angle) <= |R_k| / (theta_k - theta_{k+1} - |r_{k+1}|)
 
         It is 90 where the gap is not resolved yet. It presumes that no direction with a larger eigenvalue is orthogonal
-        to everything asked so far, which a random first block makes certain (probability 1).
+        to everything asked so far. A random first block of more than k columns makes that certain (probability 1); one
+        of b <= k columns only if no eigenvalue is repeated more than b times.
+
+        Parameters
+        ----------
+        k : int
+        outside : float, optional
+            Bound on every eigenvalue whose vector is orthogonal to the span, where one is known.
         """
         if self.values.size == len(self.vectors):
             return 0.0  # the span is everything
-        if self.values.size <= k:
+        if self.values.size < k or (self.values.size == k and outside is None):
             return 90.0
         residual = np.linalg.norm(self.residuals[:, :k], 2) + self.error
-        following = self.values[k] + np.linalg.norm(self.residuals[:, k]) + self.error
+        following = -np.inf if outside is None else outside
+        if self.values.size > k:
+            following = max(following, self.values[k] + np.linalg.norm(self.residuals[:, k])) + self.error
         gap = self.values[k - 1] - following
         return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
 
@@ -74,7 +83,7 @@ class KnownProducts:
         self.error = 0.0
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
-        """Add a block ``V`` (d, b), of any conditioning short of singular, and its product.
+        """Add a block ``V`` (d, b) and its product; directions that depend on others, or are known, add nothing.
 
         Parameters
         ----------
@@ -85,9 +94,10 @@ class KnownProducts:
         for _ in range(2):  # once loses digits, twice is enough (Kahan; Parlett 1998, section 6.9)
             inside = self.Q.T @ V
             V, AV = V - self.Q @ inside, AV - self.AQ @ inside
-            basis, factor = qr(V, mode="economic")
-            V, AV = basis, solve_triangular(factor, AV.T, trans="T").T
-            error *= float(np.linalg.norm(np.linalg.inv(factor), 2))
+            left, sizes, right = svd(V, full_matrices=False, check_finite=False)
+            new = sizes > 1e-10 * max(sizes.max(initial=0.0), np.finfo(float).tiny)
+            V, AV = left[:, new], AV @ (right[new].T / sizes[new])
+            error *= 1 / float(sizes[new].min(initial=np.inf))
         self.Q, self.AQ = np.hstack([self.Q, V]), np.hstack([self.AQ, AV])
         self.error = float(np.hypot(self.error, error))
 
@@ -103,7 +113,7 @@ class KnownProducts:
 
         In exact arithmetic all residuals lie in the span of the newest products. Taking them from the residuals also
         asks again for what rounding a block on the wire has left out. Empty where the span is invariant: nothing new
-        exceeds rounding, and every Ritz pair is an eigenpair.
+        exceeds rounding, and every Ritz pair is an eigenpair. There may be others, which `fresh_block` asks for.
         """
         Z = ritz.residuals[:, : max(size, k + 10)]
         for _ in range(2):
@@ -113,12 +123,33 @@ class KnownProducts:
         block = left[:, : min(room, size, int((singular > 1e-14 * ritz.values[0]).sum()))]
         return block - self.Q @ (self.Q.T @ block)
 
+    def continued_block(self, size: int) -> Array:
+        """What the newest products (of at most ``size`` directions) add to the span, orthonormal; may be empty."""
+        Z = self.AQ[:, -size:]
+        scale = float(np.linalg.norm(Z))
+        for _ in range(2):
+            Z = Z - self.Q @ (self.Q.T @ Z)
+        left, singular, _ = svd(Z, full_matrices=False, check_finite=False)
+        room = self.Q.shape[0] - self.Q.shape[1]
+        return left[:, : min(room, int((singular > 1e-13 * scale).sum()))]
 
-def signs(d: int, b: int, seed: int) -> Array:
-    """A random block (d, b) of +1 and -1 that every party can make from a number.
+    def fresh_block(self, size: int) -> Array:
+        """A random orthonormal block (d, at most size) outside the span."""
+        d, known = self.Q.shape
+        block = random_block(d, min(size, d - known), seed=known)
+        for _ in range(2):
+            block, _, _ = svd(block - self.Q @ (self.Q.T @ block), full_matrices=False)
+        return block
+
+
+def random_block(d: int, b: int, seed: int) -> Array:
+    """A random block (d, b) of numbers between -1 and 1 that every party can make from a number.
 
     From SHAKE-256, not from a random generator whose stream could differ between versions of NumPy: parties that
-    disagree about the block would give a wrong answer without notice.
+    disagree about the block would give a wrong answer without notice. Odd multiples of 2^-23, which float32 holds
+    exactly: a square block of signs would be singular with a noticeable probability, and a vector of signs can be
+    orthogonal to an eigenvector.
     """
-    bits = np.frombuffer(hashlib.shake_256(f"{seed}/{d}/{b}".encode()).digest((d * b + 7) // 8), np.uint8)
-    return np.unpackbits(bits)[: d * b].reshape(d, b).astype(np.float64) * 2 - 1
+    digest = hashlib.shake_256(f"{seed}/{d}/{b}".encode()).digest(4 * d * b)
+    odd = 2 * (np.frombuffer(digest, "<u4") >> 9).astype(np.float64) + 1
+    return odd.reshape(d, b) / 2.0**23 - 1

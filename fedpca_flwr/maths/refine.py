@@ -101,7 +101,8 @@ class RefinedSketch:
 
     def _eigsh(self, matvec, k: int) -> tuple[Array, Array]:
         start = np.random.default_rng(0).standard_normal(self.d)
-        operator = LinearOperator((self.d, self.d), matvec=matvec, dtype=np.float64)
+        unit = 2.0 ** np.frexp(float(np.linalg.norm(matvec(start))))[1]  # ARPACK's stopping test is absolute
+        operator = LinearOperator((self.d, self.d), matvec=lambda x: matvec(x) / unit, dtype=np.float64)
         values, vectors = eigsh(operator, k, tol=0, v0=start)
         order = np.argsort(values)[::-1]
-        return values[order], vectors[:, order]
+        return values[order] * unit, vectors[:, order]

@@ -16,7 +16,7 @@ from scipy.linalg import blas, eigh
 from fedpca_flwr.maths import codec
 from fedpca_flwr.maths.codec import Coded
 from fedpca_flwr.maths.eigen import leading_eigenpairs
-from fedpca_flwr.maths.krylov import signs
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, unpack
 
 Array = NDArray[np.float64]
@@ -143,7 +143,7 @@ class TopEntries:
 
 @dataclass(frozen=True)
 class Sketch:
-    """Products with ``rank`` random vectors of signs that both sides make from ``seed``, in ``bits`` bits (Nyström).
+    """Products with ``rank`` random vectors that both sides make from ``seed``, in ``bits`` bits (Nyström).
 
     For comparison: the same bytes as `LowRank`, and worse.
     """
@@ -153,12 +153,14 @@ class Sketch:
     seed: int
 
     def encode(self, triangle: Array, d: int) -> Coded:
-        products = blas.dsymm(1.0, unpack(triangle, d), np.asfortranarray(signs(d, self.rank, self.seed)), lower=1)
+        products = blas.dsymm(
+            1.0, unpack(triangle, d), np.asfortranarray(random_block(d, self.rank, self.seed)), lower=1
+        )
         return codec.quantise(products.T.reshape(-1), self.bits, d)
 
     def decode(self, coded: Coded, d: int) -> Array:
         products = codec.dequantise(coded, self.bits, d, self.rank * d).reshape(self.rank, d).T
-        inner = signs(d, self.rank, self.seed).T @ products
+        inner = random_block(d, self.rank, self.seed).T @ products
         values, vectors = eigh((inner + inner.T) / 2)
         # eigenvalues at the level of the rounding carry nothing, and dividing by them would blow it up
         safe = values > values[-1] * d * 2.0 ** (1 - self.bits)

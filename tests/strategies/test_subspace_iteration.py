@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -100,3 +102,58 @@ def test_what_a_warm_start_cannot_do_is_refused(options):
 def test_a_fraction_of_the_variance_is_refused():
     with pytest.raises(ConfigError, match="'n-components' is 0.9"):
         fit(parties(), n_components=0.9)
+
+
+FACTORIAL = np.tile(np.array(list(product([-1.0, 1.0], repeat=6))) * [3, 3, 2, 2, 1, 1], (1, 6))
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 0])
+@pytest.mark.parametrize("k", [2, 4])
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_designed_experiment_repeats_its_variances(block_size, k, scale):
+    """Krylov spaces of one vector hold one eigenvector of each eigenvalue, and end: that proves nothing."""
+    parts = cut(FACTORIAL, 20, 20, 24)
+    options = {"n_components": k, "scale": scale, "engine": "loopback"}
+    model = run("sub-it", parts, block_size=block_size, **options)
+    exact = run("p-cov", parts, **options)
+    np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-9)
+    if not scale:
+        assert principal_angles(model, exact).max <= 1e-6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_first_block_is_no_eigenvector(seed):
+    """Features of equal variance have eigenvectors (1, 1) and (1, -1): a vector of signs is one."""
+    z = np.array([[3.0, 1], [-3, -1], [1, 3], [-1, -3]] * 5)
+    model = run("sub-it", cut(z, 8, 6, 6), n_components=1, block_size=1, seed=seed, engine="loopback", min_rows=1)
+    assert model.explained_variance_ratio_[0] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("d", [2, 3, 6, 8, 11, 14])
+def test_a_block_as_wide_as_the_data_is_not_singular(d):
+    X = rows(300, d)
+    for k in {1, d}:
+        model = run("sub-it", cut(X, 180, 100, 20), n_components=k, engine="loopback")
+        np.testing.assert_allclose(model.explained_variance_, pooled_pca(X, k).explained_variance_, rtol=1e-9)
+
+
+def test_a_narrow_block_says_what_it_presumes():
+    model = run("sub-it", parties(), n_components=4, block_size=2, engine="loopback")
+    assert model.log["measured"]["certified angle"].endswith("if no variance occurs more than 2 times")
+
+
+def test_a_coarse_tolerance_is_not_called_exact():
+    assert not run("sub-it", parties(), n_components=4, block_size=2, tolerance=5.0, engine="loopback").log["exact"]
+
+
+def test_too_few_rounds_for_so_many_components_are_named():
+    with pytest.raises(ConfigError, match="'max-rounds' is 1, in which blocks of 2 columns span 2 directions"):
+        run("sub-it", parties(), n_components=4, block_size=2, max_rounds=1, engine="loopback")
+
+
+@pytest.mark.parametrize("unit", [1e-18, 1e-12, 1.0, 1e12])
+def test_a_warm_start_certifies_in_any_unit(unit):
+    X = np.random.default_rng(0).standard_normal((90, 60)) * np.linspace(3, 1, 60)
+    model = run("sub-it", cut(X * unit, 40, 30, 20), n_components=3, warm_start="svd", engine="loopback")
+    certified = float(model.log["measured"]["certified angle"].split()[0])
+    assert principal_angles(model, pooled_pca(X, 3)).max <= max(certified, 1e-9)
