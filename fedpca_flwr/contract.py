@@ -33,9 +33,9 @@ class Field:
         ``n`` rows, ``"any"`` a length that only the decoder can judge, others as the method says (``"b"`` columns of a
         block); ``()`` a scalar.
     dtype : str
-    kind : {"real", "count", "scatter"}
+    kind : {"real", "count", "scatter", "size"}
         What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
-        far as its entries can tell.
+        far as its entries can tell, a size is not negative.
     optional : bool
         Whether an empty array may stand for "all zeros".
     """
@@ -155,6 +155,8 @@ def _check_values(field: Field, array: NDArray, sender: str) -> None:
         raise ContractError(f"{sender}: field '{field.name}' holds NaN or infinite values")
     if field.kind == "count" and low < 1:
         raise ContractError(f"{sender}: field '{field.name}' is {int(low)}, expected at least 1 row")
+    if field.kind == "size" and low < 0:
+        raise ContractError(f"{sender}: field '{field.name}' holds {low:.3g}, expected numbers from 0")
     if field.kind == "scatter":
         d = int((np.sqrt(8 * array.size + 1) - 1) / 2)
         diagonal = array[diagonal_positions(d)]

@@ -55,9 +55,26 @@ class StateFolder:
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path).expanduser().absolute()
-        if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"a federation is a folder, and {self.path} is a file; name another")
-        self._loaded = self._manifest()
+        try:
+            if self.path.is_file():
+                raise ConfigError(f"a federation is a folder, and {self.path} is a file; name another")
+            self._loaded = self._manifest()
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def prepare(self) -> None:
+        """Make the folder where there is none, so that what cannot be written to is known before anything is computed.
+
+        Raises
+        ------
+        ConfigError
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise self._unusable(error) from None
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise ConfigError(f"the folder {self.path} cannot be used: it may not be written to; name another")
 
     def load(self) -> dict[str, Any]:
         """The state, of the form of `EMPTY`.
@@ -124,7 +141,7 @@ class StateFolder:
         ContractError
             If another process has written since this one loaded: nothing is changed then.
         """
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.prepare()
         with self._locked() as folder:
             if self._manifest() != self._loaded:
                 raise ContractError(
@@ -142,6 +159,9 @@ class StateFolder:
             self._sweep({member["digest"] for member in state["members"].values()})
 
     # Inside
+
+    def _unusable(self, error: Exception) -> ConfigError:
+        return ConfigError(f"the folder {self.path} cannot be used ({type(error).__name__}); name another")
 
     def _manifest(self) -> bytes:
         file = self.path / MANIFEST

@@ -29,16 +29,22 @@ from rich.console import Console
 from rich.progress import track
 
 from fedpca_flwr import data
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.files import written_whole
 from fedpca_flwr.metrics import knn_accuracy, principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import PARTITIONS, split
 from fedpca_flwr.reference import pooled_pca
 from simulations.run import ENGINES, run
+from strategies import method_named
 
 Record = dict[str, Any]
 
 RUNS = "runs.jsonl"
+
+BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
+"""Data sets that are not read from a folder."""
 
 SPREAD = {"dirichlet", "quantity"}
 """Partitions that have an alpha."""
@@ -66,14 +72,15 @@ def settings(
 
 
 def parsed(method: str) -> tuple[str, Record]:
-    """``"sub-it block-size=10"`` as name and options.
+    """``"sub-it block-size=10"`` as name and options, those of the method or ``secure-aggregation`` and ``bound``.
 
     Raises
     ------
     ConfigError
-        For a word that is not ``key=value``.
+        For a word that is not ``key=value``, an unknown method or option, or a value that is not allowed.
     """
-    name, *words = method.split()
+    name, *words = method.split() or [""]
+    known = method_named(name).strategy.card.options
     options: Record = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -83,6 +90,10 @@ def parsed(method: str) -> tuple[str, Record]:
             options[key] = json.loads(value)
         except json.JSONDecodeError:
             options[key] = value
+    own = {key: value for key, value in options.items() if key not in {"secure-aggregation", "bound"}}
+    if "n-components" in own:
+        raise ConfigError(f"method '{method}': the number of components is that of the comparison (--components)")
+    known.parse(own, source=f"method '{method}'")
     return name, options
 
 
@@ -123,7 +134,13 @@ def compare(
     list of dict
         A run that failed has ``error`` instead of results.
     """
-    common = {"components": components, "seed": seed, "engine": engine, "knn": knn}
+    place = str(Path(data_root).resolve()) if any(name not in BUILT_IN for name in datasets) else "."
+    common = {"components": components, "seed": seed, "engine": engine, "knn": knn, "data root": place}
+    RunConfig.parse({"seed": seed}, source="comparison")
+    for alpha in alphas:
+        RunConfig.parse({"alpha": alpha}, source="comparison")
+    for number in clients:
+        RunConfig.parse({"clients": number or -1}, source="comparison")
     wanted = [{**one, **common} for one in settings(methods, datasets, partitions, alphas, clients)]
     folder = Path(output) if output else None
     known = {_identity(record): record for record in _read(folder)}
@@ -131,7 +148,10 @@ def compare(
     for one in track(wanted, "comparing", console=Console(stderr=True)):
         record = known.get(_identity(one))
         if record is None:
-            record = {**one, **_measured(one, data_root, folder)}
+            try:
+                record = {**one, **_measured(one, data_root, folder)}
+            except FedPCAError as error:
+                record = {**one, "error": f"{type(error).__name__}: {error}"}
             if folder and "error" not in record:
                 _append(folder, record)
         records.append(record)
@@ -159,17 +179,15 @@ def table(records: Iterable[Record]) -> str:
 
 
 def _measured(one: Record, data_root: str, folder: Path | None) -> Record:
-    source, truth = _truth(one["dataset"], data_root, one["components"])
+    center, scale = (bool(one["options"].get(key, default)) for key, default in (("center", True), ("scale", False)))
+    source, truth = _truth(one["dataset"], data_root, one["components"], center, scale)
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
     rows = source.all_rows()
     options = {key.replace("-", "_"): value for key, value in one["options"].items()}
     options = {"n_components": one["components"], "seed": one["seed"], "min_rows": 1, **options}
     started = time.monotonic()
-    try:
-        model = run(one["method"], [rows[part] for part in parts], engine=one["engine"], **options)
-    except FedPCAError as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+    model = run(one["method"], [rows[part] for part in parts], engine=one["engine"], **options)
     seconds = time.monotonic() - started
     fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
     angles = principal_angles(model, truth)
@@ -193,9 +211,12 @@ def _measured(one: Record, data_root: str, folder: Path | None) -> Record:
 
 
 @cache
-def _truth(dataset: str, data_root: str, components: int) -> tuple[data.Dataset, PCAModel]:
+def _truth(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> tuple[data.Dataset, PCAModel]:
     source = data.load(dataset, data_root)
-    return source, pooled_pca(source.all_rows(), components)
+    rows = source.all_rows()
+    if not 1 <= k <= min(rows.shape):
+        raise ConfigError(f"comparison: 'components' is {k}, expected 1 to {min(rows.shape)} for {dataset}")
+    return source, pooled_pca(rows, k, center=center, scale=scale)
 
 
 def _accuracy(model: PCAModel, source: data.Dataset) -> float | None:
@@ -206,7 +227,8 @@ def _accuracy(model: PCAModel, source: data.Dataset) -> float | None:
 
 
 def _identity(record: Record) -> str:
-    keys = ("method", "options", "dataset", "partition", "alpha", "clients", "components", "seed", "engine", "knn")
+    where = ("dataset", "data root", "partition", "alpha", "clients")
+    keys = ("method", "options", *where, "components", "seed", "engine", "knn")
     return json.dumps([record[key] for key in keys], sort_keys=True)
 
 
@@ -214,13 +236,17 @@ def _read(folder: Path | None) -> list[Record]:
     """The records of an earlier run; a last line that was cut short is left out, and run again."""
     if folder is None or not (target := folder / RUNS).exists():
         return []
-    lines = target.read_text().split("\n")
-    if lines.pop():  # no newline at the end: the line was being written
-        target.write_text("".join(f"{line}\n" for line in lines))
     try:
-        return [json.loads(line) for line in lines]
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{target} is not a file of a comparison (line {error.lineno}); name another") from None
+        *lines, cut = target.read_text().split("\n")
+        records = [json.loads(line) for line in lines]
+        for record in records:
+            _identity(record)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{target} is not a file of a comparison ({type(error).__name__}); name another") from None
+    if cut:  # no newline at the end: the line was being written
+        with written_whole(target) as stream:
+            stream.write("".join(f"{line}\n" for line in lines).encode())
+    return records
 
 
 def _append(folder: Path, record: Record) -> None:

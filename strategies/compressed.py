@@ -51,6 +51,9 @@ from strategies.moments import HEAD, head_fields, head_of
 
 CORRECTION_BITS = 8
 
+ROUNDING = 1e-13
+"""What float64 may add to an error, relative to the largest eigenvalue: no bound is stated below it."""
+
 
 class CompressedOptions(CountOptions):
     """Options of the compressed method."""
@@ -72,7 +75,8 @@ class CompressedOptions(CountOptions):
 
 
 CODE = (Field("code", ("any",), "uint8"), Field("scales", ("any",), "float32"))
-WRONG = Field("wrong", ("2",))
+TRACE = Field("trace", ("1",), kind="size")
+WRONG = Field("wrong", ("2",), kind="size")
 """Spectral norms of what a party's approximation gets wrong: everywhere, and on the block of the correction."""
 
 CARD = MethodCard(
@@ -83,8 +87,8 @@ CARD = MethodCard(
     rounds=2,
     options=CompressedOptions,
     payloads={
-        "scale": Payload((*HEAD, Field("trace", ("1",)))),
-        "encoded": Payload((*CODE, *HEAD, Field("trace", ("1",)), WRONG)),
+        "scale": Payload((*HEAD, TRACE)),
+        "encoded": Payload((*CODE, *HEAD, TRACE, WRONG)),
         "correction": Payload((*CODE, WRONG)),
     },
     reference="note 001, communication compression",
@@ -139,6 +143,7 @@ class Compressed(PCAStrategy):
     def _begin(self, replies: list[Reply]) -> None:
         """Count and mean of all rows, and the trace of their scatter; in an order that the data fix."""
         self._order = sorted(range(len(replies)), key=lambda i: (replies[i].rows, replies[i].fields["mean"].tobytes()))
+        self._units = [unit_of(float(reply.fields["trace"][0])) for reply in replies]
         parts = [(head_of(replies[i]), float(replies[i].fields["trace"][0])) for i in self._order]
         self._pooled, deviations = pool_heads([head for head, _ in parts])
         between = (head.n * float(dev @ dev) for (head, _), dev in zip(parts, deviations, strict=True))
@@ -148,33 +153,45 @@ class Compressed(PCAStrategy):
 
     def _decode(self, replies: list[Reply]) -> None:
         d = self._pooled.mean.size
-        codec = codec_of(self.options, d, self._step, self.config.seed)
-        parts = [Moments(*head_of(reply), scatter=_decoded(reply, codec, d)) for reply in replies]
+        parts = [Moments(*head_of(reply), scatter=self._decoded(reply, d)) for reply in replies]
         lower = unpack(pool(parts).scatter, d)
         self._matrix = lower + np.tril(lower, -1).T
+
+    def _decoded(self, reply: Reply, d: int) -> NDArray:
+        unit = unit_of(float(reply.fields["trace"][0]))
+        codec = codec_of(self.options, d, self._step / unit, self.config.seed)
+        try:
+            return unit * codec.decode(Coded(reply.fields["scales"], reply.fields["code"]), d)
+        except ValueError as error:
+            raise ContractError(f"{reply.sender}: its code does not decode: {error}") from None
 
     def _correct(self, replies: list[Reply]) -> None:
         assert self._block is not None
         V = self._block.astype(np.float64)
-        missed = [_decoded_block(replies[i], V) for i in self._order]
+        missed = [_decoded_block(replies[i], V, self._units[i]) for i in self._order]
         self._matrix = corrected(self._matrix, V, np.sum(missed, axis=0))
 
     def _bound(self, pairs: Eigenpairs) -> float:
         """Bound on the angle, in degrees (Davis and Kahan, with the residual of the exact scatter)."""
-        residual, U = self._error, pairs.vectors
+        error = self._error + ROUNDING * float(pairs.values[0])
+        residual, U = error, pairs.vectors
         if self._block is not None:
             V = self._block.astype(np.float64)
             inside = V.T @ U
             outside = float(np.linalg.norm(U - V @ inside, 2))
-            residual = min(residual, self._on_block * float(np.linalg.norm(inside, 2)) + self._error * outside)
-        gap = pairs.values[-1] - pairs.following - self._error
+            on_block = self._on_block + ROUNDING * float(pairs.values[0])
+            residual = min(residual, on_block * float(np.linalg.norm(inside, 2)) + error * outside)
+        gap = pairs.values[-1] - pairs.following - error
         return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
 
     def _end(self, pairs: Eigenpairs):
         d = self._pooled.mean.size
         ratio = 8 * (d * d + d + 1) / self._uploaded
+        excess = float(pairs.values.sum()) / self._total
+        notes = [f"rounding makes the variances add up to {excess:.1%} of the total"] if excess > 1 else []
         return self.finish(
             Solution(pairs=pairs, mean=self._pooled.mean, total=self._total, rows=self._pooled.n),
+            notes=notes,
             measured={
                 "compression": f"{ratio:.1f} times less than a full float64 covariance, on average",
                 "scatter error": f"{self._error / self._total:.1e} of the variance at most (spectral norm)",
@@ -194,16 +211,18 @@ class CompressedClient(PCAClient):
             return self._correction(received[0].astype(np.float64))
         moments = Moments.of(self.data)
         d = moments.n_features
-        codec = codec_of(self.options, d, float(received[0]), self.config.seed)
+        diagonal = moments.diagonal()
+        unit = unit_of(float(diagonal.sum()))
+        scatter = moments.scatter / unit
+        codec = codec_of(self.options, d, float(received[0]) / unit, self.config.seed)
         try:
-            coded = codec.encode(moments.scatter, d)
+            coded = codec.encode(scatter, d)
         except ValueError as error:
             raise ConfigError(f"run-config: 'step' is {self.options.step}: {error}") from None
-        missing = moments.scatter - codec.decode(coded, d)
+        missing = scatter - codec.decode(coded, d)
         if self.options.corrections:
-            self.context.state.array_records["missing"] = ArrayRecord([missing])
-        diagonal = moments.diagonal()
-        wrong = spectral_norm(unpack(missing, d))
+            self.context.state.array_records["missing"] = ArrayRecord([missing, np.asarray(unit)])
+        wrong = unit * spectral_norm(unpack(missing, d))
         return {
             "code": coded.code,
             "scales": coded.scales,
@@ -214,14 +233,14 @@ class CompressedClient(PCAClient):
 
     def _correction(self, V: NDArray) -> Fields:
         """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
-        (packed,) = self.context.state.array_records["missing"].to_numpy_ndarrays()
+        packed, unit = self.context.state.array_records["missing"].to_numpy_ndarrays()
         lower = unpack(packed, len(V))
         missing = lower + np.tril(lower, -1).T
         coded = quantise((missing @ V).T.reshape(-1), CORRECTION_BITS, len(V))
         told = dequantise(coded, CORRECTION_BITS, len(V), V.size).reshape(V.T.shape).T
         missing = corrected(missing, V, -told)
-        self.context.state.array_records["missing"] = ArrayRecord([pack(missing)])
-        wrong = np.array([spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
+        self.context.state.array_records["missing"] = ArrayRecord([pack(missing), unit])
+        wrong = float(unit) * np.array([spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
         return {"code": coded.code, "scales": coded.scales, "wrong": wrong}
 
 
@@ -240,16 +259,14 @@ def codec_of(options: CompressedOptions, d: int, step: float, seed: int) -> Scat
     return codecs[options.codec]
 
 
-def _decoded(reply: Reply, codec: ScatterCodec, d: int) -> NDArray:
-    try:
-        return codec.decode(Coded(reply.fields["scales"], reply.fields["code"]), d)
-    except ValueError as error:
-        raise ContractError(f"{reply.sender}: its code does not decode: {error}") from None
+def unit_of(trace: float) -> float:
+    """The power of two in which a scatter travels: scales are float32, whatever the unit of the data."""
+    return float(2.0 ** np.frexp(trace)[1]) if trace > 0 else 1.0
 
 
-def _decoded_block(reply: Reply, V: NDArray) -> NDArray:
+def _decoded_block(reply: Reply, V: NDArray, unit: float) -> NDArray:
     coded = Coded(reply.fields["scales"], reply.fields["code"])
     try:
-        return dequantise(coded, CORRECTION_BITS, len(V), V.size).reshape(V.T.shape).T
+        return unit * dequantise(coded, CORRECTION_BITS, len(V), V.size).reshape(V.T.shape).T
     except ValueError as error:
         raise ContractError(f"{reply.sender}: its code does not decode: {error}") from None

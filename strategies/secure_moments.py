@@ -104,10 +104,17 @@ class SecureMomentsStrategy(SecureStrategy):
         return rows, float(fields["squared"])
 
     def _require_resolved(self, diagonal: NDArray) -> None:
-        """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance."""
-        limit = self.layout.limits["diagonal"]
-        missed = self.quorum.expected * self.layout.resolution * float(limit.sum())
-        if missed > 1e-9 * float(diagonal.sum()):
+        """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
+
+        With scaling every feature counts for itself: one whose deviation is not resolved would pass for constant,
+        unless even 1e-15 times the largest deviation is.
+        """
+        missed = self.quorum.expected * self.layout.resolution * self.layout.limits["diagonal"]
+        unclear = bool(missed.sum() > 1e-9 * diagonal.sum())
+        if getattr(self.options, "scale", False):
+            coarse = missed > 1e-30 * diagonal.max()
+            unclear = unclear or bool((coarse & (missed > 1e-9 * diagonal)).any())
+        if unclear:
             raise ConfigError(
                 f"run-config: 'bound' is {self.config.bound:g}, and next to it the rows of all parties have no "
                 "variance: they are identical, or the bound must be nearer to the largest size of a value"

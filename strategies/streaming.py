@@ -172,6 +172,12 @@ class Streaming(CovarianceStrategy):
         return lines | _line("left", self._leaving) | _line("absent", absent)
 
     def _notes(self, replies: list[Reply]) -> list[str]:
+        absent = self.federation.members.keys() - {reply.member for reply in replies}
+        if self.quorum.simulated and absent:
+            return [
+                f"{len(absent)} members are absent and keep their rows: if this simulation has split the same data among "
+                "fewer parties, those rows count twice"
+            ]
         if self.quorum.simulated or all(reply.name for reply in replies):
             return []
         return [

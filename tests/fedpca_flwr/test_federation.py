@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -314,3 +315,33 @@ def test_of_two_that_race_one_is_told(folder):
     with pytest.raises(ContractError, match="another run changed the federation in .*; nothing is saved"):
         other.save()
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize("wanted", [2.5, 1.0, 0, -1, float("nan"), True, "x", None])
+def test_a_number_of_components_that_is_none_is_named(wanted, folder):
+    with pytest.raises(ConfigError, match="'n-components' is"):
+        Federation.open(folder).model(wanted)
+
+
+def test_moments_that_cannot_be_are_refused(folder):
+    good, federation = Moments.of(EAST), Federation.open(folder)
+    for change in (
+        {"count": -5},
+        {"scatter": -good.scatter},
+        {"scatter": good.scatter[:-1]},
+        {"mean": good.mean * np.nan},
+    ):
+        with pytest.raises(ContractError, match="the moments of 'east'"):
+            federation.join("east", replace(good, **change))
+
+
+@pytest.mark.parametrize("key", [" east", "east ", 3, None])
+def test_a_key_that_leave_could_not_name_is_refused(key, folder):
+    with pytest.raises(ConfigError, match="a member's key is"):
+        Federation.open(folder).join(key, EAST)
+
+
+@pytest.mark.parametrize("path", ["/dev/null/x", "/proc/nope/x", "x" * 5000, "nul\0byte"])
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_computed(path):
+    with pytest.raises(ConfigError, match="cannot be|is a file"):
+        Federation.open(path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from simulations import compare as module
 from simulations.compare import compare, main, table
@@ -59,3 +61,59 @@ def test_a_word_that_is_no_option_is_named(word, capsys):
 def test_the_table_shows_options_and_accuracy():
     records = compare(["compressed codec=quantise bits=12"], clients=[3], engine="loopback")
     assert "compressed codec=quantise bits=12" in table(records)
+
+
+def test_angles_are_to_the_pca_of_the_same_options():
+    for record in compare(["p-cov scale=true", "p-cov center=false", "qr-pca"], datasets=["wine"], clients=[3]):
+        assert record["max angle"] < 1e-6
+
+
+def test_another_folder_of_data_is_another_run(tmp_path):
+    for name, shade in (("a", 1), ("b", 3)):
+        for label in ("one", "two"):
+            (tmp_path / name / label).mkdir(parents=True)
+            rng = np.random.default_rng(shade)
+            for i in range(8):
+                pixels = rng.integers(0, 80 * shade, (4, 4), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / name / label / f"{i}.png")
+    results = [
+        compare(["p-cov"], datasets=["images"], data_root=tmp_path / name, clients=[2], components=2, output=tmp_path)
+        for name in ("a", "b", "a")
+    ]
+    ratios = [record["explained variance"] for (record,) in results]
+    assert ratios[0] == ratios[2] != ratios[1]
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--methods", ""],
+        ["--methods", "p-cov", "--alpha", "nan"],
+        ["--methods", "p-cov", "--clients", "0"],
+        ["--methods", "p-cov", "--seed", "-1"],
+        ["--methods", "p-cov engine=ray"],
+        ["--methods", "p-cov dataset=wine"],
+        ["--methods", "p-cov n-components=5"],
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named_before_anything_runs(arguments, capsys):
+    assert main(arguments) == 2
+    assert "ConfigError" in capsys.readouterr().err
+
+
+def test_too_many_clients_or_components_are_one_row(capsys):
+    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "3", "1000"]) == 1
+    out = capsys.readouterr().out
+    assert "1000 parties cannot share 178 rows" in out
+    assert out.count("| wine |") == 2
+    assert main(["--methods", "p-cov", "--dataset", "wine", "--components", "100"]) == 1
+    assert "'components' is 100, expected 1 to 13 for wine" in capsys.readouterr().out
+
+
+def test_a_last_line_that_is_no_record_is_kept(tmp_path):
+    other = tmp_path / "runs.jsonl"
+    other.write_bytes(b"precious line one\nprecious last line without newline")
+    assert main(["--methods", "p-cov", "--output", str(tmp_path)]) == 2
+    assert other.read_bytes().endswith(b"without newline")

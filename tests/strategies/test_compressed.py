@@ -96,3 +96,19 @@ def test_a_code_that_does_not_decode_is_named(codec, change):
     )
     with pytest.raises(ContractError, match="client 1: its code does not decode"):
         finish(server)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-12, 1e25])
+@pytest.mark.parametrize("options", [{}, {"codec": "low-rank", "corrections": 1}, {"codec": "shared-step"}], ids=str)
+def test_the_unit_of_the_data_does_not_matter(unit, options):
+    plain = run("compressed", parties(), n_components=4, engine="loopback", **options)
+    other = run("compressed", [part * unit for part in parties()], n_components=4, engine="loopback", **options)
+    assert principal_angles(plain, other).max < 0.1
+    assert plain.log["measured"]["angle bound"].split()[0][0] == other.log["measured"]["angle bound"].split()[0][0]
+
+
+def test_a_negative_error_is_refused():
+    server = server_of("compressed", parties(), n_components=4)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -np.ones(2)])
+    with pytest.raises(ContractError, match="client 1: field 'wrong' holds -1, expected numbers from 0"):
+        finish(server)

@@ -358,3 +358,17 @@ def test_a_last_word_of_another_length_is_named():
     proxy.evaluate = short
     with pytest.raises(ContractError, match="client 1: its masked error has another length than 24 bytes"):
         finish(server)
+
+
+def test_scaling_never_takes_a_small_feature_for_constant():
+    rng = np.random.default_rng(3)
+    z = rng.standard_normal((90, 3))
+    z[:, 2] += z[:, 0]
+    parts = cut(z * [1, 1, 1e-11], 30, 30, 30)
+    exact = fit("p-cov", parts, n_components=1, scale=True)
+    for bound in (1e1, 1e8):
+        model = secure("p-cov", parts, n_components=1, scale=True, bound=bound)
+        assert principal_angles(model, exact).max <= 1e-6
+    for bound in (1e20, 1e24):
+        with pytest.raises(ConfigError, match="'bound' is"):
+            secure("p-cov", parts, n_components=1, scale=True, bound=bound)
