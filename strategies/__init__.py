@@ -18,6 +18,8 @@ from strategies.base import PCAClient, PCAStrategy
 from strategies.compressed import Compressed, CompressedClient
 from strategies.dsa import DSA, DSAClient
 from strategies.fast_pca import FastPCA, FastPCAClient
+from strategies.personalised import Personalised
+from strategies.personalised_client import PersonalisedClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.streaming import Streaming, StreamingClient
@@ -44,6 +46,7 @@ METHODS = {
         Method(DSA, DSAClient),
         Method(FastPCA, FastPCAClient),
         Method(Streaming, StreamingClient),
+        Method(Personalised, PersonalisedClient),
     )
 }
 

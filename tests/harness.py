@@ -26,6 +26,8 @@ def own(method: str) -> dict[str, Any]:
     """
     if method == "streaming":
         return {"state": f"{_STATES.name}/{next(_NUMBERS)}"}
+    if method == "personalised":
+        return {"iterations": 3}
     return {"iterations": 3, "graph": "complete"} if method in {"dsa", "fast-pca"} else {}
 
 
