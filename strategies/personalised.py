@@ -73,9 +73,7 @@ CARD = MethodCard(
         "product": Payload((Field("product", ("d", "b")),)),
         "share": Payload((Field("shared", ("m", "d", "k")),)),
         "choose": Payload((Field("errors", ("grid",)),)),
-        "report": Payload(
-            (Field("error", ()), Field("distance", ()), Field("angle", ()), Field("gram", ("k", "k"))),
-        ),
+        "report": Payload((Field("error", ()), Field("distance", ()), Field("gram", ("k", "k")))),
     },
     reference="paper 002: Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data",
 )
@@ -198,14 +196,14 @@ class Personalised(PCAStrategy):
         values, rotation = eigh((gram + gram.T) / 2)
         pairs = Eigenpairs(values[::-1], fix_signs(self._shared[0] @ rotation[:, ::-1]), following=0.0)
         self._error = float(_added(replies, "error"))
-        mu, angles = self._mus[0], [float(reply.fields["angle"]) for reply in replies]
+        mu, distances = self._mus[0], float(_added(replies, "distance"))
         measured = {"mu": _named(mu), **self._measured}
         if 0 < mu < math.inf:
-            objective = self._error + float(self._strengths[0] * _added(replies, "distance"))
+            objective = self._error + float(self._strengths[0]) * distances
             told = f"{objective / self._rows:.6g} per row after {self._iterations} iterations"
             measured["objective"] = f"{told} ({self.options.solver})"
-        apart = f"{max(angles):.2g} degrees at most, {math.fsum(angles) / len(angles):.2g} on average"
-        measured["own from shared"] = apart
+        sine = math.sqrt(distances / (len(replies) * len(values)))
+        measured["own from shared"] = f"{math.degrees(math.asin(min(1.0, sine))):.2g} degrees (root mean square sine)"
         note = "scores are by each party's own components; the model holds the shared ones"
         solution = Solution(pairs=pairs, mean=self._mean[0], total=self._total, rows=self._rows)
         return self.finish(solution, notes=[note, *self._notes], measured=measured)

@@ -21,7 +21,6 @@ from fedpca_flwr.maths.personalised import (
     shared,
 )
 from fedpca_flwr.maths.products import head_and_diagonal
-from fedpca_flwr.maths.subspace import principal_angles
 from strategies.base import PCAClient
 from strategies.moments import head_fields
 
@@ -99,7 +98,6 @@ class PersonalisedClient(PCAClient):
         return {
             "error": np.asarray(_left(rows, own)),
             "distance": distance(own, V),
-            "angle": np.asarray(principal_angles(own, V).max()),
             "gram": scores.T @ scores,
         }
 
