@@ -5,7 +5,7 @@ Rows are stacks (m, n, d) of m parties, components (m, d, r). Errors are ratios 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,6 +130,5 @@ def best_perpca(data: Federation, start: Array) -> float:
 
 def settled(values: list[float], *, within: float = 0.03) -> int:
     """The first iteration from which a decreasing sequence stays within a share of its last value."""
-    last = values[-1]
-    outside: Callable[[float], bool] = lambda value: value - last > within * abs(last)  # noqa: E731
-    return max((i + 1 for i, value in enumerate(values) if outside(value)), default=0) + 1
+    allowed = values[-1] + within * abs(values[-1])
+    return max((i for i, value in enumerate(values, start=1) if value > allowed), default=0) + 1

@@ -175,6 +175,6 @@ def report(tables: dict[str, list[Row]]) -> dict[str, str]:
         "mnist": "MNIST: share of the variance lost on 100 rows that each party held back",
     }
     return {
-        titles[name]: f"{markdown(rows)}\n" + (f"\n![]({name}.png)" if name not in {"solvers", "mnist"} else "")
+        titles[name]: markdown(rows) + (f"\n\n![]({name}.png)" if name not in {"solvers", "mnist"} else "")
         for name, rows in tables.items()
     }
