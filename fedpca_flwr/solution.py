@@ -89,9 +89,7 @@ def check_components(wanted: int | float, rows: int, features: int) -> None:
     count = isinstance(wanted, int | np.integer) and not isinstance(wanted, bool) and wanted >= 1
     share = isinstance(wanted, float | np.floating) and 0 < wanted < 1
     if not (count or share):
-        raise ConfigError(
-            f"'n-components' is {wanted!r}, expected a whole number from 1, or a fraction between 0 and 1"
-        )
+        raise ConfigError(f"'n-components' is {wanted!r}, expected a number from 1, or a fraction between 0 and 1")
     most = min(rows, features)
     if rows < 2:
         raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")

@@ -75,7 +75,7 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     site = {key: values.pop(key) for key in POLICY if key in values}
     if values.setdefault("clients", len(arrays)) != len(arrays):
         raise ConfigError(f"'clients' is {values['clients']!r}, but there are {len(arrays)} parties")
-    with _quiet():
+    with quiet():
         return ENGINES[engine]({**values, "method": method or "(none)"}, arrays, site)
 
 
@@ -89,7 +89,7 @@ def _rows(i: int, party: ArrayLike) -> NDArray:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the some twenty log lines of a start of Flower; ``model.log`` has what matters."""
     logger = logging.getLogger("flwr")
     level = logger.level

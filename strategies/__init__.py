@@ -19,6 +19,8 @@ from strategies.compressed import Compressed, CompressedClient
 from strategies.dp_pca import DPPCA, DPPCAClient
 from strategies.dsa import DSA, DSAClient
 from strategies.fast_pca import FastPCA, FastPCAClient
+from strategies.personalised import Personalised
+from strategies.personalised_client import PersonalisedClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.secure_covariance import (
@@ -67,6 +69,7 @@ METHODS = {
         Method(FastPCA, FastPCAClient),
         Method(Streaming, StreamingClient),
         Method(DPPCA, DPPCAClient, secure=Method(SecureDPPCA, SecureDPPCAClient)),
+        Method(Personalised, PersonalisedClient),
     )
 }
 

@@ -81,6 +81,7 @@ class Streaming(CovarianceStrategy):
             )
         self.quorum = Quorum(config, open_membership=True)
         self.federation = Federation.open(options.state)
+        self.federation.prepare()
         self._leaving = sorted({key.strip() for key in options.leave.split(",")} - {""})
         for key in self._leaving:
             self.federation.leave(key)
@@ -175,8 +176,8 @@ class Streaming(CovarianceStrategy):
         absent = self.federation.members.keys() - {reply.member for reply in replies}
         if self.quorum.simulated and absent:
             return [
-                f"{len(absent)} members are absent and keep their rows: if this simulation has split the same data among "
-                "fewer parties, those rows count twice"
+                f"{len(absent)} members are absent and keep their rows: if this simulation has split the same data "
+                "among fewer parties, those rows count twice"
             ]
         if self.quorum.simulated or all(reply.name for reply in replies):
             return []

@@ -30,7 +30,13 @@ def own(method: str) -> dict[str, Any]:
     if method == "streaming":
         return {"state": f"{_STATES.name}/{next(_NUMBERS)}"}
     few = {"iterations": 3, "graph": "complete"}
-    return {"dsa": few, "fast-pca": few, "dp-pca": {"clip": 5.0, "centre_clip": 5.0, "noise_seed": 1}}.get(method, {})
+    needed = {
+        "dsa": few,
+        "fast-pca": few,
+        "dp-pca": {"clip": 5.0, "centre_clip": 5.0, "noise_seed": 1},
+        "personalised": {"iterations": 3},
+    }
+    return needed.get(method, {})
 
 
 def fit(method: str, parties: Sequence[Any], **options: Any) -> PCAModel:

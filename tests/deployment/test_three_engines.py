@@ -39,6 +39,8 @@ DEPLOYED = [
     ("dsa", {}),
     ("fast-pca", {}),
     ("dp-pca", {"clip": 40.0, "centre_clip": 60.0}),
+    ("personalised", {}),
+    ("personalised", {"mu": 1.0, "solver": "stiefel"}),
 ]
 """Methods with options: every phase that there is, on all three engines."""
 
@@ -50,6 +52,7 @@ SIMULATED = [
     ("qr-pca", {"scale": True, "center": False}),
     *(("compressed", {"codec": codec}) for codec in ("quantise", "low-rank", "combined", "top-k", "sketch")),
     ("adaptive", {}),
+    ("personalised", {"mu": 0.0, "center": False}),
 ]
 """More options, which differ in their arithmetic only."""
 
@@ -144,7 +147,7 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(wa
     for site, X in zip(lab.sites, hospitals(), strict=True):
         scores = np.loadtxt(site["scores"], delimiter=",", skiprows=1)
         assert scores.shape == (len(X), 5)
-        if method not in {"dsa", "fast-pca"}:  # there each party has an estimate of its own
+        if method not in {"dsa", "fast-pca", "personalised"}:  # there each party has its own estimate
             np.testing.assert_allclose(scores, deployed.transform(X), atol=1e-12)
 
 

@@ -1,0 +1,177 @@
+r"""Personalised PCA: each party's own components U_i, drawn towards components V that all share (paper 002).
+
+With the rows Y_i (n_i x d) of party i, equation (4) of the paper is up to constants and a common factor::
+
+    minimise  sum_i  -|Y_i U_i|^2 / 2 + c |P_V(U_i)|^2 / 2,    c = s2 (1 + s2) / sU2
+
+with P_V the projection to the tangent space at V, s2 the variance of the noise and sU2 that of the parties about V. The
+least ``|P_V(U Q)|^2`` over rotations Q is ``r - |V'U|^2``, and rotations change nothing else. So for a given V the best
+U_i are the leading eigenvectors of ``Y_i'Y_i + c V V'``, and for given U_i the best V are those of ``sum_i U_i U_i'``.
+The strength c is in squared units of the data. No d x d matrix is formed.
+
+Rows (..., n, d) and components (..., d, r) may be stacks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.stiefel import aligned, retraction, symmetric, tangent, transposed
+
+Array = NDArray[np.float64]
+
+BLOCKS = 3
+"""Blocks of the Krylov space in which components are improved where a party has more rows than features."""
+
+SETTLING = 200
+"""Improvements at most, at the end."""
+
+CERTIFIED = 1e-6
+"""Degrees at which local components count as found."""
+
+
+def strength(noise: float, spread: float) -> float:
+    """The strength c of the model's s2 and sU2."""
+    return noise * (1 + noise) / spread
+
+
+def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -> Array:
+    """The paper's f_i (equation 4), shape (...), with U turned towards V first: |P_V(U)| depends on the rotation."""
+    n, d = rows.shape[-2:]
+    r = U.shape[-1]
+    inside = np.square(rows @ U).sum(axis=(-1, -2))
+    trace = (np.square(rows).sum(axis=(-1, -2)) - inside / (1 + noise)) / noise
+    volume = r * np.log1p(noise) + (d - r) * np.log(noise)
+    distance = np.square(tangent(V, aligned(U, V))).sum(axis=(-1, -2))
+    return (n * volume + trace) / 2 + distance / (2 * spread)
+
+
+def distance(U: Array, V: Array) -> Array:
+    """``r - |V'U|^2``: the sum of the squared sines of the principal angles, shape (...)."""
+    sines = U - V @ (transposed(V) @ U)  # the difference itself would lose digits near 0
+    return np.square(sines).sum(axis=(-1, -2))
+
+
+def shared(U: Array, V: Array) -> Array:
+    """What a party sends in the closed form, (..., d, r): its projector times V. The server needs only the sum."""
+    return U @ (transposed(U) @ V)
+
+
+# The closed form
+
+
+def personal_components(rows: Array, V: Array, c: Array | float, start: Array) -> Array:
+    """Leading eigenvectors (..., d, r) of ``Y'Y + c V V'``.
+
+    Exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else improved from ``start``
+    within a Krylov space, so that no objective ever rises.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (..., n, d)
+    V, start : ndarray of shape (..., d, r)
+    c : ndarray of shape (...) or float, positive
+    """
+    c = np.asarray(c, np.float64)[..., None, None]
+    (n, d), r = rows.shape[-2:], V.shape[-1]
+    if n + r > d:
+        return _improved(lambda X: transposed(rows) @ (rows @ X) + c * (V @ (transposed(V) @ X)), start)
+    shape = np.broadcast_shapes(rows.shape[:-2], V.shape[:-2], c.shape[:-2])
+    prior = np.broadcast_to(np.sqrt(c) * transposed(V), (*shape, r, d))
+    A = np.concatenate([np.broadcast_to(rows, (*shape, n, d)), prior], axis=-2)
+    _, left = np.linalg.eigh(A @ transposed(A))
+    return np.linalg.qr(transposed(A) @ left[..., : -r - 1 : -1]).Q
+
+
+def _improved(product: Callable[[Array], Array], U: Array) -> Array:
+    """The best directions in the span of U, A U, A A U (Rayleigh-Ritz)."""
+    blocks = [U]
+    for _ in range(BLOCKS - 1):
+        blocks.append(np.linalg.qr(product(blocks[-1])).Q)
+    *others, last = np.broadcast_arrays(*blocks)
+    Q = np.linalg.qr(np.concatenate([*others, last], axis=-1)).Q
+    _, rotation = np.linalg.eigh(symmetric(transposed(Q) @ product(Q)))
+    return Q @ rotation[..., : -U.shape[-1] - 1 : -1]
+
+
+def settled_components(rows: Array, V: Array, c: float, start: Array) -> Array:
+    """`personal_components` (d, r) of one party, improved until they stay where they are."""
+    for _ in range(SETTLING):
+        start, before = personal_components(rows, V, c, start), start
+        if distance(start, before) < 1e-20:
+            break
+    return start
+
+
+def local_components(rows: Array, fill: Array) -> Array:
+    """A party's own PCA (d, r): the end c = 0, or its limit, which ``fill`` decides where the rank is below r.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+    fill : ndarray of shape (d, r)
+        Orthonormal columns; V, or any others where nothing may be learned from other parties.
+    """
+    d, r = fill.shape
+    if len(rows) <= d:
+        _, roots, vectors = np.linalg.svd(rows, full_matrices=False)
+        values, own = roots**2, vectors.T
+    else:
+        values, own = _krylov(rows, r)
+    own = own[:, :r][:, values[:r] > 1e-13 * d * values[0]]
+    left, _, _ = np.linalg.svd(fill - own @ (own.T @ fill), full_matrices=False)
+    return np.hstack([own, left[:, : r - own.shape[1]]])
+
+
+def _krylov(rows: Array, r: int) -> tuple[Array, Array]:
+    """The leading r eigenvalues and eigenvectors of ``Y'Y``, to a certified angle."""
+    d = rows.shape[1]
+    known, block = KnownProducts(d), random_block(d, min(r + 10, d), seed=0)
+    while True:
+        known.add(block, rows.T @ (rows @ block))
+        ritz = known.ritz()
+        block = known.next_block(ritz, block.shape[1], r)
+        if ritz.certificate(r) <= CERTIFIED or block.shape[1] == 0:
+            return ritz.values[:r], ritz.vectors[:, :r]
+
+
+# Algorithm 1: alternating Stiefel gradient descent
+
+
+def own_gradient(rows: Array, U: Array, V: Array, c: Array | float) -> Array:
+    """Gradient (..., d, r) of a party's part with respect to U, on the manifold.
+
+    Fact 1 of the paper has half of the first term; finite differences say that this is right.
+    """
+    c = np.asarray(c, np.float64)[..., None, None]
+    return c * tangent(V, U) - transposed(rows) @ (rows @ U)
+
+
+def shared_gradient(U: Array, V: Array) -> Array:
+    """Gradient (..., d, r) of ``|P_V(U)|^2 / 2`` with respect to V (Fact 1)."""
+    return -tangent(V, U) @ symmetric(transposed(V) @ U)
+
+
+def descended(rows: Array, U: Array, V: Array, c: Array | float, largest: Array | float) -> tuple[Array, Array]:
+    """A party's step of Algorithm 1: its own components, and its version of V, both (..., d, r).
+
+    ``largest`` (...) is the largest eigenvalue of ``Y'Y``. Steps are ``1 / (largest + c)`` and for V (in units of
+    1 / c) one: the stability limits of both parts, which the paper's tuned rates miss as soon as n changes.
+    """
+    step = 1 / (np.asarray(largest) + c)
+    moved = retraction(U, -np.asarray(step)[..., None, None] * tangent(U, own_gradient(rows, U, V, c)))
+    return moved, V - tangent(V, shared_gradient(moved, V))
+
+
+def held_out(rows: NDArray, seed: int) -> NDArray[np.bool_]:
+    """Which fifth of the rows (n, d) is held out: a keyed digest of each row decides, not where it stands."""
+    key = str(seed).encode()
+    digests = [hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest() for row in rows]
+    chosen = np.zeros(len(rows), dtype=bool)
+    chosen[sorted(range(len(rows)), key=digests.__getitem__)[: len(rows) // 5]] = True
+    return chosen

@@ -1,0 +1,48 @@
+r"""The Stiefel manifold St(d, r): matrices U (d, r) with orthonormal columns. Every function takes stacks of them.
+
+The tangent space at U holds the X with ``U'X + X'U = 0``. Steps are taken in it, and the polar retraction leads back to
+the manifold (paper 002, section II-A).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def transposed(X: Array) -> Array:
+    """The matrices (..., a, b) of a stack, transposed: (..., b, a)."""
+    return np.swapaxes(X, -1, -2)
+
+
+def symmetric(M: Array) -> Array:
+    """The symmetric part of square matrices (..., r, r)."""
+    return (M + transposed(M)) / 2
+
+
+def tangent(U: Array, X: Array) -> Array:
+    """The orthogonal projection of ``X`` (..., d, r) to the tangent space at ``U`` (..., d, r)."""
+    return X - U @ symmetric(transposed(U) @ X)
+
+
+def retraction(U: Array, X: Array) -> Array:
+    """The polar retraction ``(U + X)(I + X'X)^(-1/2)`` of a tangent ``X`` at ``U``, both (..., d, r).
+
+    Right for a tangent X only: project first (`tangent`).
+    """
+    values, vectors = np.linalg.eigh(transposed(X) @ X)
+    root = (vectors / np.sqrt(1 + values)[..., None, :]) @ transposed(vectors)
+    return (U + X) @ root
+
+
+def polar(M: Array) -> Array:
+    """The nearest point of the manifold to ``M`` (..., d, r) of full rank."""
+    left, _, right = np.linalg.svd(M, full_matrices=False)
+    return left @ right
+
+
+def aligned(U: Array, V: Array) -> Array:
+    """``U Q`` (..., d, r) with the rotation Q that brings it nearest to ``V`` (Procrustes)."""
+    return U @ polar(transposed(U) @ V)

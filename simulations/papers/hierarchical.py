@@ -1,0 +1,134 @@
+"""Paper 002's model of parties about a common V, and the solvers that its experiments compare, for all parties at once.
+
+Rows are stacks (m, n, d) of m parties, components (m, d, r). Errors are ratios to the true components' error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.perpca import perpca
+from fedpca_flwr.maths.personalised import (
+    descended,
+    distance,
+    local_components,
+    objective,
+    own_gradient,
+    personal_components,
+    shared,
+    strength,
+)
+from fedpca_flwr.maths.stiefel import polar, retraction, tangent, transposed
+
+Array = NDArray[np.float64]
+
+NOISE = 0.5
+"""Variance of the noise in all of the paper's experiments; that of the latent variables is 1."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Data drawn from the model (section V of the paper).
+
+    Attributes
+    ----------
+    rows : ndarray of shape (m, n, d)
+    truth : ndarray of shape (m, d, r)
+        The parties' true components.
+    spread : float
+        sU2, the variance of the parties about V.
+    """
+
+    rows: Array
+    truth: Array
+    spread: float
+
+    @classmethod
+    def draw(cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int) -> Federation:
+        rng = np.random.default_rng(seed)
+        V = polar(rng.standard_normal((d, r)))
+        around = V + np.sqrt(spread) * rng.standard_normal((m, d, r))
+        truth = retraction(V, tangent(V, around))
+        latent, noise = rng.standard_normal((m, r, n)), rng.standard_normal((m, d, n))
+        return cls(transposed(truth @ latent + np.sqrt(NOISE) * noise), truth, spread)
+
+    @property
+    def strength(self) -> float:
+        return strength(NOISE, self.spread)
+
+    def test_ratio(self, U: Array) -> float:
+        """Expected error on new rows over that of the true components."""
+        d, r = self.truth.shape[1:]
+        kept = np.square(transposed(U) @ self.truth).sum(axis=(-1, -2)).mean()
+        return float(1 + (r - kept) / ((d - r) * NOISE))
+
+    def train_ratio(self, U: Array) -> float:
+        """Error on these rows over the expected error of the true components."""
+        d, r = self.truth.shape[1:]
+        left = np.square(self.rows).sum() - np.square(self.rows @ U).sum()
+        return float(left / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * NOISE))
+
+    def objective(self, U: Array, V: Array) -> float:
+        """Equation (4) of the paper."""
+        return float(objective(self.rows, U, V, noise=NOISE, spread=self.spread).mean())
+
+    def pooled(self) -> Array:
+        """The PCA of all rows (d, r): global averaging in closed form."""
+        together = self.rows.reshape(-1, self.rows.shape[-1])
+        _, _, vectors = np.linalg.svd(together, full_matrices=False)
+        return vectors[: self.truth.shape[-1]].T
+
+    def local(self, fill: Array) -> Array:
+        """Each party's own PCA; ``fill`` (d, r) where its rows have fewer dimensions."""
+        return np.array([local_components(own, fill) for own in self.rows])
+
+    def random_start(self, seed: int, *sizes: int) -> Array:
+        """Components drawn uniformly (sizes..., d, r)."""
+        rng = np.random.default_rng([seed, 1])
+        return polar(rng.standard_normal((*sizes, *self.truth.shape[1:])))
+
+
+def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: int = 100) -> tuple[Array, Array]:
+    """The parties' components and V by the closed-form rounds, at ``times`` the model's strength."""
+    U = np.broadcast_to(V, data.truth.shape)
+    for _ in range(iterations):
+        U = personal_components(data.rows, V, times * data.strength, U)
+        found = np.linalg.qr(shared(U, V).mean(axis=0)).Q
+        moved, V = float(distance(found, V)), found
+        if moved < 1e-7:
+            break
+    return U, V
+
+
+def algorithm_1(data: Federation, U: Array, V: Array, iterations: int) -> Iterator[tuple[Array, Array]]:
+    """The parties' components and V after each iteration of the paper's Algorithm 1."""
+    largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
+    for _ in range(iterations):
+        U, versions = descended(data.rows, U, V, data.strength, largest)
+        V = retraction(V, versions.mean(axis=0) - V)
+        yield U, V
+
+
+def ascended(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
+    """Stiefel gradient steps on the likelihood alone: local training of stacks, or of all rows with one U."""
+    step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[..., None, None] ** 2
+    for _ in range(iterations):
+        U = retraction(U, -step * tangent(U, own_gradient(rows, U, U, 0.0)))
+        yield U
+
+
+def best_perpca(data: Federation, start: Array) -> float:
+    """The least test ratio of PerPCA, over a quarter, a half and three quarters of the components shared."""
+    r = data.truth.shape[-1]
+    counts = sorted({max(1, r // 4), r // 2, 3 * r // 4})
+    return min(data.test_ratio(perpca(data.rows, start, count)) for count in counts)
+
+
+def settled(values: list[float], *, within: float = 0.03) -> int:
+    """The first iteration from which a decreasing sequence stays within a share of its last value."""
+    allowed = values[-1] + within * abs(values[-1])
+    return max((i for i, value in enumerate(values, start=1) if value > allowed), default=0) + 1

@@ -1,0 +1,178 @@
+"""What only the personalised method has: own components that stay with the parties, mu and its ends, two solvers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.personalised import local_components
+from fedpca_flwr.maths.subspace import principal_angles as angles_between
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from simulations.papers.hierarchical import Federation
+from simulations.papers.personalised_real import kept, lost, personal
+from strategies.personalised_client import OWN
+from tests.families import rows
+from tests.harness import finish, proxy_of, server_of, tamper_arrays
+
+
+def related(spread=0.04, m=6, n=30, d=16, r=3):
+    """Parties about a common V, with a mean that is not zero."""
+    return list(Federation.draw(d=d, r=r, m=m, n=n, spread=spread, seed=1).rows + np.arange(d))
+
+
+def finished(parts, **options):
+    """A finished run: model, and what each party keeps as its own components (d, k), if it keeps any."""
+    server = server_of("personalised", parts, **{"n_components": 3, "iterations": 100, **options})
+    model = finish(server)
+    records = [kept(proxy_of(server, i)) for i in range(len(parts))]
+    return model, [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else None for record in records]
+
+
+def about_the_mean(parts):
+    mean = np.vstack(parts).mean(axis=0)
+    return [X - mean for X in parts]
+
+
+def test_mu_zero_is_every_partys_own_pca():
+    parts = related()
+    model, own = finished(parts, mu=0.0)
+    for X, U in zip(about_the_mean(parts), own, strict=True):
+        assert angles_between(U, local_components(X, U)).max() < 1e-6
+        variances = np.square(X @ U).sum(axis=0)
+        assert (np.diff(variances) < 0).all()
+    assert model.log["measured"]["mu"] == "0 (local PCA)"
+
+
+def test_mu_infinity_is_the_pca_of_all_rows():
+    parts = related()
+    model, own = finished(parts, mu="infinity")
+    assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max < 1e-6
+    np.testing.assert_allclose(model.explained_variance_, pooled_pca(np.vstack(parts), 3).explained_variance_)
+    assert own == [None] * 6
+    assert float(model.log["measured"]["own from shared"].split()[0]) < 1e-10
+
+
+@pytest.mark.parametrize("end", ["zero", "infinity"])
+def test_between_the_ends_it_tends_to_them(end):
+    parts = related()
+    mu, limit = {"zero": (1e-7, 0.0), "infinity": (1e7, "infinity")}[end]
+    model, own = finished(parts, mu=mu)
+    target, limits = finished(parts, mu=limit)
+    if end == "zero":
+        assert max(angles_between(U, W).max() for U, W in zip(own, limits, strict=True)) < 0.01
+    else:
+        assert principal_angles(model, target).max < 0.01
+        assert max(angles_between(U, target.components_.T).max() for U in own) < 0.01
+
+
+def test_own_components_are_nearer_to_the_shared_the_larger_mu():
+    parts = related(spread=0.2)
+    apart = []
+    for mu in (0.3, 3.0, 30.0):
+        model, own = finished(parts, mu=mu)
+        apart.append(max(angles_between(U, model.components_.T).max() for U in own))
+    assert apart[0] > apart[1] > apart[2] > 0.1
+
+
+def test_both_solvers_reach_the_same_objective():
+    parts = related()
+    told = [
+        finished(parts, mu=1.0, solver=solver, iterations=iterations)[0].log["measured"]["objective"]
+        for solver, iterations in (("closed-form", 100), ("stiefel", 1500))
+    ]
+    closed, descended = (float(text.split()[0]) for text in told)
+    assert descended == pytest.approx(closed, abs=5e-3)
+    assert told[1].endswith("(stiefel)")
+
+
+def test_a_party_with_more_rows_than_features_ends_at_the_same_objective():
+    """There components are improved from those kept, round by round, instead of computed anew."""
+    parts = related(n=200, d=24)
+    objectives = [
+        float(finished(parts, mu=1.0, iterations=n)[0].log["measured"]["objective"].split()[0]) for n in (2, 5, 50)
+    ]
+    assert objectives[0] >= objectives[1] >= objectives[2]
+
+
+def test_mu_is_chosen_on_rows_held_out():
+    near, far = finished(related(spread=1e-4, n=20))[0], finished(related(spread=5.0, n=400))[0]
+    assert near.log["measured"]["mu"] in {"infinity (PCA of all rows), chosen on 24 rows held out"} or (
+        float(near.log["measured"]["mu"].split(",")[0]) >= 3
+    )
+    assert far.log["measured"]["mu"].split(",")[0] in {"0 (local PCA)", "0.1"}
+    assert far.log["measured"]["held-out error"].count("per row") == 1
+
+
+def test_the_chosen_mu_beats_both_ends_on_new_rows():
+    drawn = related(spread=0.04, m=30, n=120, d=30, r=10)
+    known, new = [X[:20] for X in drawn], [X[20:] for X in drawn]
+    mean, own, pooled, mu = personal(known, 10)
+    local = [local_components(X - mean, pooled) for X in known]
+    assert mu[0] in "0123456789"
+    assert lost(new, mean, own) < min(lost(new, mean, local), lost(new, mean, [pooled] * 30))
+
+
+def test_parties_too_small_to_hold_out_anything_get_the_pca_of_all():
+    parts = [rows(4, 6, seed=i) for i in range(5)]
+    model, _ = finished(parts)
+    assert any("no party has 5 rows" in note for note in model.log["notes"])
+    assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max < 1e-6
+
+
+def test_every_party_projects_by_its_own_components(tmp_path):
+    parts = related()
+    scores = tmp_path / "scores.npy"
+    one = server_of("personalised", parts, n_components=3, mu=1.0, scores=str(scores))
+    model = finish(one)
+    last = np.load(scores)  # every party writes there; the last one's stay
+    U = kept(proxy_of(one, 5))[OWN].to_numpy_ndarrays()[0][0]
+    np.testing.assert_allclose(last, (parts[5] - model.mean_) @ U, atol=1e-12)
+    assert np.abs(last - model.transform(parts[5])).max() > 0.1
+
+
+def test_the_last_round_measures_what_own_components_leave():
+    parts = related()
+    model, own = finished(parts, mu=1.0)
+    left = sum(np.square(X - X @ U @ U.T).sum() for X, U in zip(about_the_mean(parts), own, strict=True)) / 180
+    measured, predicted = (float(t.split()[0]) for t in model.log["measured"]["squared error per row"].split(", "))
+    assert measured == pytest.approx(left, rel=1e-5)
+    assert predicted == pytest.approx(left, rel=1e-5)
+
+
+def test_nothing_that_travels_is_larger_than_a_block():
+    """In each iteration d k values up, for each mu that runs; own components never leave."""
+    model, _ = finished(related(), mu=1.0)
+    for entry in model.log["rounds"]:
+        if entry["phase"] == "share":
+            assert set(entry["up"]) == {128 + 8 * 16 * 3}
+
+
+def test_without_centring_the_mean_stays():
+    parts = related()
+    model, own = finished(parts, mu="infinity", center=False)
+    assert not model.mean_.any()
+    assert principal_angles(model, pooled_pca(np.vstack(parts), 3, center=False)).max < 1e-6
+    _, local = finished(parts, mu=0.0, center=False)
+    assert angles_between(local[0], local_components(parts[0], local[0])).max() < 1e-6
+    assert own[0] is None
+
+
+def test_a_run_that_is_cut_short_says_so():
+    model, _ = finished(related(spread=0.2), mu=0.3, iterations=1)
+    assert any("stopped after iterations = 1; V still moved by" in note for note in model.log["notes"])
+
+
+def test_a_party_that_holds_out_other_rows_than_it_says_is_named():
+    server = server_of("personalised", related(), n_components=3)
+    tamper_arrays(server, 2, lambda arrays: [arrays[0] + 1, *arrays[1:]])
+    with pytest.raises(ContractError, match="client 2: it used 25 rows, expected 24 of its 30"):
+        finish(server)
+
+
+@pytest.mark.parametrize("mu", [-1.0, "global", float("inf")])
+def test_a_mu_that_is_none_is_named(mu):
+    with pytest.raises(ConfigError, match=f"'mu' is {mu!r}"):
+        run("personalised", related(), mu=mu, engine="loopback")
