@@ -20,6 +20,7 @@ from strategies.dsa import DSA, DSAClient
 from strategies.fast_pca import FastPCA, FastPCAClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
+from strategies.sapca import SAPCA, SAPCAClient
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 
@@ -44,6 +45,7 @@ METHODS = {
         Method(DSA, DSAClient),
         Method(FastPCA, FastPCAClient),
         Method(Streaming, StreamingClient),
+        Method(SAPCA, SAPCAClient),
     )
 }
 

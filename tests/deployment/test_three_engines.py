@@ -35,6 +35,7 @@ DEPLOYED = [
     ("compressed", {"codec": "shared-step", "step": 1e-3, "corrections": 2}),
     ("adaptive", {"target": 1.0}),
     ("streaming", {}),
+    ("sapca", {"topology": "tree"}),
     ("dsa", {}),
     ("fast-pca", {}),
 ]
@@ -48,6 +49,7 @@ SIMULATED = [
     ("qr-pca", {"scale": True, "center": False}),
     *(("compressed", {"codec": codec}) for codec in ("quantise", "low-rank", "combined", "top-k", "sketch")),
     ("adaptive", {}),
+    ("sapca", {"rank_rule": "paper", "tracked": 10}),
 ]
 """More options, which differ in their arithmetic only."""
 
