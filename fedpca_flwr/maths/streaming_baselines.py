@@ -126,7 +126,7 @@ class Spirit:
     ) -> None:
         self.forgetting, self.low, self.high, self.hold = forgetting, low, high, hold
         self.rank = self.largest = rank
-        self._directions = np.eye(d)  # columns
+        self._directions = np.eye(d, rank)  # columns; those beyond the rank are not used
         self._energies = np.full(d, 0.01)
         self._kept = self._all = 0.0
         self._seen, self._changed = 0, 1
@@ -158,8 +158,9 @@ class Spirit:
     def _adapt(self) -> None:
         if self._kept < self.low * self._all:
             self.rank += 1
-            self._directions[:, self.rank - 1] = np.arange(len(self._directions)) == self.rank - 1
-            self._directions[:, : self.rank] = self.vectors
+            fresh = np.arange(len(self._directions)) == self.rank - 1
+            self._directions = np.column_stack([self._directions[:, : self.rank - 1], fresh.astype(np.float64)])
+            self._directions = self.vectors
         elif self._kept > self.high * self._all and self.rank > 1:
             self.rank -= 1
         else:

@@ -97,6 +97,7 @@ class Tracker:
     subspace : Subspace
     rank : int
         By the rule, after the last block.
+    vectors : ndarray of shape (d, rank)
     """
 
     def __init__(
@@ -111,6 +112,11 @@ class Tracker:
     @property
     def rank(self) -> int:
         return self.rule.rank
+
+    @property
+    def vectors(self) -> Array:
+        """The leading directions (d, rank)."""
+        return self.subspace.vectors[:, : self.rank]
 
     def update(self, block: NDArray) -> None:
         """Take in a block of rows (b, d), b >= 1."""
