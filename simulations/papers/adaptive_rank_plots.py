@@ -132,22 +132,18 @@ def _finish(figure: Any, axes: Sequence[Any], target: Path) -> None:
 
 
 def _logarithmic(axis: Any) -> None:
-    """A logarithmic scale, whose ticks are told where there would be fewer than two."""
-    if not np.isfinite(axis.dataLim.height):  # no line has a point
+    """A logarithmic scale with ticks in plain numbers; a linear one where all values are of the same size."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    low, high = axis.dataLim.intervaly
+    if not (np.isfinite(high) and high > 2 * low):  # no line has a point, or they are all alike
+        axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=axis.get_ylabel() == "rank"))
         return
     axis.set_yscale("log")
-    low, high = axis.get_ylim()
+    if high < 300 * low:
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter("{x:g}")
-    if high < 30 * low:
-        axis.yaxis.set_major_locator(_ticks(low, high))
-        axis.yaxis.set_minor_formatter("")
-
-
-def _ticks(low: float, high: float):
-    """About five ticks between two numbers of the same size."""
-    from matplotlib.ticker import FixedLocator, MaxNLocator
-
-    return FixedLocator([tick for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high])
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:
