@@ -49,7 +49,7 @@ SIMULATED = [
     ("qr-pca", {"scale": True, "center": False}),
     *(("compressed", {"codec": codec}) for codec in ("quantise", "low-rank", "combined", "top-k", "sketch")),
     ("adaptive", {}),
-    ("sapca", {"rank_rule": "paper", "tracked": 10}),
+    ("sapca", {"rank_rule": "paper"}),
 ]
 """More options, which differ in their arithmetic only."""
 
