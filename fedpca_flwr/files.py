@@ -25,3 +25,16 @@ def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """One process at a time, with the folder's descriptor; the system takes the lock back from one that dies."""
+    import fcntl  # not on Windows, where only what lasts from run to run is missing then
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -17,14 +17,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.files import written_whole
+from fedpca_flwr.files import locked, written_whole
 from fedpca_flwr.maths.moments import Moments, packed_size
 
 FORMAT = 1
@@ -142,7 +142,7 @@ class StateFolder:
             If another process has written since this one loaded: nothing is changed then.
         """
         self.prepare()
-        with self._locked() as folder:
+        with locked(self.path) as folder:
             if self._manifest() != self._loaded:
                 raise ContractError(
                     f"another run changed the federation in {self.path} after this one had read it; nothing is saved: "
@@ -179,18 +179,6 @@ class StateFolder:
             if OURS.fullmatch(file.name) and file.stem not in named:
                 with contextlib.suppress(OSError):
                     file.unlink()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[int]:
-        """One process at a time; the system takes the lock back from a process that dies."""
-        import fcntl  # not on Windows, where only this method is missing then
-
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield folder
-        finally:
-            os.close(folder)
 
 
 def digest(moments: Moments) -> str:

@@ -23,6 +23,7 @@ from strategies.personalised import Personalised
 from strategies.personalised_client import PersonalisedClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
+from strategies.sapca import SAPCA, SAPCAClient
 from strategies.secure_covariance import (
     SecureApproximateCovariance,
     SecureApproximateCovarianceClient,
@@ -70,6 +71,7 @@ METHODS = {
         Method(Streaming, StreamingClient),
         Method(DPPCA, DPPCAClient, secure=Method(SecureDPPCA, SecureDPPCAClient)),
         Method(Personalised, PersonalisedClient),
+        Method(SAPCA, SAPCAClient),
     )
 }
 

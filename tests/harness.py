@@ -25,7 +25,8 @@ _NUMBERS = itertools.count()
 def own(method: str) -> dict[str, Any]:
     """Options without which a method does not run here: a state of its own each time, few rounds where there are many.
 
-    Noise is the same each time. On other graphs than the complete one, a result depends on who sits where.
+    Noise is the same each time. On other graphs than the complete one, a result depends on who sits where; with
+    directions truncated, on the order of the rows.
     """
     if method == "streaming":
         return {"state": f"{_STATES.name}/{next(_NUMBERS)}"}
@@ -35,6 +36,7 @@ def own(method: str) -> dict[str, Any]:
         "fast-pca": few,
         "dp-pca": {"clip": 5.0, "centre_clip": 5.0, "noise_seed": 1},
         "personalised": {"iterations": 3},
+        "sapca": {"tracked": 80},
     }
     return needed.get(method, {})
 

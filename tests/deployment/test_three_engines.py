@@ -36,6 +36,7 @@ DEPLOYED = [
     ("compressed", {"codec": "shared-step", "step": 1e-3, "corrections": 2}),
     ("adaptive", {"target": 1.0}),
     ("streaming", {}),
+    ("sapca", {"topology": "tree"}),
     ("dsa", {}),
     ("fast-pca", {}),
     ("dp-pca", {"clip": 40.0, "centre_clip": 60.0}),
@@ -53,6 +54,7 @@ SIMULATED = [
     *(("compressed", {"codec": codec}) for codec in ("quantise", "low-rank", "combined", "top-k", "sketch")),
     ("adaptive", {}),
     ("personalised", {"mu": 0.0, "center": False}),
+    ("sapca", {"rank_rule": "paper"}),
 ]
 """More options, which differ in their arithmetic only."""
 

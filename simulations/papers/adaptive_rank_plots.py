@@ -1,0 +1,216 @@
+"""The figures of paper 003 and its report, made from the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulations.papers.experiment import COLOURS, Row, markdown, pyplot, save_figure
+
+Results = Mapping[str, list[Row]]
+
+WIDE: dict[str, Any] = {"linewidth": 5, "alpha": 0.35, "marker": ""}
+"""Of what lies under other lines."""
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "SPCA lo": {"color": "0.3", **WIDE},
+    "SPCA hi": {"color": "0.6", **WIDE},
+    "SPCA": {"color": COLOURS[0], "marker": "o"},
+    "SPCA, 2r": {"color": COLOURS[0], "marker": "o", "linestyle": "--", "fillstyle": "none"},
+    "SAPCA": {"color": COLOURS[2], "marker": "s", "markersize": 8, "fillstyle": "none"},
+    "SAPCA, 2r": {"color": COLOURS[2], "marker": "s", "linestyle": "--", "fillstyle": "none"},
+    "PM": {"color": COLOURS[3], "marker": "x", "linestyle": "-."},
+    "PM lo": {"color": COLOURS[3], "marker": "+", "linestyle": ":"},
+    "FD": {"color": COLOURS[4], "marker": "D", "linestyle": "--"},
+    "GROUSE": {"color": COLOURS[5], "marker": "*", "linestyle": "-."},
+    "SPIRIT": {"color": COLOURS[1], "marker": "P"},
+    "SPIRIT .9": {"color": COLOURS[1], "marker": "P", "linestyle": ":", "fillstyle": "none"},
+    "true": {"color": "black", **WIDE},
+    "one core": {"color": "black", "marker": "o"},
+    "a core each": {"color": "black", "marker": "o", "linestyle": "--", "fillstyle": "none"},
+    "tree, 1r": {"color": COLOURS[0], "marker": "o"},
+    "tree, 2r": {"color": COLOURS[0], "marker": "o", "linestyle": "--", "fillstyle": "none"},
+    "tree, 4r": {"color": COLOURS[0], "marker": "x", "linestyle": ":"},
+    "exact leaves, tree": {"color": COLOURS[1], "marker": "v"},
+    "star": {"color": COLOURS[4], "marker": "^", "linestyle": "--"},
+}
+"""Each method has its colour, mark and line in every figure."""
+
+OURS = ["SPCA", "SPCA, 2r", "SAPCA", "SAPCA, 2r"]
+
+LEGEND = """SPCA has rank 10 and keeps 10 directions; "2r" keeps 20. SAPCA's rank follows the paper's rule as printed;
+with "2r" it has hysteresis. SPCA lo, SPCA hi and PM lo have the lowest and highest rank that SAPCA had. PM takes blocks
+of d rows, FD a sketch of 40, GROUSE steps 2 / t; SPIRIT keeps 95 to 98 % of the energy, ".9" forgets. Blocks have 50
+rows. The covariance has eigenvalues i^-alpha (figure 8: i^-2alpha, as in the authors' code)."""
+
+
+def draw(results: Results, folder: Path) -> None:
+    """All figures as PNG."""
+    synthetic, sensors = _named(results, "synthetic-"), _named(results, "sensors-")
+    first = {f"alpha = {alpha}": synthetic[alpha] for alpha in ("1", "2")} | sensors
+    bounds = ["SPCA lo", "SPCA hi", *OURS, "PM lo", "SPIRIT", "SPIRIT .9"]
+    _over_time(folder / "figure1.png", first, bounds, ranks=True)
+    _scaling(folder / "figure2.png", results)
+    spectra = {f"alpha = {alpha}": rows for alpha, rows in synthetic.items()}
+    _over_time(folder / "figure3.png", spectra, [*OURS, "PM", "FD", "GROUSE", "SPIRIT"])
+    _over_time(folder / "figure4.png", spectra, [*OURS, "PM", "FD", "GROUSE", "SPIRIT .9"])
+    _spectra(folder / "figure5.png", _named(results, "spectrum-"))
+    if sensors:
+        _over_time(folder / "figure6.png", sensors, [*OURS, "PM", "GROUSE", "SPIRIT .9"], ranks=True)
+        _over_time(folder / "figure7.png", sensors, [*OURS, "FD"], ranks=True)
+    _order(folder / "figure8.png", _named(results, "order-"))
+    _memory(folder / "table1.png", results["memory"])
+
+
+def report(results: Results) -> dict[str, str]:
+    """The sections of the report, by heading."""
+    sections = {
+        "What is compared": LEGEND,
+        "Figure 1: SAPCA on synthetic and real streams": "![](figure1.png)",
+        "Figure 2: seconds by number of leaves": "![](figure2.png)\n\nThey are this machine's, and no target.",
+    }
+    federated = [{"alpha": alpha, **row} for alpha, rows in _named(results, "federated-").items() for row in rows]
+    sections["Excess error by number of leaves"] = (
+        f"{_table(federated)}\n\nWith leaves that stream, federating costs nothing beyond truncation."
+    )
+    sections["Figure 3: spectra, SPIRIT without forgetting"] = "![](figure3.png)"
+    sections["Figure 4: spectra, SPIRIT with forgetting 0.9"] = "![](figure4.png)"
+    ends = [
+        {"alpha": alpha, **row}
+        for alpha, rows in _named(results, "synthetic-").items()
+        for row in rows
+        if row["rows"] == rows[-1]["rows"]
+    ]
+    sections["At the end of the synthetic streams"] = _table(ends)
+    sections["Figure 5: singular values"] = "![](figure5.png)"
+    finals = [{"data": name, **row} for name, rows in _named(results, "final-").items() for row in rows]
+    if finals:
+        sections["Figures 6 and 7: sensors"] = "![](figure6.png)\n\n![](figure7.png)"
+        sections["At the end of 7,700 readings"] = _table(finals)
+    order = [{"alpha": alpha, **row} for alpha, rows in _named(results, "order-").items() for row in rows]
+    sections["Figure 8: order of the rows"] = (
+        "![](figure8.png)\n\nLemma 2 of the paper says that the order does not matter. The error hardly depends on it; "
+        f"the subspace does. Points that are missing are 0: all is tracked there.\n\n{_table(order)}"
+    )
+    changed = [{"order": name, **row} for name, rows in _named(results, "regimes-").items() for row in rows]
+    sections["A stream whose directions change for good"] = _table(changed)
+    sections["Table 1: memory in MB"] = f"{_table(results['memory'])}\n\n![](table1.png)\n\nLinear in the features."
+    return sections
+
+
+def _named(results: Results, prefix: str) -> dict[str, list[Row]]:
+    return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
+
+
+def _table(rows: Sequence[Row]) -> str:
+    told = [{key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows]
+    return markdown(told)
+
+
+def _panels(number: int, wide: int = 3, **size: Any):
+    """A figure with so many axes, in rows of at most ``wide``."""
+    columns = min(wide, number)
+    lines = -(-number // columns)
+    figure, axes = pyplot().subplots(lines, columns, figsize=(4.6 * columns, 3.6 * lines), squeeze=False, **size)
+    for axis in axes.flat[number:]:
+        axis.remove()
+    return figure, list(axes.flat[:number])
+
+
+def _finish(figure: Any, axes: Sequence[Any], target: Path) -> None:
+    """One legend for all axes, below them."""
+    lines = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    for axis in axes:
+        axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.legend(lines.values(), lines.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=5, frameon=False)
+    save_figure(figure, target)
+    pyplot().close(figure)
+
+
+def _logarithmic(axis: Any) -> None:
+    """A logarithmic scale with ticks in plain numbers; a linear one where all values are of the same size."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    low, high = axis.dataLim.intervaly
+    if not (np.isfinite(high) and high > 2 * low):  # no line has a point, or they are all alike
+        axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=axis.get_ylabel() == "rank"))
+        return
+    axis.set_yscale("log")
+    if high < 300 * low:
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:
+    """Error over the rows so far in a panel for each stream; with ``ranks`` a second line of panels for the rank."""
+    quantities = ["error", "rank"] if ranks else ["error"]
+    figure, axes = _panels(len(panels) * len(quantities), wide=len(panels) if ranks else 3)
+    cases = [(quantity, *panel) for quantity in quantities for panel in panels.items()]
+    for axis, (quantity, title, rows) in zip(axes, cases, strict=True):
+        for name in names:
+            own = [row for row in rows if row["method"] == name]
+            positive = [row for row in own if row[quantity] > 1e-9 * max(r[quantity] for r in own)]
+            axis.plot(
+                [row["rows"] for row in positive],
+                [row[quantity] for row in positive],
+                label=name,
+                **{"markersize": 5, "markevery": 3, **LOOKS[name]},
+            )
+        axis.set(title=title, xlabel="rows", ylabel={"error": "error per row", "rank": "rank"}[quantity])
+        _logarithmic(axis)
+    _finish(figure, axes, target)
+
+
+def _scaling(target: Path, results: Results) -> None:
+    times, excess = _named(results, "seconds-"), _named(results, "federated-")
+    figure, axes = _panels(len(times) + len(excess))
+    for axis, (title, rows) in zip(axes, [*times.items(), *excess.items()], strict=True):
+        seconds = "one core" in rows[0]
+        for name in list(rows[0])[1:]:
+            shown = [row for row in rows if row[name] > 1e-9]
+            axis.plot([row["leaves"] for row in shown], [row[name] for row in shown], label=name, **LOOKS[name])
+        axis.set_xscale("log", base=2)
+        axis.set_xticks([row["leaves"] for row in rows], [str(row["leaves"]) for row in rows])
+        axis.set(xlabel="leaves", ylabel="seconds" if seconds else "excess error")
+        _logarithmic(axis)
+        axis.set_title(f"{title} rows" if seconds else f"alpha = {title}")
+    _finish(figure, axes, target)
+
+
+def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
+    figure, axes = _panels(len(panels), wide=4)
+    for axis, (alpha, rows) in zip(axes, panels.items(), strict=True):
+        index = [row["index"] for row in rows]
+        for name in ("true", "SPCA", "SPCA, 2r"):
+            axis.plot(index, [row[name] for row in rows], label=name, **LOOKS[name])
+        axis.set(title=f"alpha = {alpha}", xlabel="index", ylabel="singular value")
+        _logarithmic(axis)
+    _finish(figure, axes, target)
+
+
+def _order(target: Path, panels: Mapping[str, list[Row]]) -> None:
+    """A panel for each rank, the spectra along the axis."""
+    every = [{"alpha": float(alpha), **row} for alpha, rows in panels.items() for row in rows]
+    ranks = sorted({row["rank"] for row in every})
+    figure, axes = _panels(len(ranks), wide=4)
+    for axis, rank in zip(axes, ranks, strict=True):
+        for name in dict.fromkeys(row["method"] for row in every):
+            own = [row for row in every if row["method"] == name and row["rank"] == rank]
+            shown = [row for row in own if row["to its own"] > 1e-6]  # nothing is lost where all is tracked
+            axis.plot([row["alpha"] for row in shown], [row["to its own"] for row in shown], label=name, **LOOKS[name])
+        axis.set(title=f"rank {rank}", xlabel="alpha", ylabel="sine of the largest angle", yscale="log")
+    _finish(figure, axes, target)
+
+
+def _memory(target: Path, rows: Sequence[Row]) -> None:
+    figure, axes = _panels(1)
+    features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
+    for row in rows:
+        axes[0].plot(features, list(row.values())[1:], label=row["method"], **LOOKS[row["method"]])
+    axes[0].set(xlabel="features", ylabel="MB", xscale="log", yscale="log")
+    _finish(figure, axes, target)

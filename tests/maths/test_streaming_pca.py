@@ -1,0 +1,295 @@
+"""One pass, any blocks: an exact mean, the subspace of a batch PCA where nothing is truncated; merging is a sum."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.rank_rules import Band, Energy, Fixed
+from fedpca_flwr.maths.streaming_pca import Subspace, Tracker, blocks, merge, merge_in_tree, track
+from fedpca_flwr.maths.subspace import principal_angles, projector_distance
+from tests.families import rows
+
+
+def tracked(X, rule, *, block=50, **options):
+    """The ranks after each block, and the tracker."""
+    tracker, path = Tracker(X.shape[1], rule, **options), []
+    for part in blocks(X, block):
+        tracker.update(part)
+        path.append(tracker.rank)
+    return path, tracker
+
+
+def synthetic(alpha, seed, *, d=400, n=4000, code=False):
+    """Rows whose covariance has eigenvalues i^-alpha (the paper's text), or i^-2alpha (its code)."""
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
+    deviations = np.arange(1, d + 1.0) ** (-alpha if code else -alpha / 2)
+    return ((basis * deviations) @ rng.standard_normal((d, n))).T
+
+
+def error(X, vectors):
+    """Mean squared error of projection."""
+    return (np.vdot(X, X) - np.linalg.norm(X @ vectors) ** 2) / len(X)
+
+
+def offline(X, k):
+    return np.linalg.svd(X, full_matrices=False)[2][:k].T
+
+
+def orthogonality(subspace):
+    return np.abs(subspace.vectors.T @ subspace.vectors - np.eye(subspace.sigma.size)).max()
+
+
+def as_rows(subspace):
+    return (subspace.vectors * subspace.sigma).T
+
+
+@pytest.mark.parametrize("block", [1, 7, 50, 299, 1000])
+def test_any_blocks_give_the_batch_pca_and_its_mean(block):
+    X = rows(300) + 1e3 * np.arange(12)
+    own = track(X, 5, tracked=12, block=block)
+    centred = X - X.mean(axis=0)
+    assert own.head.n == 300
+    np.testing.assert_allclose(own.head.mean + own.head.remainder, X.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(own.sigma, np.linalg.svd(centred, compute_uv=False), rtol=1e-9)
+    assert principal_angles(own.vectors[:, :5], offline(centred, 5)).max() <= 1e-6
+    np.testing.assert_allclose(own.energy, np.vdot(centred, centred), rtol=1e-10)
+    assert own.error <= 1e-9 * own.energy
+
+
+def test_the_last_partial_block_counts():
+    X = rows(101)
+    X[100] = 50.0
+    whole, cut = track(X, 3, block=50), track(X[:100], 3, block=50)
+    assert whole.head.n == 101
+    assert projector_distance(whole.vectors[:, :1], cut.vectors[:, :1]) > 0.5
+
+
+def test_without_centring_the_mean_is_a_direction():
+    X = rows(200) + 5.0
+    own = track(X, 12, center=False)
+    np.testing.assert_allclose(own.sigma, np.linalg.svd(X, compute_uv=False), rtol=1e-10)
+    assert not own.head.mean.any()
+
+
+def test_what_was_truncated_is_bounded():
+    """The true scatter is that of the subspace and a positive semidefinite rest, whose norm and trace are known."""
+    X = synthetic(0.5, 1, d=40, n=600)
+    own = track(X, 5, tracked=8, block=20)
+    centred = X - X.mean(axis=0)
+    rest = np.linalg.eigvalsh(centred.T @ centred - as_rows(own).T @ as_rows(own))
+    assert rest.min() >= -1e-8 * own.energy
+    assert rest.max() <= own.error <= 100 * rest.max()
+    np.testing.assert_allclose(rest.sum(), own.energy - own.sigma @ own.sigma, rtol=1e-9)
+
+
+def test_a_stream_of_low_rank_stays_orthonormal():
+    """The literal algorithm takes arbitrary directions of a QR of nothing here, and loses 74 % of a singular value."""
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((500, 8)) @ rng.standard_normal((8, 60))
+    own = track(X, 15, center=False)
+    assert own.sigma.size == 8
+    assert orthogonality(own) < 1e-12
+    np.testing.assert_allclose(own.sigma, np.linalg.svd(X, compute_uv=False)[:8], rtol=1e-12)
+
+
+def test_orthonormal_after_many_blocks():
+    assert orthogonality(track(synthetic(1, 3, d=50, n=20_000), 10, block=10)) < 1e-12
+
+
+def test_forgetting_shrinks_once_a_block():
+    X, lam = rows(120), 0.8
+    own = track(X, 12, block=30, forgetting=lam, center=False)
+    weights = np.repeat(lam ** np.arange(3, -1, -1.0), 30)
+    np.testing.assert_allclose(own.sigma, np.linalg.svd(weights[:, None] * X, compute_uv=False), rtol=1e-10)
+    np.testing.assert_allclose(own.head.n, (weights**2).sum(), rtol=1e-12)
+
+
+def test_forgetting_with_a_mean_is_the_pca_of_weighted_rows():
+    X, lam = rows(100) + 3.0, 0.7
+    X[50:] += np.arange(12)
+    own = track(X, 12, block=25, forgetting=lam)
+    weights = np.repeat(lam ** np.arange(3, -1, -1.0), 25) ** 2
+    mean = weights @ X / weights.sum()
+    np.testing.assert_allclose(own.head.mean, mean, rtol=1e-12)
+    weighted = np.sqrt(weights)[:, None] * (X - mean)
+    np.testing.assert_allclose(own.sigma, np.linalg.svd(weighted, compute_uv=False), rtol=1e-9)
+
+
+def test_a_fixed_rank_locks_in_and_forgetting_lets_go():
+    """Ten strong directions first, ten others ever after: none of those enters unless what was is forgotten."""
+    rng = np.random.default_rng(2)
+    basis, _ = np.linalg.qr(rng.standard_normal((60, 20)))
+    X = np.vstack(
+        [5 * rng.standard_normal((500, 10)) @ basis[:, :10].T, rng.standard_normal((9500, 10)) @ basis[:, 10:].T]
+    )
+    X += 0.05 * rng.standard_normal(X.shape)
+    late = X[5000:]
+    locked, wide, letting = (track(X, 10, **o) for o in ({}, {"tracked": 20}, {"forgetting": 0.8}))
+    assert error(late, locked.vectors) > 5
+    assert error(late, wide.vectors) < 1
+    assert error(late, letting.vectors) < 1
+
+
+# Merging
+
+
+def parts(sizes=(80, 50, 7), step=10.0, center=True):
+    rng = np.random.default_rng(8)
+    own = [rows(n, seed=i) + step * rng.standard_normal(12) for i, n in enumerate(sizes)]
+    return own, [track(part, 12, center=center) for part in own]
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_merging_gives_the_pca_of_the_union(center):
+    own, subspaces = parts(center=center)
+    merged, whole = merge(subspaces, 12), np.vstack(own)
+    centred = whole - whole.mean(axis=0) * center
+    np.testing.assert_allclose(merged.sigma, np.linalg.svd(centred, compute_uv=False), rtol=1e-12)
+    assert principal_angles(merged.vectors[:, :5], offline(centred, 5)).max() <= 1e-6
+    np.testing.assert_allclose(merged.head.mean, whole.mean(axis=0) * center, atol=1e-12)
+    np.testing.assert_allclose(merged.energy, np.vdot(centred, centred), rtol=1e-12)
+
+
+def test_merging_is_associative():
+    _, (a, b, c) = parts()
+    one, other = merge([merge([a, b], 12), c], 12), merge([a, merge([b, c], 12)], 12)
+    np.testing.assert_allclose(as_rows(one).T @ as_rows(one), as_rows(other).T @ as_rows(other), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(one.head.mean, other.head.mean, rtol=1e-12)
+
+
+def test_a_tree_of_merges_is_the_star():
+    _, subspaces = parts(sizes=(30, 20, 40, 10, 25))
+    tree, star = merge_in_tree(subspaces, 12), merge(subspaces, 12)
+    np.testing.assert_allclose(tree.sigma, star.sigma, rtol=1e-11)
+    assert principal_angles(tree.vectors[:, :5], star.vectors[:, :5]).max() <= 1e-6
+
+
+def test_the_order_of_merging_changes_no_bit():
+    _, (a, b, c) = parts()
+    assert merge([a, b, c], 6).vectors.tobytes() == merge([c, a, b], 6).vectors.tobytes()
+
+
+@pytest.mark.parametrize(("ranks", "inside"), [((5, 5), False), ((3, 8), False), ((6, 4), True), ((4, 0), False)])
+def test_forgetting_factors_weigh_the_parts(ranks, inside):
+    """Against the SVD of the concatenation; the printed algorithm 2 leaves lambda_2 out of one block."""
+    rng = np.random.default_rng(6)
+    first = Subspace.empty(30), Subspace.empty(30)
+    bases = [np.linalg.qr(rng.standard_normal((30, rank)))[0] for rank in ranks]
+    if inside:
+        bases[1] = np.linalg.qr(bases[0] @ rng.standard_normal((ranks[0], ranks[1])))[0]
+    spectra = [np.sort(rng.uniform(1, 5, rank))[::-1] for rank in ranks]
+    a, b = (
+        Subspace(empty.head._replace(n=10), basis, sigma, sigma @ sigma)
+        for empty, basis, sigma in zip(first, bases, spectra, strict=True)
+    )
+    merged = merge([a, b], 30, (0.5, 2.0))
+    left, expected, _ = np.linalg.svd(np.hstack([0.5 * a.vectors * a.sigma, 2.0 * b.vectors * b.sigma]))
+    rank = ranks[0] if inside else sum(ranks)
+    np.testing.assert_allclose(merged.sigma, expected[:rank], rtol=1e-12)
+    assert orthogonality(merged) < 1e-12
+    assert projector_distance(merged.vectors, left[:, :rank]) < 1e-12
+    assert merged.head.n == 0.25 * 10 + 4 * 10
+
+
+# The rank
+
+
+def flat(size, seed=7):
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.standard_normal((80, 80)))
+    deviations = np.where(np.arange(80) < size, 1.0, 0.05)
+    return ((basis * deviations) @ rng.standard_normal((80, 4000))).T
+
+
+def test_the_printed_rule_cycles_and_hysteresis_ends_it():
+    printed, _ = tracked(flat(8), Band(2, 0.01, 0.10, hysteresis=False), center=False)
+    settled, tracker = tracked(flat(8), Band(2, 0.01, 0.10), tracked=24, center=False)
+    assert printed[-6:] == [8, 9, 8, 9, 8, 9]
+    assert settled == [3, 4, 5, 6, 7, *[8] * 75]
+    assert error(flat(8), tracker.subspace.vectors[:, :8]) / error(flat(8), offline(flat(8), 8)) - 1 < 1e-7
+
+
+def test_the_paper_s_rank_cannot_exceed_the_inverse_of_beta():
+    path, _ = tracked(flat(20), Band(3, 0.01, 0.10), tracked=24, center=False)
+    assert path == [4, 5, 6, 7, 8, 9, *[10] * 74]
+
+
+def test_a_fall_waits():
+    rule = Band(5, 0.1, 0.9, hold=2)
+    sigma = np.array([100.0, 1, 1, 1, 1])
+    assert [rule.step(sigma, 0.0) for _ in range(6)] == [5, 5, 4, 4, 4, 3]
+    assert Band(5, 0.1, 0.9).settled(sigma) == 1
+
+
+@pytest.mark.parametrize("size", [8, 20])
+def test_the_energy_rule_finds_flat_spectra(size):
+    path, _ = tracked(flat(size), Energy(0.95), tracked=40, center=False)
+    assert path[-1] == size
+    assert size > 8 or set(path) == {8}  # at once
+
+
+def test_energy_that_is_not_tracked_is_not_found():
+    rule = Energy(0.9)
+    assert rule.step(np.array([2.0, 1.0]), energy=5.0) == 2
+    assert rule.step(np.array([2.0, 1.0]), energy=10.0) == 3
+
+
+# Numbers of our notes on the paper
+
+
+@pytest.mark.parametrize(
+    ("alpha", "code", "total", "best", "ours"),
+    [
+        (1, False, 6.60316, 3.6432, 3.65400),
+        (2, False, 1.64625, 0.0926533, 0.0928196),
+        (1, True, 1.65775, 0.0931603, 0.0933683),
+        (2, True, 1.09095, 2.86653e-4, 2.86787e-4),
+    ],
+)
+def test_synthetic_spectra_to_the_digits_of_the_notes(alpha, code, total, best, ours):
+    X = synthetic(alpha, 300 + alpha, code=code)
+    np.testing.assert_allclose(np.vdot(X, X) / len(X), total, rtol=1e-5)
+    np.testing.assert_allclose(error(X, offline(X, 10)), best, rtol=1e-5)
+    np.testing.assert_allclose(error(X, track(X, 10, center=False).vectors), ours, rtol=1e-5)
+
+
+def test_the_paper_s_rule_falls_on_a_steep_spectrum():
+    X = synthetic(2, 302, code=True)
+    path, tracker = tracked(X, Band(10, 0.01, 0.10, hysteresis=False), center=False)
+    assert path == [9, 8, *[7] * 78]
+    np.testing.assert_allclose(error(X, tracker.subspace.vectors), 7.791e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "at_rank", "at_twice", "star"), [(2, 8.9e-4, 1.2e-4, 4.0e-5), (32, 1.0e-3, 1.2e-4, 4.0e-4)]
+)
+def test_federating_costs_nothing_beyond_truncation(leaves, at_rank, at_twice, star):
+    """Excess error of the ten leading directions, at most half more than the notes have."""
+    X = synthetic(1, 300)
+    best, streams = error(X, offline(X, 10)), np.array_split(X, leaves)
+
+    def excess(subspace):
+        return error(X, subspace.vectors[:, :10]) / best - 1
+
+    for k, allowed in ((10, at_rank), (20, at_twice)):
+        assert excess(merge_in_tree([track(part, 10, tracked=k, center=False) for part in streams], k)) <= 1.5 * allowed
+    exact = [track(part, 10, block=len(part), center=False) for part in streams]
+    assert excess(merge(exact, 10)) <= 1.5 * star
+
+
+def test_memory_is_linear_in_the_features():
+    peaks = []
+    for d in (1000, 4000):
+        X = np.random.default_rng(0).standard_normal((200, d))
+        tracker = Tracker(d, Fixed(10))
+        tracemalloc.start()
+        for part in blocks(X, 50):
+            tracker.update(part)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 4.4 * peaks[0]
+    assert peaks[1] < 4000 * 4000 * 8 / 10

@@ -1,0 +1,230 @@
+"""SAPCA: exact where nothing is truncated, star and tree alike; else bounded; and a model that runs on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.streaming_pca import merge_in_tree, track
+from fedpca_flwr.maths.subspace import principal_angles as angles_of
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.running_model import FILE
+from simulations import run
+from strategies.sapca_client import levels_of, sends_at
+from tests.families import FAMILIES, cut, rows
+from tests.harness import finish, server_of, tamper_arrays
+
+
+def fit(parties, **options):
+    return run("sapca", parties, engine="loopback", **{"min_rows": 1, "n_components": 5, **options})
+
+
+def parties(*sizes, seed=0, d=12):
+    return cut(rows(sum(sizes), d, seed=seed) + np.arange(d), *sizes)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("topology", ["star", "tree"])
+def test_with_all_directions_tracked_it_is_the_pooled_pca(topology, family):
+    model = fit(family.parties, n_components=family.k, tracked=200, topology=topology)
+    truth = pooled_pca(family.pooled, family.k)
+    assert model.log["exact"]
+    assert principal_angles(model, truth).max <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, atol=1e-10)
+    np.testing.assert_allclose(model.mean_, truth.mean_, rtol=1e-12, atol=1e-14)
+
+
+def test_a_truncated_model_is_not_called_exact_and_keeps_its_bound():
+    own = parties(300, 200, 100, d=30)
+    model, truth = fit(own, n_components=3, tracked=6), pooled_pca(np.vstack(own), 3)
+    assert not model.log["exact"]
+    bound = float(model.log["measured"]["angle bound"].split()[0])
+    assert 0 < principal_angles(model, truth).max <= bound
+    assert (model.explained_variance_ <= truth.explained_variance_ * (1 + 1e-12)).all()
+
+
+def test_twice_the_components_are_tracked_by_default():
+    own = parties(300, 200, d=30)
+    assert fit(own, n_components=4).components_.tobytes() == fit(own, n_components=4, tracked=8).components_.tobytes()
+    assert fit(own, n_components=4).log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 2
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
+def test_every_party_of_a_tree_sends_its_subspace_once(number):
+    last = levels_of(number) - 1
+    senders = [p for level in range(last + 1) for p in range(number) if sends_at(p, level, number, "tree")]
+    assert sorted(senders) == list(range(number))
+    assert levels_of(number) == max(1, int(np.ceil(np.log2(number))))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
+def test_a_tree_merges_pairwise_in_log_rounds(number):
+    own = parties(*[40] * number, d=30)
+    model = fit(own, tracked=10, topology="tree")
+    expected = merge_in_tree([track(part, 5, tracked=10) for part in own], 10)
+    assert angles_of(model.components_.T, expected.vectors[:, :5]).max() < 1e-6
+    fits = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
+    assert len(fits) == levels_of(number)
+    whole = 8 * 10 * 30
+    assert sum(up > whole for entry in fits for up in entry["up"]) == number
+
+
+def test_a_party_of_a_tree_receives_one_subspace_at_a_time():
+    model = fit(parties(*[40] * 8, d=30), tracked=10, topology="tree")
+    for entry in model.log["rounds"]:
+        assert max(entry["down"]) < 2 * 8 * 10 * 30
+
+
+def test_forgetting_follows_a_stream_that_turns():
+    rng = np.random.default_rng(0)
+    old, new = rng.standard_normal((2000, 12)), rng.standard_normal((2000, 12))
+    old[:, :2] *= 9
+    new[:, 5:7] *= 4
+    own = [np.vstack([old[i::2], new[i::2]]) for i in range(2)]
+    remembers, forgets = fit(own, n_components=2), fit(own, n_components=2, forgetting=0.8)
+    late = np.eye(12)[[5, 6]]
+    assert np.abs(forgets.components_ @ late.T).max(axis=1).min() > 0.9
+    assert np.abs(remembers.components_ @ late.T).max() < 0.3
+    np.testing.assert_allclose(forgets.explained_variance_, new[:, 5:7].var(), rtol=0.3)
+    assert forgets.n_samples_ == 4000
+
+
+# The rank
+
+
+def flat(n, size):
+    basis, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((40, 40)))
+    return (np.random.default_rng(2).standard_normal((n, 40)) * np.where(np.arange(40) < size, 1, 0.05)) @ basis.T
+
+
+@pytest.mark.parametrize("topology", ["star", "tree"])
+def test_the_rank_by_energy(topology):
+    model = fit(cut(flat(1200, 8), 500, 400, 300), n_components=0.95, topology=topology)
+    assert model.n_components_ == 8
+    assert model.log["measured"]["ranks on the way"] == "8 to 8"
+
+
+@pytest.mark.parametrize("topology", ["star", "tree"])
+def test_the_rank_by_the_paper_s_rule(topology):
+    options = {"rank_rule": "paper", "topology": topology}
+    assert fit(cut(flat(1200, 8), 500, 400, 300), n_components=3, **options).n_components_ == 8
+    assert fit(cut(flat(1200, 20), 500, 400, 300), n_components=3, **options).n_components_ == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"n_components": 0.99, "tracked": 4}, "'tracked' is 4, and so many directions hold .*less than n-components"),
+        ({"n_components": 5, "tracked": 4}, "'tracked' is 4, expected at least n-components = 5"),
+        ({"n_components": 0.9, "rank_rule": "paper"}, "rank-rule='paper' begins with a number"),
+        ({"rank_rule": "paper", "share_low": 0.2}, "'share-low' is 0.2, expected less than share-high = 0.1"),
+        ({"old_weight": 0.5}, "'old-weight' and 'new-weight' are for a running model; give state"),
+        ({"topology": "ring"}, "'topology' is 'ring'"),
+        ({"forgetting": 0.0}, "'forgetting' is 0.0"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_named(options, text):
+    with pytest.raises(ConfigError, match=text):
+        fit([flat(300, 8), flat(200, 8)], **options)
+
+
+# Faults
+
+
+def test_a_party_that_does_not_send_is_named():
+    server = server_of("sapca", parties(100, 80, 60), n_components=2)
+    tamper_arrays(server, 2, lambda arrays: [*arrays[:-1], np.empty((0, 0))])
+    with pytest.raises(ContractError, match="client 2: field 'directions' is empty, but it was its turn"):
+        finish(server)
+
+
+def test_numbers_that_no_subspace_has_are_named():
+    server = server_of("sapca", parties(100, 80, 60), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [arrays[0], np.array([-1.0, 1, 0, 2]), *arrays[2:]])
+    with pytest.raises(ContractError, match="client 1: its weight is -1, expected at least"):
+        finish(server)
+
+
+# A model that runs on
+
+
+def test_new_rows_are_merged_into_the_running_model(tmp_path):
+    first, second = parties(100, 80), parties(60, 40, 30, seed=1)
+    fit(first, tracked=12, state=str(tmp_path))
+    model = fit(second, tracked=12, state=str(tmp_path))
+    truth = pooled_pca(np.vstack([*first, *second]), 5)
+    assert principal_angles(model, truth).max <= 1e-6
+    assert model.n_samples_ == 310
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-10)
+    np.testing.assert_allclose(model.mean_, truth.mean_, rtol=1e-12)
+    assert model.log["measured"]["running model"] == "310 rows, revision 2"
+    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+
+
+def test_weights_let_the_new_rows_count_more(tmp_path):
+    first, second = parties(100, 80), parties(60, 40, 30, seed=1)
+    fit(first, tracked=12, state=str(tmp_path), center=False)
+    model = fit(second, tracked=12, state=str(tmp_path), center=False, old_weight=0.5, new_weight=2.0)
+    weighted = np.vstack([0.5 * np.vstack(first), 2.0 * np.vstack(second)])
+    assert angles_of(model.components_.T, np.linalg.svd(weighted)[2][:5].T).max() < 1e-6
+
+
+def test_the_same_rows_are_not_counted_twice(tmp_path):
+    own = parties(100, 80)
+    fit(own, state=str(tmp_path))
+    before = (tmp_path / FILE).read_bytes()
+    with pytest.raises(ConfigError, match="brings rows that are in the model in .* already"):
+        fit([own[1], rows(50)], state=str(tmp_path))
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_a_run_that_fails_leaves_the_model_as_it_was(tmp_path):
+    fit(parties(100, 80), state=str(tmp_path))
+    before = (tmp_path / FILE).read_bytes()
+    server = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
+    server.strategy.aggregate_evaluate = None  # stopped after the model was made, before the last round has ended
+    with pytest.raises(TypeError):
+        finish(server)
+    assert (tmp_path / FILE).read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == [FILE]
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-8], lambda content: content[:90] + b"7" + content[91:]])
+def test_a_torn_or_changed_file_is_named(tmp_path, damage):
+    fit(parties(100, 80), state=str(tmp_path))
+    file = tmp_path / FILE
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ContractError, match=f"{file} is damaged: it does not fit the digest in it"):
+        fit(parties(50, 50, seed=2), state=str(tmp_path))
+
+
+def test_of_two_runs_at_once_the_later_is_refused(tmp_path):
+    fit(parties(100, 80), state=str(tmp_path))
+    late = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
+    fit(parties(60, 60, seed=3), state=str(tmp_path))
+    with pytest.raises(ContractError, match="another run changed the model in .* nothing is saved"):
+        finish(late)
+
+
+@pytest.mark.parametrize(
+    ("other", "options", "error", "text"),
+    [
+        (parties(50, 50, d=11), {}, ContractError, "have 11 features, those of the model in .* have 12"),
+        (parties(50, 50, seed=2), {"center": False}, ConfigError, "'center' is False, but the model in .* with True"),
+    ],
+    ids=["features", "center"],
+)
+def test_what_does_not_fit_the_running_model_is_named(tmp_path, other, options, error, text):
+    fit(parties(100, 80), state=str(tmp_path))
+    with pytest.raises(error, match=text):
+        fit(other, state=str(tmp_path), **options)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="a running model is a folder, and .*file is a file"):
+        fit(parties(100, 80), state=str(tmp_path / "file"))
