@@ -29,9 +29,9 @@ class Field:
     ----------
     name : str
     shape : tuple of str
-        Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle, ``"trapezoid"`` a packed triangular factor of
-        ``n`` rows, ``"any"`` a length that only the decoder can judge, others as the method says (``"b"`` columns of a
-        block); ``()`` a scalar.
+        Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (``"n(n+1)/2"`` of ``n`` rows), ``"trapezoid"`` a
+        packed triangular factor of ``n`` rows, ``"any"`` a length that only the decoder can judge, others as the
+        method says (``"b"`` columns of a block); ``()`` a scalar.
     dtype : str
     kind : {"real", "count", "scatter"}
         What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
@@ -142,6 +142,8 @@ def check_together(payload: Payload, replies: Mapping[str, Fields], sizes: Mappi
 def _size(symbol: str, sizes: Mapping[str, int]) -> int:
     if symbol == "d(d+1)/2":
         return packed_size(sizes["d"])
+    if symbol == "n(n+1)/2":
+        return packed_size(sizes["n"])
     if symbol == "trapezoid":
         return trapezoid_size(sizes["n"], sizes["d"])
     return sizes[symbol] if symbol != "any" else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedpca_flwr import data, tables
 from fedpca_flwr.config import NodeConfig, RunConfig
-from fedpca_flwr.partition import split
+from fedpca_flwr.partition import split, split_columns
 from fedpca_flwr.tables import Table
 
 __all__ = ["Table", "local_table"]
@@ -22,8 +22,12 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
     """
     if node.data:
         table = tables.read(node.data, node.label)
-        return Table(tables.check(table.rows), table.columns)
+        return Table(tables.check(table.rows), table.columns, node.split)
     source = data.load(config.dataset, config.data_root)
+    if config.partition == "columns":
+        rows = source.all_rows()
+        own = split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)[node.partition_id]
+        return Table(tables.check(rows[:, own]), split="columns")
     parts = split(
         source.labels,
         node.num_partitions,
@@ -32,4 +36,4 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         alpha=config.alpha,
         shards_per_party=config.shards_per_client,
     )
-    return Table(tables.check(source.rows(parts[node.partition_id])))
+    return Table(tables.check(source.rows(parts[node.partition_id])), split="rows")

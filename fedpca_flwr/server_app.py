@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import Context
@@ -31,8 +32,7 @@ def main(grid: Grid, context: Context) -> None:
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         raise
-    everyone = model.n_samples_ == sum(party["rows"] for party in model.log["parties"])  # not if members are absent
-    if strategy.config.reference and strategy.quorum.simulated and everyone:
+    if strategy.config.reference and strategy.quorum.simulated and _of_all_rows(model):
         model.log["measured"]["angle to pooled PCA"] = f"{_angle_to_pooled(model, strategy)} (degrees)"
         written = model.save(target)
     print(f"\nFederated PCA\n{model.summary()}\n  {'model':<22}{written}\n", flush=True)
@@ -45,6 +45,13 @@ def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
     return strategy.result()
 
 
+def _of_all_rows(model: PCAModel) -> bool:
+    """Whether it is comparable with the PCA of the pooled rows: not if members are absent, or with a kernel."""
+    if model.components_ is None:
+        return "kernel" not in model.log["options"]
+    return model.n_samples_ == sum(party["rows"] for party in model.log["parties"])
+
+
 def _angle_to_pooled(model: PCAModel, strategy: PCAStrategy) -> str:
     """Only a simulation can do this: it holds all rows."""
     rows = data.load(strategy.config.dataset, strategy.config.data_root).all_rows()
@@ -52,6 +59,8 @@ def _angle_to_pooled(model: PCAModel, strategy: PCAStrategy) -> str:
         rows,
         model.n_components_,
         center=bool(model.log["options"].get("center", True)),
-        scale=model.scale_ is not None,
+        scale=bool(model.log["options"].get("scale", False)),
     )
+    if model.scores_ is not None:
+        reference = replace(reference, scores_=reference.transform(rows))
     return str(principal_angles(model, reference))

@@ -16,10 +16,14 @@ from fedpca_flwr.maths.moments import chunks
 
 
 class Table(NamedTuple):
-    """Rows (n, d) and a digest of the column names (empty where the file has none)."""
+    """Rows (n, d), a digest of the column names (empty where the file has none), and how the data are split, if known.
+
+    ``split`` is ``"rows"``, ``"columns"`` or empty.
+    """
 
     rows: NDArray
     columns: str = ""
+    split: str = ""
 
 
 def read(path: str, label: str = "") -> Table:

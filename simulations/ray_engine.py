@@ -54,7 +54,7 @@ def on_ray(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, A
 def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) -> Callable[[Context], Client]:
     def client_fn(context: Context) -> Client:
         own = {"data": f"{folder}/{context.node_config['partition-id']}.npy"}
-        node_config = {**context.node_config, **site, **own}
+        node_config = {**context.node_config, "may-show": "inner products", **site, **own}
         return build_client(replace(context, node_config=node_config, run_config=run_config)).to_client()
 
     return client_fn

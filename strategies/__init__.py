@@ -29,6 +29,7 @@ from strategies.secure_covariance import (
 from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
+from strategies.vertical import Vertical, VerticalClient
 
 
 class Method(NamedTuple):
@@ -64,6 +65,7 @@ METHODS = {
         Method(DSA, DSAClient),
         Method(FastPCA, FastPCAClient),
         Method(Streaming, StreamingClient),
+        Method(Vertical, VerticalClient),
     )
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field as Limits
 
@@ -47,6 +47,11 @@ class MethodCard:
     private : bool
         Whether nothing exact may leave a party: then its messages tell no row count, and the last round no squared
         error.
+    split : {"rows", "columns"}
+        What the parties' data are: some rows of all features, or all rows of some features.
+    exposes : {"", "scores", "inner products"}
+        What is shown of single rows, beyond what the model of pooled rows tells: their scores (with products of the
+        same kind), or all inner products or distances between them.
     """
 
     name: str
@@ -58,3 +63,5 @@ class MethodCard:
     payloads: Mapping[str, Payload]
     reference: str
     private: bool = False
+    split: Literal["rows", "columns"] = "rows"
+    exposes: Literal["", "scores", "inner products"] = ""
