@@ -30,6 +30,7 @@ from strategies.secure_subspace_iteration import SecureSubspaceIteration, Secure
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 from strategies.vertical import Vertical, VerticalClient
+from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient
 
 
 class Method(NamedTuple):
@@ -66,6 +67,7 @@ METHODS = {
         Method(FastPCA, FastPCAClient),
         Method(Streaming, StreamingClient),
         Method(Vertical, VerticalClient),
+        Method(VerticalKernel, VerticalKernelClient),
     )
 }
 

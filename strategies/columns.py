@@ -123,7 +123,7 @@ class ColumnsStrategy(PCAStrategy):
         parties = zip(log["parties"], self._widths, strict=True)
         return {**log, "parties": [{**party, "features": width} for party, width in parties]}
 
-    def projected(self, replies: list[Reply]) -> tuple[int, float]:
+    def projected(self, replies: list[Reply]) -> tuple[int, float] | None:
         return self.n_rows, sum(sorted(reply.loss for reply in replies))
 
     # Inside

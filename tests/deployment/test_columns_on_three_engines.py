@@ -22,6 +22,9 @@ WAYS = [
     ("vertical", {}),
     ("vertical", {"solver": "gram", "scale": True}),
     ("vertical", {"solver": "merge"}),
+    ("vertical-kernel", {}),
+    ("vertical-kernel", {"kernel": "sigmoid", "gamma": 0.01}),
+    ("vertical-kernel", {"landmarks": 20}),
 ]
 """Every phase that there is."""
 
@@ -74,4 +77,5 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_own(way, 
     assert same_bits(deployed, run(method, sites_columns(), n_components=3, engine="loopback", **options))
     for site, columns in zip(lab.sites, sites_columns(), strict=True):
         np.testing.assert_allclose(np.load(site["scores"]), deployed.scores_, atol=1e-12)
-        assert Loadings.load(site["loadings"]).components.shape == (3, columns.shape[1])
+        if method != "vertical-kernel":
+            assert Loadings.load(site["loadings"]).components.shape == (3, columns.shape[1])
