@@ -31,6 +31,8 @@ from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 from strategies.vertical import Vertical, VerticalClient
 from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient
+from strategies.vfedakpca import VFedAKPCA, VFedAKPCAClient
+from strategies.vfedpca import VFedPCA, VFedPCAClient
 
 
 class Method(NamedTuple):
@@ -68,6 +70,8 @@ METHODS = {
         Method(Streaming, StreamingClient),
         Method(Vertical, VerticalClient),
         Method(VerticalKernel, VerticalKernelClient),
+        Method(VFedPCA, VFedPCAClient),
+        Method(VFedAKPCA, VFedAKPCAClient),
     )
 }
 

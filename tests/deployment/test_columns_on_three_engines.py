@@ -25,6 +25,10 @@ WAYS = [
     ("vertical-kernel", {}),
     ("vertical-kernel", {"kernel": "sigmoid", "gamma": 0.01}),
     ("vertical-kernel", {"landmarks": 20}),
+    ("vfedpca", {"periods": 2}),
+    ("vfedpca", {"variant": "faithful", "warm_start": "previous", "weight_scaling": True, "periods": 2}),
+    ("vfedpca", {"graph": "ring", "periods": 2}),
+    ("vfedakpca", {}),
 ]
 """Every phase that there is."""
 
