@@ -124,6 +124,8 @@ class NodeConfig(Config):
     """Path of the site's rows (.npy, .npz, .csv, .parquet); empty: a partition of the run's data set."""
     label: str = ""
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
+    ids: str = ""
+    """Column of the file with the ids by which rows of different parties belong together (with split='columns')."""
     split: Literal["", "rows", "columns"] = ""
     """What the file holds: some rows of all features, or all rows of some features. Methods for the other are refused;
     empty: not said."""
@@ -154,6 +156,8 @@ class NodeConfig(Config):
                 "'partition-id' is {id}, expected 0 to {last} (num-partitions = {n})",
                 {"id": self.partition_id, "last": self.num_partitions - 1, "n": self.num_partitions},
             )
+        if self.ids and self.split != "columns":
+            raise PydanticCustomError("ids", "'ids' is for data split by columns; say so with split='columns'")
         return self
 
 

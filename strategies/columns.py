@@ -18,8 +18,9 @@ import numpy as np
 from flwr.common import Parameters, Scalar, ndarrays_to_parameters
 from numpy.typing import NDArray
 
+from fedpca_flwr.alignment import difference
 from fedpca_flwr.contract import Field, Fields, Payload
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.columns import Block, added, block_of, energies
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
@@ -32,6 +33,7 @@ ROWS = Payload(
     (
         Field("count", (), "int64", kind="count"),
         Field("features", (), "int64", kind="count"),
+        Field("ids", ("n",), "uint64", optional=True),
         Field("energy", ()),
     )
 )
@@ -58,6 +60,7 @@ class ColumnsStrategy(PCAStrategy):
         super().__init__(config, options)
         self._widths: list[int] = []  # columns of each party, once known
         self._total = 0.0  # energy of all columns
+        self._by_ids = False
 
     # What a method writes
 
@@ -109,6 +112,7 @@ class ColumnsStrategy(PCAStrategy):
         replies = self.collect(server_round, results, failures)
         if self._widths:
             return self.aggregate(replies, last=server_round == self.rounds)
+        self._require_same_ids(replies)
         self._require_same_rows(replies)
         widths = [int(reply.fields["features"]) for reply in replies]
         self._total = math.fsum(float(reply.fields["energy"]) for reply in replies)
@@ -119,6 +123,8 @@ class ColumnsStrategy(PCAStrategy):
         return None, {}
 
     def history(self, pairs, notes=(), measured=None) -> dict[str, Any]:
+        if not (self._by_ids or self.quorum.simulated):
+            notes = [*notes, "rows were taken in the order of the files: nothing shows that they belong together"]
         log = super().history(pairs, notes, measured)
         parties = zip(log["parties"], self._widths, strict=True)
         return {**log, "parties": [{**party, "features": width} for party, width in parties]}
@@ -127,6 +133,25 @@ class ColumnsStrategy(PCAStrategy):
         return self.n_rows, sum(sorted(reply.loss for reply in replies))
 
     # Inside
+
+    def _require_same_ids(self, replies: list[Reply]) -> None:
+        told = [reply for reply in replies if reply.fields["ids"].size]
+        self._by_ids = bool(told)
+        for reply in replies if told else []:
+            ids, witness = reply.fields["ids"], told[0]
+            if not ids.size:
+                raise ConfigError(
+                    f"{reply.sender}: its node-config names no 'ids', but that of {witness.sender} does; name an id "
+                    "column at every site, or at none (rows then belong together in the order of the files)"
+                )
+            if (ids[1:] <= ids[:-1]).any():
+                raise ContractError(f"{reply.sender}: field 'ids' is not in ascending order, or holds an id twice")
+            missing, extra = difference(ids, witness.fields["ids"])
+            if missing or extra:
+                raise DataError(
+                    f"{reply.sender}: it lacks {missing} ids that {witness.sender} has, and has {extra} that "
+                    f"{witness.sender} lacks; keep the rows that all sites have (do all have the same 'group-secret'?)"
+                )
 
     def _require_same_rows(self, replies: list[Reply]) -> None:
         (rows, _), *_ = Counter(reply.rows for reply in replies).most_common(1)
@@ -162,14 +187,24 @@ class ColumnsClient(PCAClient):
     def about_rows(self) -> Fields:
         """The fields of the first round."""
         n, f = self.data.shape
-        return {"count": np.asarray(n), "features": np.asarray(f), "energy": np.asarray(self.block.energy)}
+        ids = np.empty(0, np.uint64) if self.table.ids is None else self.table.ids
+        return {
+            "count": np.asarray(n),
+            "features": np.asarray(f),
+            "ids": ids,
+            "energy": np.asarray(self.block.energy),
+        }
 
     def project(self, received: list[NDArray]) -> float:
         """Keep the scores of the rows and the loadings of this party's own columns; the energy that is left."""
         U, singular = received[:2]
-        with score_file(self.node.scores, *U.shape) as keep:
-            keep(U * singular)
+        self.keep_scores(U * singular)
         return self.keep_loadings(U, singular)
+
+    def keep_scores(self, scores: NDArray) -> None:
+        """Write the scores (n, k), in the order of the site's own file."""
+        with score_file(self.node.scores, *scores.shape) as keep:
+            keep(scores if self.table.places is None else scores[self.table.places])
 
     def keep_loadings(self, U: NDArray, singular: NDArray) -> float:
         """Write ``X_i' U / s``; the energy of this party's columns that the directions ``U`` (n, k) leave."""

@@ -34,7 +34,6 @@ from fedpca_flwr.maths.kernels import (
     to_landmarks,
 )
 from strategies.base import MethodCard, Reply
-from strategies.client import score_file
 from strategies.columns import ROWS, ColumnsClient, ColumnsOptions, ColumnsStrategy
 
 
@@ -162,6 +161,5 @@ class VerticalKernelClient(ColumnsClient):
 
     def project(self, received: list[NDArray]) -> float:
         U, singular = received[:2]
-        with score_file(self.node.scores, *U.shape) as keep:
-            keep(U * singular)
+        self.keep_scores(U * singular)
         return 0.0

@@ -38,7 +38,7 @@ def test_the_certificate_holds_and_a_looser_one_takes_fewer_rounds():
 def test_a_block_of_a_round_is_what_travels():
     model = fit(cut(rows(300, 40), 3))
     header, products = model.log["rounds"][0], model.log["rounds"][1:-1]
-    assert header["up"] == [3 * 136] * 3
+    assert header["up"] == [3 * 136 + 128] * 3
     assert all(entry["up"] == [300 * 8 * 8 + 128] * 3 for entry in products)
 
 
