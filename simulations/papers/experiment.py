@@ -1,0 +1,133 @@
+"""Steps of an experiment that are not done twice: each step's rows are a CSV file, written whole.
+
+The first line of such a file is a comment with the step's settings. A step whose file is there with the same settings
+is read, not run, so an interrupted experiment goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.files import written_whole
+
+Row = dict[str, Any]
+"""A line of a table: numbers and texts by column."""
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito (2008): told apart by colour-blind readers too."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of an experiment.
+
+    Attributes
+    ----------
+    name : str
+        Of its file, without ``.csv``.
+    function : callable
+        Called with the settings; gives the rows.
+    settings : dict
+        All that the rows depend on; JSON values.
+    """
+
+    name: str
+    function: Callable[..., Iterable[Row]]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
+    """The rows of every step by its name, computed only where ``folder`` does not have them; with a progress bar."""
+    results = {}
+    for step in track(steps, "reproducing", console=Console(stderr=True)):
+        target = folder / f"{step.name}.csv"
+        if _settings_in(target) != step.settings:
+            write_table(target, list(step.function(**step.settings)), step.settings)
+        results[step.name] = read_table(target)
+    return results
+
+
+def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) -> None:
+    """Write rows of the same columns, after a comment with the settings; the file appears whole or not at all."""
+    text = io.StringIO()
+    text.write(f"# {json.dumps(settings, sort_keys=True)}\n")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    with written_whole(target) as stream:
+        stream.write(text.getvalue().encode())
+
+
+def read_table(target: Path) -> list[Row]:
+    """The rows that `write_table` wrote; what looks like a number is one."""
+    lines = target.read_text().splitlines()[1:]
+    return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(lines)]
+
+
+def write_report(target: Path, title: str, sections: Mapping[str, str]) -> None:
+    """A Markdown report: texts by heading."""
+    parts = [f"# {title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
+    with written_whole(target) as stream:
+        stream.write(("\n\n".join(parts) + "\n").encode())
+
+
+def markdown(rows: Sequence[Row], digits: int = 4) -> str:
+    """Rows of the same columns as a Markdown table."""
+    lines = [f"| {' | '.join(rows[0])} |", f"|{' --- |' * len(rows[0])}"]
+    for row in rows:
+        cells = [f"{value:.{digits}f}" if isinstance(value, float) else str(value) for value in row.values()]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def pyplot():
+    """Matplotlib without a window.
+
+    Raises
+    ------
+    ConfigError
+        Where it is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise ConfigError("plots need matplotlib; install the extra: pip install 'fedpca-flwr[plots]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def save_figure(figure: Any, target: Path) -> None:
+    """Write a figure as PNG, whole or not at all; the same figure gives the same bytes."""
+    with written_whole(target) as stream:
+        figure.savefig(stream, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
+
+
+def _settings_in(target: Path) -> dict[str, Any] | None:
+    """The settings of a step's file, if it is one."""
+    if not target.exists():
+        return None
+    try:
+        return json.loads(target.read_text().partition("\n")[0].removeprefix("# "))
+    except ValueError:
+        raise ConfigError(f"{target} is not a table of this experiment; name another folder, or remove it") from None
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
