@@ -73,6 +73,6 @@ class Loadings:
                 own = cls(archive["components"], archive["mean"], archive["scale"])
         except Exception as error:  # a damaged file can make its readers fail in any way
             raise ContractError(f"{path} is not a whole file of loadings ({type(error).__name__})") from None
-        if own.components.ndim != 2 or own.mean.shape != own.scale.shape != own.components.shape[1:]:
+        if own.components.ndim != 2 or not own.mean.shape == own.scale.shape == own.components.shape[1:]:
             raise ContractError(f"{path} is not a whole file of loadings: its shapes do not fit together")
         return own

@@ -82,10 +82,12 @@ class MergeClient(ColumnsClient):
 
     def _merged(self, received: list[NDArray]) -> NDArray:
         """The merged direction: the server's, or that of this party's neighbours; empty before there is one."""
-        if len(received) < 2:
+        if self.options.graph == "server":
             return received[0] if received else np.empty(0)
+        if "own" not in self.context.state.array_records:
+            return np.empty(0)
         values, vectors = list(received[0::2]), list(received[1::2])
-        if not self.faithful:  # the authors' program leaves a node's own vector out
+        if not (self.faithful and values):  # the authors' program leaves a node's own vector out
             value, vector = self.context.state.array_records["own"].to_numpy_ndarrays()
             values, vectors = [value, *values], [vector, *vectors]
         return merged(

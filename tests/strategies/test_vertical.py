@@ -97,6 +97,9 @@ def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "1.npy"), model.scores_, atol=1e-12)
     with pytest.raises(DataError, match=r"X has shape \(7, 12\), expected \(n, 4\)"):
         own[0].part_of_scores(new)
+    np.savez(tmp_path / "2.npz", components=np.eye(3, 4), mean=np.zeros(4), scale=np.ones(3))
+    with pytest.raises(ContractError, match="its shapes do not fit together"):
+        Loadings.load(tmp_path / "2.npz")
     (tmp_path / "0.npz").write_bytes((tmp_path / "0.npz").read_bytes()[:50])
     with pytest.raises(ContractError, match="not a whole file of loadings"):
         Loadings.load(tmp_path / "0.npz")
