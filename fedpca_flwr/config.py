@@ -77,9 +77,11 @@ class RunConfig(Config):
     """How many parties must take part; 0 asks a node (`num-partitions` of its node-config)."""
     dataset: str = "digits"
     data_root: str = "."
-    partition: Literal["iid", "dirichlet", "shards", "quantity"] = "dirichlet"
+    partition: Literal["iid", "dirichlet", "shards", "quantity", "columns"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0)] = 0.1
     shards_per_client: Count = 2
+    columns: str = "even"
+    """With partition='columns': 'even', sizes ('20 20 24'), or the names of each party's columns ('a, b; c, d')."""
     seed: Annotated[int, Field(ge=0)] = 42
     secure_aggregation: bool = False
     """Show the server sums over all parties only."""
@@ -111,8 +113,17 @@ class NodeConfig(Config):
     """Path of the site's rows (.npy, .npz, .csv, .parquet); empty: a partition of the run's data set."""
     label: str = ""
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
+    ids: str = ""
+    """Column of the file with the ids by which rows of different parties belong together (with split='columns')."""
+    split: Literal["", "rows", "columns"] = ""
+    """What the file holds: some rows of all features, or all rows of some features. Methods for the other are refused;
+    empty: not said."""
     scores: str = ""
     """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
+    loadings: str = ""
+    """With data split by columns: where the loadings of the site's own columns are written (.npz); empty: nowhere."""
+    may_show: Literal["", "nothing", "scores", "inner products"] = ""
+    """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10
     """Refuse to answer about fewer rows than this."""
     round_rows: Count = 1
@@ -153,6 +164,8 @@ class NodeConfig(Config):
                 "'partition-id' is {id}, expected 0 to {last} (num-partitions = {n})",
                 {"id": self.partition_id, "last": self.num_partitions - 1, "n": self.num_partitions},
             )
+        if self.ids and self.split != "columns":
+            raise PydanticCustomError("ids", "'ids' is for data split by columns; say so with split='columns'")
         return self
 
 

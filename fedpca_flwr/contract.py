@@ -29,9 +29,10 @@ class Field:
     ----------
     name : str
     shape : tuple of str
-        Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle, ``"trapezoid"`` a packed triangular factor of
-        ``n`` rows, ``"any"`` a length that only the decoder can judge, others as the method says (``"b"`` columns of a
-        block); ``()`` a scalar.
+        Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
+        ``"n(n-1)/2"``), ``"trapezoid"`` a
+        packed triangular factor of ``n`` rows, ``"any"`` a length that only the decoder can judge, others as the
+        method says (``"b"`` columns of a block); ``()`` a scalar.
     dtype : str
     kind : {"real", "count", "scatter", "size"}
         What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
@@ -142,6 +143,8 @@ def check_together(payload: Payload, replies: Mapping[str, Fields], sizes: Mappi
 def _size(symbol: str, sizes: Mapping[str, int]) -> int:
     if symbol == "d(d+1)/2":
         return packed_size(sizes["d"])
+    if symbol in {"n(n+1)/2", "n(n-1)/2"}:
+        return packed_size(sizes["n"] - (symbol == "n(n-1)/2"))
     if symbol == "trapezoid":
         return trapezoid_size(sizes["n"], sizes["d"])
     return sizes[symbol] if symbol != "any" else 0

@@ -32,11 +32,14 @@ class Dataset:
         Row indices (m,) to rows (m, d).
     test : callable or None
         No argument to (rows, labels) of a test set, where the data set has one.
+    names : tuple of str
+        Of the features, where they have any.
     """
 
     labels: NDArray
     rows: Callable[[NDArray], NDArray]
     test: Callable[[], tuple[NDArray, NDArray]] | None = None
+    names: tuple[str, ...] = ()
 
     def all_rows(self) -> NDArray:
         return self.rows(np.arange(len(self.labels)))
@@ -67,7 +70,12 @@ def _in_memory(X: NDArray, y: NDArray) -> Dataset:
 
 
 def _bundled(loader: Callable) -> Callable[[Path], Dataset]:
-    return lambda root: _in_memory(*loader(return_X_y=True))
+    def read(root: Path) -> Dataset:
+        bunch = loader()
+        names = tuple(str(name) for name in bunch.feature_names)
+        return Dataset(labels=bunch.target, rows=lambda indices: bunch.data[indices], names=names)
+
+    return read
 
 
 def _idx(folder: str) -> Callable[[Path], Dataset]:

@@ -27,14 +27,17 @@ class Angles(NamedTuple):
 
 
 def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
-    """Principal angles between the components of two models with the same number of features and components."""
-    degrees = subspace.principal_angles(model.components_.T, reference.components_.T)
+    """Principal angles between the components of two models with the same number of features and components.
+
+    For models of parties that hold different columns: between the directions of their scores.
+    """
+    degrees = subspace.principal_angles(_directions(model), _directions(reference))
     return Angles(float(degrees.max()), float(degrees.mean()))
 
 
 def projector_distance(model: PCAModel, reference: PCAModel) -> float:
     """Spectral norm of the difference of the two projectors, 0 (same subspace) to 1."""
-    return subspace.projector_distance(model.components_.T, reference.components_.T)
+    return subspace.projector_distance(_directions(model), _directions(reference))
 
 
 def reconstruction_error(model: PCAModel, X: NDArray) -> float:
@@ -45,8 +48,9 @@ def reconstruction_error(model: PCAModel, X: NDArray) -> float:
 
 def explained_variance(model: PCAModel, X: NDArray) -> float:
     """Share of the variance of ``X`` about the model's mean that its components hold, 0 to 1."""
-    centred = (X - model.mean_) if model.scale_ is None else (X - model.mean_) / model.scale_
-    scores = centred @ model.components_.T
+    components, mean = model.loadings()
+    centred = (X - mean) if model.scale_ is None else (X - mean) / model.scale_
+    scores = centred @ components.T
     return float(np.vdot(scores, scores) / np.vdot(centred, centred))
 
 
@@ -60,3 +64,8 @@ def knn_accuracy(
     """
     classifier = KNeighborsClassifier(k, algorithm="brute").fit(model.transform(train), labels)
     return float(classifier.score(model.transform(test), truth))
+
+
+def _directions(model: PCAModel) -> NDArray:
+    """A basis of what is compared: components (d, k), or scores (n, k) where the loadings lie at the parties."""
+    return model.loadings()[0].T if model.scores_ is None else model.scores_

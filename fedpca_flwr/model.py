@@ -31,10 +31,11 @@ class PCAModel:
 
     Attributes
     ----------
-    components_ : ndarray of shape (k, d)
-        Rows are components by descending variance; the largest absolute loading of each is positive.
-    mean_ : ndarray of shape (d,)
-        Zero where the run asked for ``center=false``.
+    components_ : ndarray of shape (k, d) or None
+        Rows are components by descending variance; the largest absolute loading of each is positive. None where the
+        parties hold different columns: each keeps the loadings of its own (`fedpca_flwr.loadings`).
+    mean_ : ndarray of shape (d,) or None
+        Zero where the run asked for ``center=false``. None where ``components_`` is.
     explained_variance_ : ndarray of shape (k,)
         Divisor n - 1, in squared units of the (scaled) data.
     explained_variance_ratio_ : ndarray of shape (k,)
@@ -46,19 +47,23 @@ class PCAModel:
         Rows of all parties.
     scale_ : ndarray of shape (d,) or None
         What each centred feature is divided by (``scale=true``).
+    scores_ : ndarray of shape (n, k) or None
+        Where the parties hold different columns: the scores of the rows, which they share, in the order of the rows
+        (with an id column: of its digests); the largest absolute score of each component is positive.
     log : dict
         How the model was made: ``method``, ``exact``, ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
         (what a reader must know), ``measured``.
     """
 
-    components_: Array
-    mean_: Array
+    components_: Array | None
+    mean_: Array | None
     explained_variance_: Array
     explained_variance_ratio_: Array
     singular_values_: Array
     noise_variance_: float
     n_samples_: int
     scale_: Array | None = None
+    scores_: Array | None = None
     log: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -79,28 +84,56 @@ class PCAModel:
         scale : ndarray of shape (d,) or None
         log : dict
         """
-        scatter = pairs.values.clip(min=0.0)
-        d, k = pairs.vectors.shape
-        left = min(rows, d) - k
         return cls(
             components_=np.ascontiguousarray(pairs.vectors.T),
             mean_=mean,
-            explained_variance_=scatter / (rows - 1),
-            explained_variance_ratio_=scatter / total if total > 0 else np.zeros_like(scatter),
-            singular_values_=np.sqrt(scatter),
-            noise_variance_=max(0.0, total - scatter.sum()) / (rows - 1) / left if left > 0 else 0.0,
-            n_samples_=rows,
             scale_=scale,
             log=log,
+            **_variances(pairs.values, total, rows, len(pairs.vectors)),
         )
+
+    @classmethod
+    def of_scores(cls, pairs: Eigenpairs, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
+        """The model of the leading eigenpairs of ``X X'`` for n rows X whose columns lie at different parties.
+
+        Parameters
+        ----------
+        pairs : Eigenpairs
+            Vectors (n, k): the directions of the scores.
+        total : float
+            Trace of ``X X'``.
+        features : int
+            Columns of all parties.
+        log : dict
+        """
+        variances = _variances(pairs.values, total, len(pairs.vectors), features)
+        scores = pairs.vectors * variances["singular_values_"]
+        return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
 
     @property
     def n_components_(self) -> int:
-        return self.components_.shape[0]
+        return self.explained_variance_.size
 
     @property
     def n_features_in_(self) -> int:
+        if self.components_ is None:
+            return sum(party["features"] for party in self.log["parties"])
         return self.components_.shape[1]
+
+    def loadings(self) -> tuple[Array, Array]:
+        """Components (k, d) and mean (d,).
+
+        Raises
+        ------
+        ContractError
+            Where they lie at the parties.
+        """
+        if self.components_ is None or self.mean_ is None:
+            raise ContractError(
+                f"method '{self.log['method']}' leaves the loadings with the parties, each those of its own columns: "
+                "use 'scores_', or let every party compute its part of new scores (fedpca_flwr.loadings)"
+            )
+        return self.components_, self.mean_
 
     @property
     def total_variance(self) -> float:
@@ -115,27 +148,30 @@ class PCAModel:
 
     def transform(self, X: ArrayLike) -> Array:
         """Scores (n, k) of rows ``X`` (n, d)."""
+        components, mean = self.loadings()
         rows = np.asarray(X)
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise DataError(f"X has shape {rows.shape}, expected (n, {self.n_features_in_}), the model's features")
-        centred = np.subtract(rows, self.mean_, dtype=np.float64)
+        centred = np.subtract(rows, mean, dtype=np.float64)
         if self.scale_ is not None:
             centred /= self.scale_
-        return centred @ self.components_.T
+        return centred @ components.T
 
     def inverse_transform(self, scores: ArrayLike) -> Array:
         """Rows (n, d) that the scores (n, k) stand for, in the units of the data."""
-        rows = np.asarray(scores) @ self.components_
+        components, mean = self.loadings()
+        rows = np.asarray(scores) @ components
         if self.scale_ is not None:
             rows *= self.scale_
-        return rows + self.mean_
+        return rows + mean
 
     def to_sklearn(self) -> PCA | Pipeline:
         """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
+        _, mean = self.loadings()
         pca = PCA(n_components=self.n_components_)
         for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
             setattr(pca, name, getattr(self, name).copy())
-        pca.mean_ = self.mean_.copy() if self.scale_ is None else np.zeros_like(self.mean_)
+        pca.mean_ = mean.copy() if self.scale_ is None else np.zeros_like(mean)
         pca.noise_variance_ = self.noise_variance_
         pca.n_samples_ = self.n_samples_
         pca.n_components_ = self.n_components_
@@ -143,7 +179,7 @@ class PCAModel:
         if self.scale_ is None:
             return pca
         scaler = StandardScaler()
-        scaler.mean_, scaler.scale_, scaler.var_ = self.mean_.copy(), self.scale_.copy(), self.scale_**2
+        scaler.mean_, scaler.scale_, scaler.var_ = mean.copy(), self.scale_.copy(), self.scale_**2
         scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples_, self.n_features_in_
         return make_pipeline(scaler, pca)
 
@@ -184,19 +220,25 @@ class PCAModel:
                 }
             if about.pop("format") != FORMAT:
                 raise ContractError(f"{target}: the model's format is not {FORMAT}; which version wrote it?")
-            return cls(**arrays, **about)._checked()
+            return cls(**{"components_": None, "mean_": None, **arrays}, **about)._checked()
         except ContractError:
             raise
         except Exception as error:  # a damaged file can make its readers fail in any way
             raise ContractError(f"{target} is not a whole model file ({type(error).__name__})") from None
 
     def _checked(self) -> PCAModel:
-        k, d = self.components_.shape
-        shapes = {"mean_": (d,)} | ({} if self.scale_ is None else {"scale_": (d,)})
-        shapes |= dict.fromkeys(("explained_variance_", "explained_variance_ratio_", "singular_values_"), (k,))
-        for name, shape in {"components_": (k, d), **shapes}.items():
+        k, n = self.n_components_, self.n_samples_
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+            ("explained_variance_", "explained_variance_ratio_", "singular_values_"), (k,)
+        )
+        if self.components_ is None:
+            shapes |= {"scores_": (n, k)}
+        else:
+            d = self.n_features_in_
+            shapes |= {"components_": (k, d), "mean_": (d,)} | ({} if self.scale_ is None else {"scale_": (d,)})
+        for name, shape in shapes.items():
             array = getattr(self, name)
-            if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+            if array is None or array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
                 raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
         if not isinstance(self.log, dict) or not isinstance(self.n_samples_, int):
             raise ContractError("the model's history is not whole")
@@ -206,12 +248,17 @@ class PCAModel:
         """What a person wants to know first, as lines of text."""
         log = self.log
         parties = log["parties"]
-        rows = [party["rows"] for party in parties if party["rows"] is not None]
+        by_columns = self.components_ is None
+        rows = [] if by_columns else [party["rows"] for party in parties if party["rows"] is not None]
         here = f", {sum(rows)} of them at these parties" if rows and sum(rows) != self.n_samples_ else ""
+        held = f", with {min(rows)} to {max(rows)} rows" if rows else ""
+        if by_columns:
+            widths = [party["features"] for party in parties]
+            held = f", with {min(widths)} to {max(widths)} features of the same rows"
         ratio = self.explained_variance_ratio_
         lines = [
             ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
-            ("parties", f"{len(parties)}" + (f", with {min(rows)} to {max(rows)} rows" if rows else "")),
+            ("parties", f"{len(parties)}{held}"),
             ("rows", f"{self.n_samples_} of {self.n_features_in_} features{here}"),
             *self._traffic(),
             ("components", f"{self.n_components_}"),
@@ -233,6 +280,19 @@ class PCAModel:
             ("bytes up", f"{max(up):,} at most per party, {sum(up):,} in all"),
             ("bytes down", f"{sum(sum(entry['down']) for entry in rounds):,} in all"),
         ]
+
+
+def _variances(values: Array, total: float, rows: int, features: int) -> dict[str, Any]:
+    """The fields of a model that follow from the eigenvalues of the scatter and its trace."""
+    scatter = values.clip(min=0.0)
+    left = min(rows, features) - scatter.size
+    return {
+        "explained_variance_": scatter / (rows - 1),
+        "explained_variance_ratio_": scatter / total if total > 0 else np.zeros_like(scatter),
+        "singular_values_": np.sqrt(scatter),
+        "noise_variance_": max(0.0, total - scatter.sum()) / (rows - 1) / left if left > 0 else 0.0,
+        "n_samples_": rows,
+    }
 
 
 def model_file(path: str | os.PathLike) -> Path:

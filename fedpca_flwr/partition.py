@@ -1,11 +1,12 @@
-"""How simulated parties share a data set: seeded, every row exactly once, no empty party.
+"""How simulated parties share a data set: seeded, every row (or every feature) exactly once, no empty party.
 
-Each function takes the labels (n,) and returns one sorted index array per party.
+Each function that splits rows takes the labels (n,) and returns one sorted index array per party.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -47,6 +48,51 @@ def quantity(labels: NDArray, parties: int, *, alpha: float, rng: np.random.Gene
     """Sizes from Dirichlet(alpha), rows at random: uneven in number, alike in content."""
     parts = _cut(rng.permutation(len(labels)), rng.dirichlet(np.full(parties, alpha)))
     return _sorted(_topped_up(parts))
+
+
+def split_columns(features: int, parties: int, how: str, names: Sequence[str] = ()) -> Parts:
+    """Split features among parties, each exactly once.
+
+    Parameters
+    ----------
+    features, parties : int
+    how : str
+        ``"even"`` (consecutive, sizes that differ by one at most), a size for each party (``"20 20 24"``), or the
+        names of each party's columns (``"a, b; c, d"``).
+    names : sequence of str
+        Of the features, where the data set has any.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if how == "even":
+        if parties > features:
+            raise ConfigError(f"{parties} parties cannot share {features} features: use at most {features} parties")
+        return np.array_split(np.arange(features), parties)
+    if re.fullmatch(r"[\d\s,]+", how):
+        sizes = [int(size) for size in how.replace(",", " ").split()]
+        if len(sizes) != parties or sum(sizes) != features or min(sizes) < 1:
+            raise ConfigError(
+                f"run-config: 'columns' is '{how}', expected {parties} sizes from 1 (one a party) that add up to the "
+                f"{features} features"
+            )
+        return np.split(np.arange(features), np.cumsum(sizes)[:-1])
+    return _named(how, parties, names)
+
+
+def _named(how: str, parties: int, names: Sequence[str]) -> Parts:
+    wanted = [[name.strip() for name in group.split(",")] for group in how.split(";")]
+    every = [name for group in wanted for name in group]
+    if not names or len(wanted) != parties or sorted(every) != sorted(names):
+        faults = sorted(set(every) ^ set(names)) or sorted({name for name in every if every.count(name) > 1})
+        said = f"; at fault: {', '.join(faults[:5])}" if names and faults else ""
+        known = "every name of the data set once" if names else "sizes, or 'even': the data set's columns have no names"
+        raise ConfigError(
+            f"run-config: 'columns' names {len(every)} columns in {len(wanted)} groups, expected {parties} groups "
+            f"(separated by ';') with {known}{said}"
+        )
+    return [np.array([list(names).index(name) for name in group]) for group in wanted]
 
 
 PARTITIONS = ("iid", "dirichlet", "shards", "quantity")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedpca_flwr import data, tables
+from fedpca_flwr.alignment import digests, read_ids
 from fedpca_flwr.config import NodeConfig, RunConfig
-from fedpca_flwr.partition import split
+from fedpca_flwr.partition import split, split_columns
+from fedpca_flwr.secure import shared_secret
 from fedpca_flwr.tables import Table
 
 __all__ = ["Table", "local_table"]
@@ -21,9 +25,14 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         Which data set, partitioned how.
     """
     if node.data:
-        table = tables.read(node.data, node.label)
-        return Table(tables.check(table.rows), table.columns)
+        table = tables.read(node.data, node.label, node.ids)
+        table = Table(tables.check(table.rows), table.columns, node.split)
+        return _in_order_of_ids(table, node, config) if node.ids else table
     source = data.load(config.dataset, config.data_root)
+    if config.partition == "columns":
+        rows = source.all_rows()
+        own = split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)[node.partition_id]
+        return Table(tables.check(rows[:, own]), split="columns")
     parts = split(
         source.labels,
         node.num_partitions,
@@ -32,4 +41,12 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         alpha=config.alpha,
         shards_per_party=config.shards_per_client,
     )
-    return Table(tables.check(source.rows(parts[node.partition_id])))
+    return Table(tables.check(source.rows(parts[node.partition_id])), split="rows")
+
+
+def _in_order_of_ids(table: Table, node: NodeConfig, config: RunConfig) -> Table:
+    """The rows in the order of the salted digests of their ids, which is the same for all parties."""
+    salt = shared_secret(node.group_secret) or f"fedpca-flwr {config.seed}".encode()
+    found = digests(read_ids(node.data, node.ids), salt)
+    order = np.argsort(found)
+    return table._replace(rows=table.rows[order], ids=found[order], places=np.argsort(order))

@@ -193,7 +193,7 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
         grid = np.atleast_1d(figure.subplots(-(-count // columns), columns)).ravel()
         for axes in grid:
             axes.set_axis_off()
-        for i, (axes, loadings) in enumerate(zip(grid, model.components_[:count], strict=False)):
+        for i, (axes, loadings) in enumerate(zip(grid, model.loadings()[0][:count], strict=False)):
             largest = np.abs(loadings).max()
             if len(shape) == 2:
                 axes.imshow(loadings.reshape(shape), cmap="PuOr", vmin=-largest, vmax=largest)
@@ -240,5 +240,5 @@ def _explained(model: PCAModel, X: NDArray) -> float:
     if model.scale_ is not None:
         centred = centred / model.scale_
     total = float(np.vdot(centred, centred))
-    scores = centred @ model.components_.T
+    scores = centred @ model.loadings()[0].T
     return 100 * float(np.vdot(scores, scores)) / total if total else 0.0

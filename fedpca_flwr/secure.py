@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -23,12 +24,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ConfigError, ContractError
 
 Words = NDArray[np.uint64]
 
 KEY_BYTES = 32
 PURPOSE = b"fedpca secure sum"
+SHORTEST_SECRET = 16
 
 BLOCK = 2**16
 """Words of a mask that are made at once: half a MiB stays in a processor's cache."""
@@ -113,3 +115,27 @@ def derived(shared: bytes, salt: bytes, info: bytes) -> bytes:
 def keystream(key: bytes) -> CipherContext:
     """ChaCha20 from block 0 with a zero nonce: a key is used for one mask only."""
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+
+
+def shared_secret(path: str) -> bytes:
+    """The bytes of a site's ``group-secret`` file; none for an empty path.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not path:
+        return b""
+    try:
+        secret = Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            "node-config: the file of 'group-secret' cannot be read; see this site's own log",
+            local=f"{path}: {error.strerror}",
+        ) from None
+    if len(secret) < SHORTEST_SECRET:
+        raise ConfigError(
+            f"node-config: the file of 'group-secret' holds {len(secret)} bytes, expected at least "
+            f"{SHORTEST_SECRET}; make one with 'openssl rand 32'"
+        )
+    return secret

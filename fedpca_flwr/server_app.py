@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import Context
@@ -47,14 +48,16 @@ def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
 
 
 def _angle_to_pooled(model: PCAModel, strategy: PCAStrategy) -> str:
-    """Only a simulation can do this: it holds all rows. Empty where the model is of other rows (absent members)."""
+    """Only a simulation can do this: it holds all rows. Empty with a kernel, or where the model is of other rows."""
     rows = data.load(strategy.config.dataset, strategy.config.data_root).all_rows()
-    if len(rows) != model.n_samples_:
+    if len(rows) != model.n_samples_ or "kernel" in model.log["options"]:
         return ""
     reference = pooled_pca(
         rows,
         model.n_components_,
         center=bool(model.log["options"].get("center", True)),
-        scale=model.scale_ is not None,
+        scale=bool(model.log["options"].get("scale", False)),
     )
+    if model.scores_ is not None:
+        reference = replace(reference, scores_=reference.transform(rows))
     return str(principal_angles(model, reference))

@@ -14,15 +14,34 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.moments import chunks
 
+LeftOut = dict[str, str]
+"""Columns that are no features, by the key of the node-config that names them."""
+
 
 class Table(NamedTuple):
-    """Rows (n, d) and a digest of the column names (empty where the file has none)."""
+    """A party's data.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n, d)
+    columns : str
+        Digest of the column names; empty where the file has none.
+    split : str
+        How all parties' data are split: ``"rows"``, ``"columns"``, or empty where nobody said.
+    ids : ndarray of shape (n,) or None
+        Ascending digests of the rows' ids, where the file has a column of them.
+    places : ndarray of shape (n,) or None
+        Where each row of the file is in ``rows``, which are in the order of the ids.
+    """
 
     rows: NDArray
     columns: str = ""
+    split: str = ""
+    ids: NDArray | None = None
+    places: NDArray | None = None
 
 
-def read(path: str, label: str = "") -> Table:
+def read(path: str, label: str = "", ids: str = "") -> Table:
     """Read a site's rows.
 
     Parameters
@@ -30,8 +49,8 @@ def read(path: str, label: str = "") -> Table:
     path : str
         ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``; ``.csv`` is comma-separated with
         or without a header line; ``.parquet`` needs the extra ``parquet``.
-    label : str, optional
-        A column to leave out: its name, or its number from 0.
+    label, ids : str, optional
+        Columns to leave out: the name of each, or its number from 0.
 
     Raises
     ------
@@ -48,7 +67,7 @@ def read(path: str, label: str = "") -> Table:
     if not file.is_file():
         raise DataError("the file that node-config 'data' names does not exist", local=str(file))
     try:
-        rows, names = readers[suffix](file, label)
+        rows, names = readers[suffix](file, {key: name for key, name in (("label", label), ("ids", ids)) if name})
     except FedPCAError:
         raise
     except Exception as error:  # whatever a damaged file does to its reader, whose text may quote it
@@ -85,15 +104,15 @@ def check(rows: NDArray) -> NDArray:
     return rows
 
 
-def _npy(file: Path, label: str) -> tuple[NDArray, list[str]]:
+def _npy(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except ValueError:
         raise DataError("the .npy file is not a plain array of numbers", local=str(file)) from None
-    return _without(rows, [], label)
+    return _without(rows, [], left_out)
 
 
-def _npz(file: Path, label: str) -> tuple[NDArray, list[str]]:
+def _npz(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
     with np.load(file, allow_pickle=False) as archive:
         key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
         if key is None:
@@ -102,16 +121,17 @@ def _npz(file: Path, label: str) -> tuple[NDArray, list[str]]:
             rows = archive[key]
         except ValueError:
             raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
-    return _without(rows, [], label)
+    return _without(rows, [], left_out)
 
 
-def _csv(file: Path, label: str) -> tuple[NDArray, list[str]]:
+def _csv(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
     with open(file, newline="", encoding="utf-8-sig") as stream:
         first = next(csv.reader(stream), [])
     if not first:
         raise DataError("the .csv file is empty", local=str(file))
-    names = _header(first, label)
-    ignored: Any = {_position(label, names, len(first)): lambda cell: 0.0} if label else None
+    names = _header(first, left_out)
+    positions = [column_position(name, names, len(first), key) for key, name in left_out.items()]
+    ignored: Any = {position: lambda cell: 0.0 for position in positions} or None
     try:
         rows = np.loadtxt(
             file,
@@ -136,10 +156,10 @@ def _csv(file: Path, label: str) -> tuple[NDArray, list[str]]:
             "have no name? leave it out",
             local=str(file),
         )
-    return _without(rows, names, label)
+    return _without(rows, names, left_out)
 
 
-def _header(first: list[str], label: str) -> list[str]:
+def _header(first: list[str], left_out: LeftOut) -> list[str]:
     """The column names of a .csv file, or none where its first line holds rows already.
 
     Raises
@@ -147,7 +167,7 @@ def _header(first: list[str], label: str) -> list[str]:
     DataError
         Where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
     """
-    own = [cell for j, cell in enumerate(first) if str(j) != label]
+    own = [cell for j, cell in enumerate(first) if str(j) not in left_out.values()]
     numbers = sum(map(_is_number, own))
     if numbers == 0:
         names = [cell.strip() for cell in first]
@@ -161,7 +181,7 @@ def _header(first: list[str], label: str) -> list[str]:
     return []
 
 
-def _parquet(file: Path, label: str) -> tuple[NDArray, list[str]]:
+def _parquet(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
     try:
         from pyarrow import parquet
     except ImportError:
@@ -169,8 +189,9 @@ def _parquet(file: Path, label: str) -> tuple[NDArray, list[str]]:
             "a .parquet file needs pyarrow, which is not installed; pip install 'fedpca-flwr[parquet]'"
         ) from None
     table = parquet.read_table(file)
-    if label:
-        table = table.remove_column(_position(label, table.column_names, table.num_columns))
+    positions = [column_position(name, table.column_names, table.num_columns, key) for key, name in left_out.items()]
+    for position in sorted(set(positions), reverse=True):
+        table = table.remove_column(position)
     if table.num_columns == 0 or any(name.startswith("__index_level_") for name in table.column_names):
         raise DataError("the .parquet file has an index column, or no feature: write it without its index")
     if any(column.null_count for column in table.columns):
@@ -181,11 +202,11 @@ def _parquet(file: Path, label: str) -> tuple[NDArray, list[str]]:
     return np.column_stack(columns), list(table.column_names)
 
 
-def _without(rows: NDArray, names: list[str], label: str) -> tuple[NDArray, list[str]]:
-    if not label or rows.ndim != 2:
+def _without(rows: NDArray, names: list[str], left_out: LeftOut) -> tuple[NDArray, list[str]]:
+    if not left_out or rows.ndim != 2:
         return rows, names
-    position = _position(label, names, rows.shape[1])
-    return np.delete(rows, position, axis=1), names[:position] + names[position + 1 :]
+    positions = {column_position(name, names, rows.shape[1], key) for key, name in left_out.items()}
+    return np.delete(rows, sorted(positions), axis=1), [name for j, name in enumerate(names) if j not in positions]
 
 
 def _is_number(cell: str) -> bool:
@@ -195,12 +216,18 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def _position(label: str, names: list[str], width: int) -> int:
-    if label in names:
-        return names.index(label)
-    if label.isdecimal() and int(label) < width:
-        return int(label)
+def column_position(name: str, names: list[str], width: int, key: str) -> int:
+    """Where the column is that a key of the node-config names, by its name or its number from 0.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if name in names:
+        return names.index(name)
+    if name.isdecimal() and int(name) < width:
+        return int(name)
     raise ConfigError(
-        "node-config: 'label' names no column of the data (expected a column's name, or its number from 0)",
-        local=f"label '{label}', columns {names or width}",
+        f"node-config: '{key}' names no column of the data (expected a column's name, or its number from 0)",
+        local=f"{key} '{name}', columns {names or width}",
     )

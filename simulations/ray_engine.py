@@ -59,7 +59,7 @@ def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) ->
         return Table(tables.check(tables.read(f"{folder}/{node.partition_id}.npy").rows))
 
     def client_fn(context: Context) -> Client:
-        node_config = {**context.node_config, **site}
+        node_config = {**context.node_config, "may-show": "inner products", **site}
         return build_client(replace(context, node_config=node_config, run_config=run_config), load).to_client()
 
     return client_fn

@@ -14,6 +14,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.model import PCAModel
 from simulations.loopback import on_loopback
 from simulations.ray_engine import on_ray
+from strategies import METHODS
 
 POLICY = (
     "min-rows",
@@ -23,6 +24,7 @@ POLICY = (
     "secure-only",
     "min-parties",
     "group-secret",
+    "may-show",
 )
 """Keys of a node-config that `run` sets for every party."""
 
@@ -30,21 +32,22 @@ ENGINES = {"loopback": on_loopback, "ray": on_ray}
 
 
 def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **options: Any) -> PCAModel:
-    """Federated PCA of the rows that ``parties`` hold.
+    """Federated PCA of the data that ``parties`` hold.
 
     Parameters
     ----------
     method : str
         A name in `strategies.METHODS`, e.g. ``"p-cov"``.
     parties : sequence of array-like of shape (n_i, d)
-        One party each.
+        One party each. For the methods whose card says ``split="columns"``: (n, f_i), features of the same n rows.
     engine : {"ray", "loopback"}
         Flower's simulation (a process pool, about ten seconds to start), or this process (milliseconds). Same
         strategies, same clients, same bits.
     **options
         Keys of the run-config with underscores (``n_components=5``, ``scale=True``), and a site's policy (``min_rows``,
-        ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``, ``group_secret``), which then holds
-        for every party. Keys that say where a simulation's rows come from or where its model goes have no effect here.
+        ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``, ``group_secret``, ``may_show``),
+        which then holds for every party. Keys that say where a simulation's rows come from or where its model goes
+        have no effect here.
 
     Returns
     -------
@@ -69,7 +72,8 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     arrays = [_rows(i, party) for i, party in enumerate(parties)]
     if not arrays:
         raise ConfigError("there are no parties; give at least one array of rows")
-    if len({tuple(party.columns) for party in parties if hasattr(party, "columns")}) > 1:
+    by_rows = method not in METHODS or METHODS[method].strategy.card.split == "rows"
+    if by_rows and len({tuple(party.columns) for party in parties if hasattr(party, "columns")}) > 1:
         raise ConfigError("the parties' column names, or their order, differ")
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     site = {key: values.pop(key) for key in POLICY if key in values}

@@ -34,6 +34,10 @@ from strategies.secure_dp_pca import SecureDPPCA, SecureDPPCAClient
 from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
+from strategies.vertical import Vertical, VerticalClient
+from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient
+from strategies.vfedakpca import VFedAKPCA, VFedAKPCAClient
+from strategies.vfedpca import VFedPCA, VFedPCAClient
 
 
 class Method(NamedTuple):
@@ -72,6 +76,10 @@ METHODS = {
         Method(DPPCA, DPPCAClient, secure=Method(SecureDPPCA, SecureDPPCAClient)),
         Method(Personalised, PersonalisedClient),
         Method(SAPCA, SAPCAClient),
+        Method(Vertical, VerticalClient),
+        Method(VerticalKernel, VerticalKernelClient),
+        Method(VFedPCA, VFedPCAClient),
+        Method(VFedAKPCA, VFedAKPCAClient),
     )
 }
 

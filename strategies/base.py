@@ -180,19 +180,24 @@ class PCAStrategy(Strategy):
         measured : dict, optional
             Named measurements for the summary.
         """
-        about = {
+        about = self.history(solution.pairs, notes, measured)
+        self.model = PCAModel.from_eigenpairs(**vars(solution), log=about)
+        scale = np.empty(0) if solution.scale is None else solution.scale
+        return ndarrays_to_parameters([*self.model.loadings(), scale]), {}
+
+    def history(
+        self, pairs: Eigenpairs, notes: Sequence[str] = (), measured: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """How the model is made: its ``log``."""
+        return {
             "method": self.card.name,
             "exact": self.exact,
             "options": self.options.model_dump(by_alias=True),
             "parties": [{**p, "rows": None} if self.card.private else p for p in self.quorum.parties()],
             "rounds": self._rounds,
             "measured": dict(measured or {}),
-            "notes": [*notes, *_doubts(solution.pairs)],
+            "notes": [*notes, *_doubts(pairs)],
         }
-        self.model = PCAModel.from_eigenpairs(**vars(solution), log=about)
-        scale = np.empty(0) if solution.scale is None else solution.scale
-        arrays = [self.model.components_, self.model.mean_, scale]
-        return ndarrays_to_parameters(arrays), {}
 
     def go_on_from(self, other: PCAStrategy) -> None:
         """Take over the parties and the log of a strategy that has asked them something already."""
@@ -251,7 +256,8 @@ class PCAStrategy(Strategy):
         model = self.model
         assert model is not None
         measured, predicted = squared / rows, self.squared_error()
-        rounding = float(((np.finfo(np.float64).eps * model.mean_) ** 2).sum())
+        mean = np.zeros(1) if model.mean_ is None else model.mean_
+        rounding = float(((np.finfo(np.float64).eps * mean) ** 2).sum())
         allowed = 1e-6 * model.total_variance + rounding if self.exact else np.inf
         if not np.isfinite(measured) or abs(measured - predicted) > allowed:
             raise ContractError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field as Limits
 
@@ -49,6 +49,11 @@ class MethodCard:
         error.
     noised : bool
         Whether all that leaves a party is differentially private.
+    split : {"rows", "columns"}
+        What the parties' data are: some rows of all features, or all rows of some features.
+    exposes : {"", "scores", "inner products"}
+        What is shown of single rows, beyond what the model of pooled rows tells: their scores (with products of the
+        same kind), or all inner products or distances between them.
     """
 
     name: str
@@ -61,3 +66,5 @@ class MethodCard:
     reference: str
     private: bool = False
     noised: bool = False
+    split: Literal["rows", "columns"] = "rows"
+    exposes: Literal["", "scores", "inner products"] = ""

@@ -24,6 +24,9 @@ from fedpca_flwr.maths.moments import chunks
 from fedpca_flwr.party import Table, local_table
 from strategies.card import MethodCard
 
+EXPOSURES = ("nothing", "scores", "inner products")
+"""What a run may show of single rows, the least first."""
+
 logger = logging.getLogger("fedpca_flwr.client")
 
 
@@ -57,6 +60,18 @@ class PCAClient(NumPyClient):
         """Components (k, d), mean and scale by which this party projects its rows: what the server sent."""
         return received
 
+    def project(self, received: list[NDArray]) -> float:
+        """Keep the scores of this party's own rows; the sum of the squared errors that the projection leaves."""
+        components, mean, scale = self.projection(received)
+        squared, left_out = 0.0, self.table.rows[len(self.data) :]
+        with score_file(self.node.scores, len(self.table.rows), len(components)) as keep:
+            for scores, error in projections(self.data, components, mean, scale):
+                keep(scores)
+                squared += error
+            for scores, _ in projections(left_out, components, mean, scale):
+                keep(scores)
+        return squared
+
     def verdict(self, squared: float, received: list[NDArray]) -> tuple[float, int, dict[str, Any]]:
         """What this party tells of the projection of its own rows, with ``squared`` the sum of the squared errors."""
         return 0.0 if self.card.private else squared, self._rows_told(), self._about()
@@ -79,9 +94,16 @@ class PCAClient(NumPyClient):
         return self.load(self.node, self.config)
 
     @property
+    def exposes(self) -> str:
+        """What this run shows of single rows (see `MethodCard.exposes`)."""
+        return self.card.exposes
+
+    @property
     def data(self) -> NDArray:
         """This party's rows (n, d), checked: those that take part."""
         rows = self.table.rows
+        if self.card.split == "columns":  # the same rows at every party
+            return rows
         return rows[: len(rows) - len(rows) % self.node.round_rows]
 
     # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
@@ -111,15 +133,7 @@ class PCAClient(NumPyClient):
         """Project this party's own rows, keep the scores here, and return only a count and a squared error."""
         try:
             self._permit()
-            components, mean, scale = self.projection(parameters)
-            squared = 0.0
-            left_out = self.table.rows[len(self.data) :]
-            with score_file(self.node.scores, len(self.table.rows), len(components)) as keep:
-                for scores, error in projections(self.data, components, mean, scale):
-                    keep(scores)
-                    squared += error
-                for scores, _ in projections(left_out, components, mean, scale):
-                    keep(scores)
+            squared = self.project(parameters)
             if not np.isfinite(squared):
                 raise DataError(
                     "the squared error of the projection is not finite: did the data change during the run?"
@@ -160,9 +174,28 @@ class PCAClient(NumPyClient):
                 f"this site has a privacy budget (node-config 'epsilon-budget'), and the method '{self.card.name}' is "
                 "not differentially private"
             )
+        self._permit_exposure()
+        if self.table.split not in ("", self.card.split):
+            raise ConfigError(
+                f"the method '{self.card.name}' is for data split by {self.card.split}, but this party's are split by "
+                f"{self.table.split} (node-config 'split', or in a simulation 'partition'); choose a method for these"
+            )
+        if self.card.split == "columns" and self.node.round_rows > 1:
+            raise DisclosureError(
+                f"this site tells a rounded number of rows (node-config 'round-rows' = {self.node.round_rows}), and "
+                f"the method '{self.card.name}' needs all rows at every party"
+            )
         if len(self.data) < self.node.min_rows:
             raise DisclosureError(
                 f"this site has fewer rows than its own minimum (node-config 'min-rows' = {self.node.min_rows})"
+            )
+
+    def _permit_exposure(self) -> None:
+        allowed = self.node.may_show or ("nothing" if self.node.data else EXPOSURES[-1])
+        if EXPOSURES.index(self.exposes or "nothing") > EXPOSURES.index(allowed):
+            raise DisclosureError(
+                f"the run shows {self.exposes} of single rows, this site allows {allowed} (node-config 'may-show'; "
+                f"expected one of: {', '.join(EXPOSURES)})"
             )
 
     def _permit_size(self, arrays: list[NDArray]) -> None:

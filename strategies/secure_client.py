@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,13 @@ from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 
 from fedpca_flwr.contract import Fields
-from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
+from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.fixed_point import Layout
-from fedpca_flwr.secure import mask, new_private_key, public_key, transcript
+from fedpca_flwr.secure import mask, new_private_key, public_key, shared_secret, transcript
 from strategies.client import PCAClient
 
 STATE = "secure"
 """Where this run's keys lie in Flower's state of this party, which never leaves the site."""
-
-SHORTEST_SECRET = 16
 
 
 class SecureClient(PCAClient):
@@ -85,7 +82,7 @@ class SecureClient(PCAClient):
         except ValueError as error:
             record["ended"] = True  # or a server could try limit after limit until it knows this party's share
             raise ContractError(f"{error}: did this site's data change during the run?") from None
-        vector += mask(record["private"], record["publics"], asked, self._group_secret(), layout.size)
+        vector += mask(record["private"], record["publics"], asked, shared_secret(self.node.group_secret), layout.size)
         return vector
 
     def _record(self) -> Any:
@@ -95,21 +92,3 @@ class SecureClient(PCAClient):
         if "ended" in record:
             raise ContractError("this site answers no more in this run: a limit that it was sent did not hold")
         return record
-
-    def _group_secret(self) -> bytes:
-        path = self.node.group_secret
-        if not path:
-            return b""
-        try:
-            secret = Path(path).expanduser().read_bytes()
-        except OSError as error:
-            raise ConfigError(
-                "node-config: the file of 'group-secret' cannot be read; see this site's own log",
-                local=f"{path}: {error.strerror}",
-            ) from None
-        if len(secret) < SHORTEST_SECRET:
-            raise ConfigError(
-                f"node-config: the file of 'group-secret' holds {len(secret)} bytes, expected at least "
-                f"{SHORTEST_SECRET}; make one with 'openssl rand 32'"
-            )
-        return secret

@@ -199,11 +199,12 @@ class StreamingClient(MomentsClient):
 
 def squared_error(model: PCAModel, moments: Moments) -> float:
     """Mean squared error that projection leaves of the rows that have these moments."""
-    step = (moments.mean - model.mean_) + moments.remainder
+    components, mean = model.loadings()
+    step = (moments.mean - mean) + moments.remainder
     scatter = blas.dspr(moments.n_features, float(moments.count), step, moments.scatter, lower=1)
-    about_mean = Moments(moments.count, model.mean_, np.zeros_like(step), scatter)
+    about_mean = Moments(moments.count, mean, np.zeros_like(step), scatter)
     scale = np.ones_like(step) if model.scale_ is None else model.scale_
-    directions = np.asfortranarray((model.components_ / scale).T)
+    directions = np.asfortranarray((components / scale).T)
     products = blas.dsymm(1.0, unpack(scatter, moments.n_features), directions, lower=1)
     kept = float(np.vdot(directions, products))
     return max(0.0, float(np.sum(about_mean.diagonal() / scale**2)) - kept) / moments.count

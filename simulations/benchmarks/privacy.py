@@ -31,7 +31,7 @@ def captured(model: PCAModel, truth: PCAModel) -> float:
 
     The second moment of the rows is taken from all components of the exact model, so no row is read.
     """
-    loadings = model.components_ @ truth.components_.T
+    loadings = model.loadings()[0] @ truth.loadings()[0].T
     best = truth.explained_variance_[: model.n_components_].sum()
     return float((loadings**2 @ truth.explained_variance_).sum() / best)
 

@@ -49,7 +49,7 @@ def wide() -> None:
     pooled -= pooled.mean(axis=0)
     _, left = eigh(pooled @ pooled.T, subset_by_index=(len(pooled) - COMPONENTS, len(pooled) - 1))
     exact, _ = np.linalg.qr(pooled.T @ left)
-    angle = angles_between(model.components_.T, exact).max()
+    angle = angles_between(model.loadings()[0].T, exact).max()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     up = max(model.log["rounds"][0]["up"]) / 1e6
     print(f"{number} clients, {n} rows of {d:,} features: max angle {angle:.1e} degrees, {up:.1f} MB up per client")

@@ -72,8 +72,9 @@ def personal(parties: list[NDArray], components: int) -> tuple[NDArray, list[NDA
     mu = model.log["measured"]["mu"].partition(",")[0]
     clients = runs["held-out"].client_manager().all()
     records = [kept(clients[str(i + 1)]) for i in range(len(parties))]
-    own = [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else pooled.components_.T for record in records]
-    return model.mean_, own, pooled.components_.T, mu
+    shared, _ = pooled.loadings()
+    own = [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else shared.T for record in records]
+    return model.loadings()[1], own, shared.T, mu
 
 
 def kept(proxy: Any) -> Any:

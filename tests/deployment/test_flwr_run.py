@@ -7,6 +7,7 @@ import json
 import pytest
 
 from fedpca_flwr import data
+from fedpca_flwr.maths import subspace
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
@@ -39,6 +40,23 @@ def test_digits_on_ten_clients(link, tmp_path):
     ):
         assert line in log
     assert model.to_sklearn().transform(data.load("digits").all_rows()).shape == (1797, 10)
+
+
+def test_columns_of_wine_at_three_clients(link, tmp_path):
+    told = "method='vertical' dataset='wine' partition='columns' columns='4 4 5' scale=true n-components=3"
+    size = ("--federation-config", "num-supernodes=3 client-resources-num-cpus=1")
+    status, log = link.run(f"{told} output={json.dumps(str(tmp_path / 'model'))}", *size)
+    assert status == "finished:completed", log
+    model = PCAModel.load(tmp_path / "model")
+    rows = data.load("wine").all_rows()
+    truth = pooled_pca(rows, 3, scale=True).transform(rows)
+    assert subspace.principal_angles(model.scores_, truth).max() <= 1e-5
+    for line in (
+        "parties               3, with 4 to 5 features of the same rows",
+        "angle to pooled PCA",
+        "certified angle",
+    ):
+        assert line in log
 
 
 def test_a_wrong_value_fails_by_name_and_writes_nothing(link, tmp_path):

@@ -129,8 +129,9 @@ def test_simulation_gives_the_bits_of_loopback(way):
 
 
 def test_every_method_meets_both_engines():
-    assert {method for method, _ in DEPLOYED} == METHODS.keys() - {"ap-cov"}
-    assert {method for method, _ in (*DEPLOYED, *SIMULATED)} == METHODS.keys()
+    by_rows = {name for name, method in METHODS.items() if method.strategy.card.split == "rows"}
+    assert {method for method, _ in DEPLOYED} == by_rows - {"ap-cov"}
+    assert {method for method, _ in (*DEPLOYED, *SIMULATED)} == by_rows
 
 
 @pytest.mark.parametrize("way", DEPLOYED, ids=str)

@@ -1,12 +1,15 @@
-"""Every row exactly once, no empty party, the same split for the same seed."""
+"""Every row (or column) exactly once, no empty party, the same split for the same seed."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.data import load
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.partition import PARTITIONS, split
+from fedpca_flwr.partition import PARTITIONS, split, split_columns
+from fedpca_flwr.party import local_table
 
 LABELS = np.random.default_rng(0).integers(0, 10, 2000)
 
@@ -59,3 +62,50 @@ def test_shards_give_few_labels_and_quantity_gives_uneven_sizes():
 def test_more_parties_than_rows_are_refused():
     with pytest.raises(ConfigError, match="11 parties cannot share 10 rows"):
         split(LABELS[:10], 11, kind="iid", seed=1)
+
+
+def sizes(parts):
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(sum(map(len, parts))))
+    return [len(part) for part in parts]
+
+
+def test_columns_are_split_evenly_by_sizes_or_by_names():
+    assert sizes(split_columns(64, 3, "even")) == [22, 21, 21]
+    assert sizes(split_columns(64, 3, "20 20 24")) == sizes(split_columns(64, 3, "20,20,24")) == [20, 20, 24]
+    parts = split_columns(3, 2, "ash, hue; alcohol", ["alcohol", "ash", "hue"])
+    assert [part.tolist() for part in parts] == [[1, 2], [0]]
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("20 20", "'columns' is '20 20', expected 3 sizes from 1 .one a party. that add up to the 4 features"),
+        ("2 2 0", "'columns' is '2 2 0'"),
+        ("a, b; c; d", "the data set's columns have no names"),
+        ("a, b; c", "names 3 columns in 2 groups, expected 3 groups"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(how, text):
+    with pytest.raises(ConfigError, match=text):
+        split_columns(4, 3, how)
+
+
+def test_names_that_are_missing_unknown_or_doubled_are_named():
+    for how, fault in (("a; b, x", "at fault: c, x"), ("a; b", "at fault: c"), ("a, b; b, c", "at fault: b")):
+        with pytest.raises(ConfigError, match=fault):
+            split_columns(3, 2, how, ["a", "b", "c"])
+    with pytest.raises(ConfigError, match="5 parties cannot share 4 features"):
+        split_columns(4, 5, "even")
+
+
+def test_a_simulated_party_holds_its_columns_of_all_rows():
+    node = NodeConfig(partition_id=1, num_partitions=3)
+    table = local_table(node, RunConfig(dataset="wine", partition="columns", columns="3 4 6"))
+    np.testing.assert_array_equal(table.rows, load("wine").all_rows()[:, 3:7])
+    assert table.split == "columns"
+    assert local_table(node, RunConfig(dataset="wine")).split == "rows"
+    by_name = f"{', '.join(load('wine').names[:12])}; {load('wine').names[12]}"
+    named = local_table(
+        NodeConfig(partition_id=1, num_partitions=2), RunConfig(dataset="wine", partition="columns", columns=by_name)
+    )
+    np.testing.assert_array_equal(named.rows, load("wine").all_rows()[:, 12:])

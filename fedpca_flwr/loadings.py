@@ -1,0 +1,78 @@
+"""`Loadings`: what a party keeps of a model of data split by columns, and its part of the scores of new rows."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.files import written_whole
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Loadings:
+    """The loadings of a party's own columns.
+
+    Attributes
+    ----------
+    components : ndarray of shape (k, f)
+        Side by side with those of the other parties they are the components (k, d) of all columns.
+    mean, scale : ndarray of shape (f,)
+        What is subtracted from the columns, and what they are divided by.
+    """
+
+    components: Array
+    mean: Array
+    scale: Array
+
+    def part_of_scores(self, X: ArrayLike) -> Array:
+        """This party's part (n, k) of the scores of new rows, of which ``X`` (n, f) has this party's columns.
+
+        The scores are the sum over all parties. A part alone tells much about the rows: add parts under masks
+        (`fedpca_flwr.secure`) where nobody may see them.
+
+        Raises
+        ------
+        DataError
+        """
+        rows = np.asarray(X, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.mean.size:
+            raise DataError(f"X has shape {rows.shape}, expected (n, {self.mean.size}), this party's columns")
+        return (rows - self.mean) / self.scale @ self.components.T
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """Write them to one file, ``.npz``, whole or not at all, readable by its owner only.
+
+        Raises
+        ------
+        ConfigError
+        """
+        target = Path(path).expanduser()
+        if target.suffix != ".npz":
+            raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
+        with written_whole(target, mode=0o600) as stream:
+            np.savez(stream, components=self.components, mean=self.mean, scale=self.scale)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Loadings:
+        """Read what `save` wrote; nothing in the file is executed (no pickle).
+
+        Raises
+        ------
+        ContractError
+        """
+        try:
+            with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
+                own = cls(archive["components"], archive["mean"], archive["scale"])
+        except Exception as error:  # a damaged file can make its readers fail in any way
+            raise ContractError(f"{path} is not a whole file of loadings ({type(error).__name__})") from None
+        if own.components.ndim != 2 or not own.mean.shape == own.scale.shape == own.components.shape[1:]:
+            raise ContractError(f"{path} is not a whole file of loadings: its shapes do not fit together")
+        return own

@@ -1,0 +1,53 @@
+"""The data of paper 004: structured, synthetic, images."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.preprocessing import minmax_scale
+
+from fedpca_flwr import data, tables
+from fedpca_flwr.errors import ConfigError
+
+DIGIT = 3
+"""The images of a study are those of one person; here of one digit."""
+
+
+def matrix(name: str, path: str = "") -> NDArray[np.float64]:
+    """Rows (n, m).
+
+    Parameters
+    ----------
+    name : {"sonar", "breast-cancer", "digits", "mnist", "single", "mixture"}
+    path : str
+        Of sonar's file, or MNIST's folder; for synthetic data ``"columns rows"``.
+    """
+    if name in {"single", "mixture"}:
+        columns, rows = map(int, path.split())
+        return densities(name, columns, rows)
+    if name == "sonar":
+        X = tables.check(tables.read(path, label="60").rows)
+        if X.shape != (208, 60):
+            raise ConfigError(
+                f"--sonar has {X.shape[0]} rows and {X.shape[1]} columns besides the label, expected 208, 60"
+            )
+        return X
+    source = data.load(name, path or ".")
+    if name == "breast-cancer":
+        return minmax_scale(source.all_rows())
+    chosen = np.flatnonzero(source.labels == DIGIT)[:180]
+    X = np.asarray(source.rows(chosen), dtype=np.float64)
+    return X / X.max()
+
+
+def densities(pattern: str, columns: int, rows: int) -> NDArray[np.float64]:
+    """The authors' Gaussian data: each column holds the density of its Gaussian at points drawn evenly within 3 sigma.
+
+    ``single``: mean 0 and sigma 1 for all; ``mixture``: both drawn evenly from (0, columns) for each.
+    """
+    rng = np.random.default_rng(0)
+    mean, sigma = np.zeros(columns), np.ones(columns)
+    if pattern == "mixture":
+        mean, sigma = rng.uniform(0, columns, columns), rng.uniform(0, columns, columns)
+    x = rng.uniform(mean - 3 * sigma, mean + 3 * sigma, (rows, columns))
+    return np.exp(-((x - mean) ** 2) / (2 * sigma**2)) / (np.sqrt(2 * np.pi) * sigma)

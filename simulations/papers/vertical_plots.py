@@ -1,0 +1,73 @@
+"""The figures of paper 004, drawn from their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from simulations.papers.experiment import COLOURS, Row, pyplot, save_figure
+
+CURVES = {
+    "6-clients": "parties",
+    "6-iterations": "local iterations",
+    "7-single-1000": "parties",
+    "7-single-5000": "parties",
+    "7-mixture-1000": "parties",
+    "7-mixture-5000": "parties",
+    "8-warm": "parties, warm start",
+    "8-scaled": "parties, weight scaling",
+}
+"""Figures whose lines are steps of their own, and what numbers the lines."""
+
+
+def draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
+    """All figures as PNG; their names."""
+    drawn = []
+    for name, what in CURVES.items():
+        lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.rpartition("-")[0] == name}
+        _curves(folder / f"{name}.png", lines, what)
+        drawn.append(name)
+    for name in sorted(key for key in results if key.startswith("images-")):
+        _images(folder / f"{name}.png", results[name])
+        drawn.append(name)
+    return drawn
+
+
+def _curves(target: Path, lines: dict[str, list[Row]], what: str) -> None:
+    """Distance by period: as published, and dashed without the memory of earlier periods."""
+    plt = pyplot()
+    figure, axis = plt.subplots(figsize=(5.2, 3.8))
+    for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
+        for lists, style in (("as published", "-"), ("reset", ":")):
+            points = [row for row in rows if row["lists"] == lists]
+            axis.plot(
+                [row["period"] for row in points],
+                [row["distance"] for row in points],
+                color=colour,
+                linestyle=style,
+                marker=marker if lists == "as published" else "",
+                label=f"{number} {what}" if lists == "as published" else f"{number}, lists reset",
+            )
+    axis.set(xlabel="communication period (0: isolated)", ylabel="distance (equation 4)")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize="small")
+    save_figure(figure, target)
+    plt.close(figure)
+
+
+def _images(target: Path, rows: Sequence[Row]) -> None:
+    """Figures 10 to 12: an image and its clusters for each method."""
+    plt = pyplot()
+    names = [name for name in rows[0] if name != "pixel" and not name.endswith(" cluster")]
+    side = int(np.sqrt(len(rows)))
+    figure, axes = plt.subplots(2, len(names), figsize=(1.8 * len(names), 3.9))
+    for column, name in enumerate(names):
+        for axis, key in zip(axes[:, column], (name, f"{name} cluster"), strict=True):
+            axis.imshow(np.array([row[key] for row in rows], float).reshape(side, side), cmap="gray")
+            axis.set(xticks=[], yticks=[])
+        axes[0, column].set_title(name, fontsize="small")
+    figure.tight_layout()
+    save_figure(figure, target)
+    plt.close(figure)

@@ -1,0 +1,166 @@
+"""VERTICAL: the exact PCA of rows whose columns lie at different parties.
+
+With X = [X_1, ..., X_p] centred by columns, scores are eigenvectors U of ``A = X X' = sum X_i X_i'`` times the roots
+of their eigenvalues theta. ``solver`` says how the server learns them; a party's loadings ``X_i' U / sqrt(theta)`` stay
+at home.
+
+- ``krylov``: in each round the server sends a block Q (n x b) and every party returns ``X_i (X_i' Q)``; only the sum
+  over the parties is used. Block Krylov with Rayleigh-Ritz, until a certificate bounds the largest angle to the exact
+  scores by ``tolerance`` degrees, or the rank is exhausted: it appends only what exceeds rounding
+  (`fedpca_flwr.maths.krylov`). The result does not depend on how the columns are split.
+- ``gram``: every party sends ``X_i X_i'``, once: n (n + 1) / 2 values, all inner products of its rows.
+- ``merge``: every party sends its leading ``U_i S_i`` (n x ``rank``, 2 k by default), once; a second round measures the
+  energies. Exact where ``rank`` is not below any party's number of columns.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from numpy.typing import NDArray
+from pydantic import Field as Limits
+
+from fedpca_flwr.config import Count
+from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.maths.columns import added, gram_product, leading_directions, merged_directions, packed_gram
+from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound, leading_eigenpairs
+from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.moments import unpack
+from strategies.base import MethodCard
+from strategies.columns import ENERGIES, ROWS, ColumnsClient, ColumnsOptions, ColumnsStrategy
+
+ROUNDING = 1e-13
+"""What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""
+
+
+class VerticalOptions(ColumnsOptions):
+    """Options of VERTICAL."""
+
+    solver: Literal["krylov", "gram", "merge"] = "krylov"
+    block_size: Annotated[int, Limits(ge=0)] = 0
+    """Columns b of a block of ``krylov``; 0: n-components + 5."""
+    tolerance: Annotated[float, Limits(gt=0, le=90)] = 1e-6
+    """Certified largest angle to the exact scores at which ``krylov`` stops, in degrees."""
+    max_rounds: Count = 100
+    """Of ``krylov``."""
+    rank: Annotated[int, Limits(ge=0)] = 0
+    """Directions that each party sends to ``merge``; 0: 2 n-components."""
+
+
+CARD = MethodCard(
+    name="vertical",
+    title="Exact vertical PCA",
+    exact=True,
+    summable=False,
+    rounds=101,
+    options=VerticalOptions,
+    payloads={
+        "rows": ROWS,
+        "product": Payload((Field("product", ("n", "b")),)),
+        "gram": Payload((Field("gram", ("n(n+1)/2",), kind="scatter"),)),
+        "merge": Payload((Field("directions", ("n", "r")),)),
+        "energies": ENERGIES,
+    },
+    reference="paper 004, section 3.1, equations 1 and 2; Golub and Underwood 1977; Musco and Musco 2015",
+    split="columns",
+    exposes="scores",
+)
+
+
+class Vertical(ColumnsStrategy):
+    """VERTICAL; ``measured`` holds the certificate of ``krylov``."""
+
+    card = CARD
+    options: VerticalOptions
+
+    def __init__(self, config, options) -> None:
+        super().__init__(config, options)
+        self._query: NDArray | None = None
+        self._known: KnownProducts | None = None
+        self._merged: NDArray | None = None
+        self._converged = True
+
+    @property
+    def rounds(self) -> int:
+        return 1 + {"krylov": self.options.max_rounds, "gram": 1, "merge": 2}[self.options.solver]
+
+    @property
+    def exact(self) -> bool:
+        return self._converged if self.options.solver != "merge" else max(self._widths) <= self._rank
+
+    def ask(self):
+        options = self.options
+        if options.solver == "gram":
+            return "gram", [], {}
+        if self._merged is not None:
+            return "energies", [self._merged], {"k": options.n_components}
+        if options.solver == "merge":
+            return "merge", [], {"r": self._rank}
+        if self._query is None:
+            b = min(options.block_size or options.n_components + 5, self.n_rows)
+            self._query = random_block(self.n_rows, b, self.config.seed)
+        return "product", [self._query], {"b": self._query.shape[1]}
+
+    def aggregate(self, replies, *, last):
+        if self.options.solver == "krylov":
+            return self._iterate(added([reply.fields["product"] for reply in replies]), last=last)
+        if self.options.solver == "gram":
+            return self._solve(added([reply.fields["gram"] for reply in replies]))
+        if self._merged is not None:
+            return self.conclude_measured(self._merged, replies)
+        blocks = sorted((reply.fields["directions"] for reply in replies), key=lambda block: block.tobytes())
+        self._merged = merged_directions(blocks, self.options.n_components)
+        return None, {}
+
+    # Inside
+
+    @property
+    def _rank(self) -> int:
+        return min(self.options.rank or 2 * self.options.n_components, self.n_rows)
+
+    def _solve(self, packed: NDArray):
+        return self.conclude(leading_eigenpairs(unpack(packed, self.n_rows), self.options.n_components), self._total)
+
+    def _iterate(self, product: NDArray, *, last: bool):
+        """The next block, or the end, from ``A`` times the block that was asked for, (n, b)."""
+        assert self._query is not None
+        if self._known is None:
+            self._known = KnownProducts(self.n_rows)
+        self._known.add(self._query, product)
+        ritz, k = self._known.ritz(), self.options.n_components
+        certificate = ritz.certificate(k)
+        block = self._known.next_block(ritz, self._query.shape[1], k)
+        if not block.shape[1]:
+            certificate = 0.0  # the rank is exhausted
+        if certificate <= self.options.tolerance or last:
+            return self._end(ritz.pairs(k), certificate)
+        self._query = block
+        return None, {}
+
+    def _end(self, pairs: Eigenpairs, certificate: float):
+        notes = []
+        if certificate > self.options.tolerance:
+            self._converged = False
+            notes.append(
+                f"stopped after max-rounds = {self.options.max_rounds} with a certified angle of {certificate:.2g} "
+                f"degrees instead of {self.options.tolerance:.2g}"
+            )
+        rounding = angle_bound(ROUNDING * float(pairs.values[0]), pairs)
+        told = f"{max(certificate, rounding):.2g} degrees at most"
+        return self.conclude(pairs, self._total, notes=notes, measured={"certified angle": told})
+
+
+class VerticalClient(ColumnsClient):
+    """Returns its part of what the solver adds."""
+
+    @property
+    def exposes(self) -> str:
+        return "inner products" if self.options.solver == "gram" else self.card.exposes
+
+    def part(self, phase: str, received: list[NDArray]) -> Fields:
+        X = self.block.X
+        if phase == "gram":
+            return {"gram": packed_gram(X)}
+        if phase == "merge":
+            return {"directions": leading_directions(X, self.sizes["r"])}
+        return {"product": gram_product(X, received[0])}

@@ -1,0 +1,165 @@
+"""VERTICAL-KERNEL: the exact kernel PCA of rows whose columns lie at different parties.
+
+Squared distances (``rbf``) and inner products (``sigmoid``, ``polynomial``, ``linear``) of rows are sums over parties.
+The server adds them, applies the kernel, centres it in feature space and takes its leading eigenpairs: what kernel PCA
+on all columns gives. Only positive eigenvalues count (``sigmoid`` has negative ones).
+
+With ``landmarks`` = c > 0 every party sends them to c rows only, n c values instead of n (n + 1) / 2, and the result is
+Nystrom's approximation, for kernels without negative eigenvalues.
+
+``gamma`` 0 is ``1 / (m var X)`` of all columns together. There are no loadings, and no scores of new rows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field as Limits
+
+from fedpca_flwr.config import Count
+from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.columns import added, packed_gram
+from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.kernels import (
+    Kernel,
+    Name,
+    centred,
+    inverse_spread,
+    kernel_pairs,
+    nystrom_pairs,
+    packed_distances,
+    to_landmarks,
+)
+from strategies.base import MethodCard, Reply
+from strategies.columns import ROWS, ColumnsClient, ColumnsOptions, ColumnsStrategy
+
+
+class KernelOptions(ColumnsOptions):
+    """Options of VERTICAL-KERNEL."""
+
+    kernel: Name = "rbf"
+    gamma: Annotated[float, Limits(ge=0)] = 0.0
+    """0: 1 / (m var X)."""
+    coef0: float = 1.0
+    degree: Count = 3
+    center: bool = False
+    """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
+    landmarks: Annotated[int, Limits(ge=0)] = 0
+    """Rows to which distances are taken; 0: all."""
+
+
+CARD = MethodCard(
+    name="vertical-kernel",
+    title="Exact vertical kernel PCA",
+    exact=True,
+    summable=False,
+    rounds=2,
+    options=KernelOptions,
+    payloads={
+        "rows": Payload((*ROWS.fields, Field("level", ()), Field("spread", ()))),
+        "distances": Payload((Field("distances", ("n(n-1)/2",)),)),
+        "products": Payload((Field("products", ("n(n+1)/2",), kind="scatter"),)),
+        "landmarks": Payload((Field("landmarks", ("n", "c")),)),
+    },
+    reference="paper 004, section 3.3, equations 7 to 12; Schölkopf, Smola, Müller 1998; Williams and Seeger 2001",
+    split="columns",
+    exposes="inner products",
+)
+
+
+class VerticalKernel(ColumnsStrategy):
+    """VERTICAL-KERNEL."""
+
+    card = CARD
+    options: KernelOptions
+
+    def __init__(self, config, options) -> None:
+        super().__init__(config, options)
+        self._kernel = Kernel(options.kernel, options.gamma, options.coef0, options.degree)
+        if options.landmarks and not self._kernel.semidefinite:
+            raise ConfigError(
+                f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "
+                "eigenvalues, for which the approximation is wrong without notice; set landmarks=0"
+            )
+
+    @property
+    def exact(self) -> bool:
+        return not self.options.landmarks
+
+    def met(self, replies: list[Reply]) -> None:
+        options = self.options
+        told = [np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")]
+        gamma = options.gamma or inverse_spread(*told)
+        self._kernel = Kernel(options.kernel, gamma, options.coef0, options.degree)
+        self._landmarks = np.empty(0, np.int64)
+        if options.landmarks:
+            n, c = replies[0].rows, options.landmarks
+            if not options.n_components < c <= n:
+                raise ConfigError(
+                    f"run-config: 'landmarks' is {c}, expected more than n-components = {options.n_components} and at "
+                    f"most {n}, the rows"
+                )
+            self._landmarks = np.sort(np.random.default_rng(self.config.seed).choice(n, c, replace=False))
+
+    def ask(self):
+        if self.options.landmarks:
+            return "landmarks", [self._landmarks], {"c": self.options.landmarks}
+        return ("distances" if self._kernel.of_distances else "products"), [], {}
+
+    def aggregate(self, replies, *, last):
+        (name,) = replies[0].fields
+        sums, k = added([reply.fields[name] for reply in replies]), self.options.n_components
+        if self.options.landmarks:
+            found = nystrom_pairs(self._finite(self._kernel(sums)), self._landmarks, k)
+        else:
+            found = kernel_pairs(centred(self._finite(self._kernel.matrix(sums, self.n_rows))), k)
+        return self._end(*found)
+
+    def projected(self, replies: list[Reply]) -> None:
+        return None  # nobody can tell the error in feature space at home
+
+    # Inside
+
+    def _finite(self, K: NDArray) -> NDArray:
+        if not np.isfinite(K).all():
+            raise DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
+        self._size = float(np.abs(K).max())
+        return K
+
+    def _end(self, pairs: Eigenpairs, total: float, positive: int):
+        n, k = self.n_rows, self.options.n_components
+        if total <= n * np.finfo(np.float64).eps * self._size:
+            raise DataError("the rows of all parties are identical: there is no variance to explain")
+        if positive < k:
+            raise ConfigError(
+                f"run-config: 'n-components' is {k}, but the kernel '{self.options.kernel}' of these rows has "
+                f"{positive} positive eigenvalues; ask for so many at most, or change 'gamma' and 'coef0'"
+            )
+        notes = []
+        if pairs.values[0] * (n - 1) < 3 * total:
+            notes.append("the kernel matrix is nearly the identity, and its components mean little: lower 'gamma'")
+        return self.conclude(pairs, total, notes=notes, measured={"gamma": f"{self._kernel.gamma:.6g}"})
+
+
+class VerticalKernelClient(ColumnsClient):
+    """Returns distances or inner products of rows over its own columns."""
+
+    def about_rows(self) -> Fields:
+        X = self.block.X
+        return {**super().about_rows(), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
+
+    def part(self, phase: str, received: list[NDArray]) -> Fields:
+        X = self.block.X
+        if phase == "distances":
+            return {"distances": packed_distances(X)}
+        if phase == "products":
+            return {"products": packed_gram(X)}
+        return {"landmarks": to_landmarks(X, received[0], distances=self.options.kernel == "rbf")}
+
+    def project(self, received: list[NDArray]) -> float:
+        U, singular = received[:2]
+        self.keep_scores(U * singular)
+        return 0.0

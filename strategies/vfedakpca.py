@@ -1,0 +1,68 @@
+"""VFedAKPCA: as VFedPCA, with the leading eigenvector of each party's own kernel matrix (paper 004, algorithm 1).
+
+The merged vector mixes rows: ``X_i' u`` is the authors' "extraction", one value a column. For comparison:
+`vertical-kernel` gives the kernel PCA of all columns.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field as Limits
+
+from fedpca_flwr.config import Count
+from fedpca_flwr.maths.columns import packed_gram
+from fedpca_flwr.maths.kernels import Kernel, Name, centred, inverse_spread, kernel_pairs, packed_distances
+from strategies.base import MethodCard
+from strategies.merge_client import PAYLOADS, MergeClient, MergeOptions
+from strategies.merge_relay import MergeStrategy
+
+
+class VFedAKPCAOptions(MergeOptions):
+    """Options of VFedAKPCA."""
+
+    kernel: Name = "rbf"
+    gamma: Annotated[float, Limits(ge=0)] = 0.0
+    """0: 1 / (f var X) of each party's own columns."""
+    coef0: float = 1.0
+    degree: Count = 3
+    center: bool = False
+    """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
+    periods: Count = 1
+
+
+CARD = MethodCard(
+    name="vfedakpca",
+    title="VFedAKPCA",
+    exact=False,
+    summable=False,
+    rounds=13,
+    options=VFedAKPCAOptions,
+    payloads=PAYLOADS,
+    reference="paper 004, section 3.3, algorithms 1 and 2",
+    split="columns",
+    exposes="scores",
+)
+
+
+class VFedAKPCA(MergeStrategy):
+    """VFedAKPCA."""
+
+    card = CARD
+
+
+class VFedAKPCAClient(MergeClient):
+    """Takes the leading eigenvector of its own kernel matrix, weighted by the root of the eigenvalue (the authors')."""
+
+    def local(self, X: NDArray, start: NDArray) -> tuple[float, NDArray]:
+        options = self.options
+        entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
+        kernel = Kernel(options.kernel, options.gamma or inverse_spread(*entries), options.coef0, options.degree)
+        packed = packed_distances(X) if kernel.of_distances else packed_gram(X)
+        K = kernel.matrix(packed, len(X))
+        pairs, _, _ = kernel_pairs(centred(K), 1)
+        rounding = len(X) * np.finfo(np.float64).eps * float(np.abs(K).max())
+        value = float(pairs.values[0]) if pairs.values[0] > rounding else 0.0
+        return value**0.5, pairs.vectors[:, 0]

@@ -1,0 +1,85 @@
+"""Different columns of the same rows through loopback, Flower's simulation and a real deployment: the same bits."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.model import PCAModel
+from simulations import run
+from strategies import METHODS
+from tests.deployment.lab import Lab
+from tests.families import rows
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+
+ARRAYS = ("scores_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
+
+WAYS = [
+    ("vertical", {}),
+    ("vertical", {"solver": "gram", "scale": True}),
+    ("vertical", {"solver": "merge"}),
+    ("vertical-kernel", {}),
+    ("vertical-kernel", {"kernel": "sigmoid", "gamma": 0.01}),
+    ("vertical-kernel", {"landmarks": 20}),
+    ("vfedpca", {"periods": 2}),
+    ("vfedpca", {"variant": "faithful", "warm_start": "previous", "weight_scaling": True, "periods": 2}),
+    ("vfedpca", {"graph": "ring", "periods": 2}),
+    ("vfedakpca", {}),
+]
+"""Every phase that there is."""
+
+
+def sites_columns():
+    return np.split(rows(120) + np.arange(12), [6, 10], axis=1)
+
+
+def same_bits(one, other):
+    return all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in ARRAYS)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab")
+    sites = []
+    for i, columns in enumerate(sites_columns()):
+        np.save(folder / f"site{i}.npy", columns)
+        site = {"name": f"bank {i}", "partition-id": i, "num-partitions": 3, "split": "columns"}
+        paths = {
+            "data": folder / f"site{i}.npy",
+            "scores": folder / f"scores{i}.npy",
+            "loadings": folder / f"own{i}.npz",
+        }
+        sites.append({**site, **{key: str(path) for key, path in paths.items()}, "may-show": "inner products"})
+    with Lab(folder / "flower", sites) as running:
+        running.sites = sites
+        yield running
+
+
+def test_every_method_is_here():
+    assert {method for method, _ in WAYS} == {n for n, m in METHODS.items() if m.strategy.card.split == "columns"}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_simulation_gives_the_bits_of_loopback(way):
+    method, options = way
+    one, other = (run(method, sites_columns(), n_components=3, engine=e, **options) for e in ("loopback", "ray"))
+    assert same_bits(one, other)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_own(way, lab, tmp_path):
+    method, options = way
+    given = {**options, "n_components": 3, "output": str(tmp_path / "model")}
+    told = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in given.items())
+    status, log = lab.run(f"method='{method}' {told}")
+    assert status == "finished:completed", log
+    deployed = PCAModel.load(tmp_path / "model")
+    assert same_bits(deployed, run(method, sites_columns(), n_components=3, engine="loopback", **options))
+    for site, columns in zip(lab.sites, sites_columns(), strict=True):
+        np.testing.assert_allclose(np.load(site["scores"]), deployed.scores_, atol=1e-12)
+        if method != "vertical-kernel":
+            assert Loadings.load(site["loadings"]).components.shape == (3, columns.shape[1])

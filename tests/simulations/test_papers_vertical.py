@@ -1,0 +1,92 @@
+"""The figures of paper 004: the authors' own numbers, complete, resumable."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import DataError
+from simulations.papers import vertical
+from simulations.papers.__main__ import main
+from simulations.papers.experiment import read_table
+from simulations.papers.vertical_data import densities, matrix
+from simulations.papers.vertical_program import distances, images
+
+SONAR = os.environ.get("FEDPCA_SONAR", "")
+
+PUBLISHED = {
+    (3, False): (0.272, 0.333, 0.247, 0.194, 0.189),
+    (5, False): (0.309, 0.360, 0.238, 0.137, 0.119),
+    (10, False): (0.517, 0.637, 0.488, 0.310, 0.228),
+    (3, True): (0.272, 0.355, 0.242, 0.181, 0.179),
+    (5, True): (0.309, 0.361, 0.225, 0.121, 0.109),
+    (10, True): (0.517, 0.635, 0.479, 0.300, 0.221),
+}
+"""Distances of the authors' program on sonar after 0, 1, 2, 5 and 10 periods, by parties and weight scaling."""
+
+
+@pytest.mark.skipif(not SONAR, reason="set FEDPCA_SONAR to the file of UCI's sonar")
+@pytest.mark.parametrize(("parties", "scaled"), PUBLISHED, ids=str)
+def test_the_authors_distances_on_sonar(parties, scaled):
+    runs = [distances(matrix("sonar", SONAR), parties, scaled=scaled, seed=seed) for seed in range(5)]
+    found = np.mean(runs, axis=0)[[0, 1, 2, 5, 10]]
+    np.testing.assert_allclose(found, PUBLISHED[parties, scaled], rtol=0, atol=0.005)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("papers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vertical, "PARTIES", (3,))
+        patch.setattr(vertical, "ITERATIONS", (3,))
+        assert main(["vertical", "--output", str(folder), "--shrink", "20"]) == 0
+        before = {path: path.stat().st_mtime_ns for path in (folder / "steps").iterdir()}
+        assert main(["vertical", "--output", str(folder), "--shrink", "20"]) == 0
+        assert before == {path: path.stat().st_mtime_ns for path in (folder / "steps").iterdir()}
+        yield folder
+
+
+def test_every_figure_is_drawn_and_in_the_report(whole):
+    report = (whole / "report.md").read_text()
+    for name in (
+        "6-clients",
+        "6-iterations",
+        "7-single-1000",
+        "7-mixture-5000",
+        "8-warm",
+        "8-scaled",
+        "images-digits-3",
+    ):
+        assert (whole / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert f"![]({name}.png)" in report
+
+
+def test_exact_methods_are_exact_where_the_papers_are_not(whole):
+    rows = read_table(whole / "steps" / "angles-breast-cancer.csv")
+    exact = [row["angle"] for row in rows if row["method"] == "vertical"]
+    papers = [row["angle"] for row in rows if row["method"].startswith("vfedpca")]
+    assert max(exact) <= 1e-5
+    assert min(papers) > 0.5
+    kernels = read_table(whole / "steps" / "kernels-breast-cancer.csv")
+    assert max(row["angle"] for row in kernels if row["method"] == "vertical-kernel") <= 1e-8
+    assert min(row["angle"] for row in kernels if row["method"] == "vfedakpca") > 1
+
+
+def test_images_have_a_value_and_a_cluster_for_every_pixel():
+    made = images(matrix("digits"), 5)
+    assert {image.shape for image in made.values()} == {(2, 64)}
+    assert all(set(image[1]) == {0.0, 1.0, 2.0} for image in made.values())
+
+
+def test_synthetic_data_are_densities():
+    single = densities("single", 30, 20)
+    assert single.shape == (20, 30)
+    assert 0 < single.min() < single.max() <= 1 / np.sqrt(2 * np.pi)
+    assert densities("mixture", 30, 20).tobytes() == densities("mixture", 30, 20).tobytes()
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match="does not exist"):
+        matrix("sonar", str(tmp_path / "sonar.csv"))

@@ -1,0 +1,168 @@
+"""VERTICAL: its rounds and bytes, its three solvers, what stays at the sites, and what they allow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from simulations.loopback import assemble
+from strategies import build_client
+from tests.families import rows
+from tests.harness import client_of, finish, server_of
+
+
+def cut(X, parties):
+    return np.array_split(X, parties, axis=1)
+
+
+def fit(parties, **options):
+    return run("vertical", parties, engine="loopback", **{"n_components": 3, **options})
+
+
+def test_the_certificate_holds_and_a_looser_one_takes_fewer_rounds():
+    X = rows(300, 40)
+    truth = pooled_pca(X, 3).transform(X)
+    spent = []
+    for tolerance in (10.0, 1e-3, 1e-6):
+        model = fit(cut(X, 3), tolerance=tolerance)
+        assert principal_angles(model.scores_, truth).max() <= tolerance
+        spent.append(len(model.log["rounds"]))
+    assert spent[0] < spent[1] < spent[2]
+
+
+def test_a_block_of_a_round_is_what_travels():
+    model = fit(cut(rows(300, 40), 3))
+    header, products = model.log["rounds"][0], model.log["rounds"][1:-1]
+    assert header["up"] == [3 * 136 + 128] * 3
+    assert all(entry["up"] == [300 * 8 * 8 + 128] * 3 for entry in products)
+
+
+def test_too_few_rounds_are_said():
+    model = fit(cut(rows(300, 40), 3), max_rounds=2)
+    assert not model.log["exact"]
+    assert "stopped after max-rounds = 2" in model.log["notes"][0]
+
+
+def test_exhausted_rank_ends_the_run():
+    X = rows(200, 4) @ np.random.default_rng(2).standard_normal((4, 30))
+    model = fit(cut(X, 3), n_components=4)
+    assert principal_angles(model.scores_, pooled_pca(X, 4).transform(X)).max() <= 1e-6
+    assert len(model.log["rounds"]) <= 4
+    beyond = fit(cut(X, 3), n_components=5)
+    assert "the data have rank 4: components 5 to 5 have no variance" in beyond.log["notes"][0]
+
+
+@pytest.mark.parametrize("solver", ["krylov", "gram"])
+@pytest.mark.parametrize("options", [{"scale": True}, {"center": False}, {"center": False, "scale": True}], ids=str)
+def test_scaling_and_centring_are_those_of_the_pooled_columns(solver, options):
+    X = rows(100, 12) * np.arange(1, 13) + np.arange(12)
+    model, truth = fit(cut(X, 3), solver=solver, **options), pooled_pca(X, 3, **options)
+    assert principal_angles(model.scores_, truth.transform(X)).max() <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, rtol=1e-9)
+
+
+def test_merge_is_exact_only_with_all_directions_of_everyone():
+    X = rows(100, 24)
+    truth = pooled_pca(X, 3).transform(X)
+    narrow, whole = fit(cut(X, 3), solver="merge", rank=3), fit(cut(X, 3), solver="merge", rank=8)
+    assert not narrow.log["exact"]
+    assert 0.01 < principal_angles(narrow.scores_, truth).max() < 30
+    assert whole.log["exact"]
+    assert principal_angles(whole.scores_, truth).max() <= 1e-6
+    assert "squared error per row" in narrow.log["measured"]
+
+
+def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
+    X, new = rows(120, 12) * np.arange(1, 13) + 5.0, rows(7, 12, seed=9)
+    server = server_of("vertical", cut(X, 3), n_components=3, scale=True)
+    for party in range(3):
+        proxy = server.client_manager().all()[str(party + 1)]
+        context = client_of(server, party).context
+        context.node_config["loadings"] = str(tmp_path / f"{party}.npz")
+        context.node_config["scores"] = str(tmp_path / f"{party}.npy")
+        assert proxy.make().numpy_client.node.loadings
+    model, truth = finish(server), pooled_pca(X, 3, scale=True)
+    own = [Loadings.load(tmp_path / f"{party}.npz") for party in range(3)]
+    components = np.hstack([part.components for part in own])
+    np.testing.assert_allclose(components @ components.T, np.eye(3), atol=7e-15)
+    signs = np.sign((components * truth.components_).sum(axis=1))
+    np.testing.assert_allclose(components, truth.components_ * signs[:, None], atol=1e-8)
+    parts = [part.part_of_scores(columns) for part, columns in zip(own, cut(new, 3), strict=True)]
+    np.testing.assert_allclose(sum(parts), truth.transform(new) * signs, atol=1e-8)
+    np.testing.assert_allclose(np.load(tmp_path / "1.npy"), model.scores_, atol=1e-12)
+    with pytest.raises(DataError, match=r"X has shape \(7, 12\), expected \(n, 4\)"):
+        own[0].part_of_scores(new)
+    np.savez(tmp_path / "2.npz", components=np.eye(3, 4), mean=np.zeros(4), scale=np.ones(3))
+    with pytest.raises(ContractError, match="its shapes do not fit together"):
+        Loadings.load(tmp_path / "2.npz")
+    (tmp_path / "0.npz").write_bytes((tmp_path / "0.npz").read_bytes()[:50])
+    with pytest.raises(ContractError, match="not a whole file of loadings"):
+        Loadings.load(tmp_path / "0.npz")
+
+
+def test_inner_products_need_more_permission_than_scores():
+    assert fit(cut(rows(60), 3), may_show="scores").n_components_ == 3
+    with pytest.raises(DisclosureError, match="the run shows inner products of single rows, this site allows scores"):
+        fit(cut(rows(60), 3), solver="gram", may_show="scores")
+
+
+def test_a_sites_file_shows_nothing_of_rows_unless_the_site_says_so(tmp_path):
+    server = server_of("vertical", cut(rows(60), 3), n_components=2)
+    for party, columns in enumerate(cut(rows(60), 3)):
+        np.save(tmp_path / f"{party}.npy", columns)
+        client_of(server, party).context.node_config["data"] = str(tmp_path / f"{party}.npy")
+    with pytest.raises(
+        DisclosureError, match="client 0: the run shows scores of single rows, this site allows nothing"
+    ):
+        finish(server)
+
+
+def test_a_party_whose_columns_change_during_the_run_is_noticed():
+    parties = [part.copy() for part in cut(rows(60), 3)]
+    server = server_of("vertical", parties, n_components=2)
+    honest = server.strategy.conclude
+
+    def conclude(*arguments, **told):
+        parties[1][:] = 2 * parties[1]
+        return honest(*arguments, **told)
+
+    server.strategy.conclude = conclude
+    with pytest.raises(ContractError, match="the parties' own rows do not fit the model"):
+        finish(server)
+
+
+def test_a_wrong_solver_is_named():
+    with pytest.raises(ConfigError, match="'solver' is 'lanczos'"):
+        fit(cut(rows(60), 3), solver="lanczos")
+
+
+@pytest.mark.parametrize(("method", "split"), [("vertical", "rows"), ("p-cov", "columns")])
+def test_a_site_whose_file_is_split_the_other_way_refuses(method, split, tmp_path):
+    parties = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
+    server = server_of(method, parties, n_components=2)
+    for party, own in enumerate(parties):
+        client = client_of(server, party)
+        np.save(tmp_path / f"{party}.npy", own)
+        client.context.node_config |= {"data": str(tmp_path / f"{party}.npy"), "split": split, "may-show": "scores"}
+        server.client_manager().all()[str(party + 1)].make = lambda context=client.context: build_client(
+            context
+        ).to_client()
+    text = f"client 0: the method '{method}' is for data split by .*, but this party's are split by {split}"
+    with pytest.raises(ConfigError, match=text):
+        finish(server)
+
+
+@pytest.mark.parametrize(("method", "partition"), [("vertical", "iid"), ("p-cov", "columns")])
+def test_a_simulated_data_set_split_the_other_way_is_refused(method, partition):
+    config = {"method": method, "partition": partition, "dataset": "wine", "n-components": 2, "clients": 3}
+    server = assemble(config, [rows(30)] * 3, {})
+    for proxy in server.client_manager().all().values():
+        context = proxy.make().numpy_client.context
+        proxy.make = lambda context=context: build_client(context).to_client()
+    with pytest.raises(ConfigError, match=f"client 0: the method '{method}' is for data split by"):
+        finish(server)

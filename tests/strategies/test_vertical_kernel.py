@@ -1,0 +1,90 @@
+"""VERTICAL-KERNEL is scikit-learn's kernel PCA of all columns, however they are split; Nystrom's limits are said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.decomposition import KernelPCA
+from sklearn.preprocessing import minmax_scale
+
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.subspace import principal_angles
+from simulations import run
+from tests.families import rows
+
+DATA = {
+    "digits": load_digits().data[:250] / 16,
+    "breast-cancer": minmax_scale(load_breast_cancer().data[:200]),
+    "wide": rows(40, 80),
+}
+KERNELS = [
+    {"kernel": "rbf"},
+    {"kernel": "rbf", "gamma": 0.3},
+    {"kernel": "linear"},
+    {"kernel": "polynomial", "gamma": 0.05, "degree": 2},
+    {"kernel": "sigmoid", "gamma": 0.02, "coef0": 1.0},
+]
+
+
+def fit(X, parties, **options):
+    columns = np.array_split(X, parties, axis=1)
+    return run("vertical-kernel", columns, engine="loopback", **{"n_components": 3, **options})
+
+
+@pytest.mark.parametrize("parties", [1, 3, 10])
+@pytest.mark.parametrize("options", KERNELS, ids=str)
+@pytest.mark.parametrize("data", DATA)
+def test_it_is_the_kernel_pca_of_all_columns(data, options, parties):
+    X = DATA[data]
+    name = {"polynomial": "poly"}.get(options["kernel"], options["kernel"])
+    gamma = options.get("gamma", 1 / (X.shape[1] * X.var()))
+    truth = KernelPCA(
+        3, kernel=name, gamma=gamma, coef0=1.0, degree=options.get("degree", 3), eigen_solver="dense"
+    ).fit(X)
+    model = fit(X, parties, **options)
+    assert principal_angles(model.scores_, truth.transform(X)).max() <= 1e-8
+    np.testing.assert_allclose(model.singular_values_**2, truth.eigenvalues_, rtol=1e-10)
+
+
+def test_the_linear_kernel_is_pca():
+    X = DATA["digits"]
+    one = fit(X, 3, kernel="linear", scale=True)
+    other = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True, engine="loopback")
+    assert principal_angles(one.scores_, other.scores_).max() <= 1e-6
+    np.testing.assert_allclose(one.explained_variance_ratio_, other.explained_variance_ratio_, rtol=1e-9)
+
+
+def test_more_landmarks_come_nearer_and_all_rows_are_exact():
+    X = DATA["digits"]
+    truth = fit(X, 3).scores_
+    angles = [principal_angles(fit(X, 3, landmarks=c).scores_, truth).max() for c in (20, 80, 250)]
+    assert 80 > angles[0] > 2 * angles[1] > 0.01
+    assert angles[2] < 1e-3
+    model = fit(X, 3, landmarks=80)
+    assert not model.log["exact"]
+    assert max(model.log["rounds"][1]["up"]) == 250 * 80 * 8 + 128
+
+
+def test_landmarks_are_refused_where_they_mislead():
+    with pytest.raises(ConfigError, match="'landmarks' is 50, but the kernel 'sigmoid' may have negative eigenvalues"):
+        fit(DATA["digits"], 3, kernel="sigmoid", landmarks=50)
+    for c in (3, 251):
+        with pytest.raises(ConfigError, match=f"'landmarks' is {c}, expected more than n-components = 3 and at most"):
+            fit(DATA["digits"], 3, landmarks=c)
+
+
+def test_negative_eigenvalues_are_no_components():
+    with pytest.raises(ConfigError, match=r"'n-components' is 12, but the kernel 'sigmoid' of these rows has \d+ pos"):
+        fit(rows(12), 3, kernel="sigmoid", gamma=0.1, n_components=12)
+
+
+def test_a_kernel_near_the_identity_and_one_out_of_range_are_said():
+    model = fit(DATA["digits"], 3, gamma=15.0)
+    assert "nearly the identity" in model.log["notes"][0]
+    with pytest.raises(DataError, match="outside the range of float64: lower 'gamma' or 'degree'"):
+        fit(rows(60) * 1e6, 3, kernel="polynomial", gamma=1.0, degree=60)
+
+
+def test_the_error_in_feature_space_is_not_claimed():
+    assert "squared error per row" not in fit(DATA["digits"], 3).log["measured"]

@@ -1,0 +1,153 @@
+"""VFedPCA and VFedAKPCA: the authors' program step by step, the corrected form, and how far both are from exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.decomposition import KernelPCA
+from sklearn.preprocessing import minmax_scale
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.power_merge import local_product, merged, overwritten, power_iteration
+from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from tests.families import rows
+
+X = minmax_scale(load_breast_cancer().data[:150])
+
+
+def cut(parties):
+    return np.array_split(X, parties, axis=1)
+
+
+def fit(parties, method="vfedpca", **options):
+    return run(method, cut(parties), engine="loopback", **{"n_components": 1, **options})
+
+
+def angle(model, k=1):
+    return principal_angles(model.scores_, pooled_pca(X, k).transform(X)).max()
+
+
+@pytest.mark.parametrize("scaling", [False, True])
+@pytest.mark.parametrize("parties", [3, 10])
+def test_the_faithful_variant_is_the_authors_program(parties, scaling):
+    """Written out anew, with what the program does and the paper does not say: see `maths.power_merge`."""
+    blocks, values, vectors = cut(parties), [], []
+    for period in range(4):
+        start = np.random.default_rng((42, 0, period)).random(len(X))
+        for block in blocks:
+            A, b = np.cov(block), start
+            for _ in range(5):
+                b = A @ b / np.linalg.norm(A @ b)
+            values.append(b @ A @ b)
+            vectors.append(b)
+        if period == 0:
+            continue  # isolated, but never forgotten
+        weights = np.array(values) / np.sum(values)
+        if scaling:
+            larger = np.argsort(-weights)[: len(weights) // 2]
+            factor = np.full(len(weights), 1 - weights.mean())
+            factor[larger] = 1 + weights.mean()
+            weights = weights * factor
+        u = weights @ np.array(vectors)
+        M = [block.T @ u for block in blocks]
+        blocks = [block @ np.outer(m, m) / np.linalg.norm(np.outer(m, m)) for block, m in zip(blocks, M, strict=True)]
+    model = fit(parties, variant="faithful", periods=3, local_iterations=5, weight_scaling=scaling)
+    assert principal_angles(model.scores_, u[:, None]).max() <= 1e-6
+
+
+def test_later_periods_change_nothing_but_weights():
+    two, ten = fit(3, periods=2), fit(3, periods=10)
+    assert principal_angles(two.scores_, ten.scores_).max() < 1e-3
+    assert angle(fit(3, periods=1)) > angle(two)
+
+
+def test_the_average_stays_away_from_what_exact_methods_reach():
+    model = fit(3)
+    assert 0.5 < angle(model) < 30
+    assert not model.log["exact"]
+    assert angle(run("vertical", cut(3), n_components=1, engine="loopback")) <= 1e-5
+
+
+def test_further_components_are_orthogonal_and_take_as_many_periods_each():
+    model = fit(3, n_components=3, periods=2)
+    directions = model.scores_ / model.singular_values_
+    np.testing.assert_allclose(directions.T @ directions, np.eye(3), atol=1e-12)
+    assert [entry["phase"] for entry in model.log["rounds"]] == ["rows", *["local"] * 6, "energies", "project"]
+    assert "squared error per row" in model.log["measured"]  # the parties' own error is what the model says
+
+
+def test_one_party_alone_finds_its_leading_direction():
+    model = run("vfedpca", [X], n_components=1, periods=1, local_iterations=60, engine="loopback")
+    assert angle(model) < 1e-6
+
+
+def test_a_warm_start_makes_no_difference():
+    """After the first period a party's data have rank one: any start ends at the same vector."""
+    cold, warm = (fit(3, periods=2, local_iterations=1, warm_start=start) for start in ("random", "previous"))
+    assert principal_angles(cold.scores_, warm.scores_).max() < 1e-6
+
+
+@pytest.mark.parametrize("variant", ["corrected", "faithful"])
+@pytest.mark.parametrize("graph", ["complete", "ring", "star"])
+def test_without_a_server_each_party_merges_what_its_neighbours_have(graph, variant):
+    model = fit(5, graph=graph, variant=variant, periods=2)
+    assert "the server relayed" in " ".join(model.log["notes"])
+    agreed = float(model.log["measured"]["consensus error"].split()[0])
+    if (graph, variant) == ("complete", "corrected"):
+        assert agreed < 1e-5
+        assert principal_angles(model.scores_, fit(5, periods=2).scores_).max() < 1e-6
+    else:
+        assert agreed > 0.1
+
+
+def test_one_party_has_no_neighbours():
+    with_graph, without = (
+        run("vfedpca", [X], n_components=1, graph=graph, local_iterations=60, engine="loopback")
+        for graph in ("ring", "server")
+    )
+    assert principal_angles(with_graph.scores_, without.scores_).max() < 1e-6
+    faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2, engine="loopback")
+    assert faithful.scores_.shape == (150, 2)
+
+
+def test_the_relay_sends_each_party_its_neighbours_vectors_only():
+    ring, complete = fit(5, graph="ring", periods=2), fit(5, graph="complete", periods=2)
+    neighbours, all_others = ring.log["rounds"][2]["down"], complete.log["rounds"][2]["down"]
+    assert all_others == [2 * size for size in neighbours]
+
+
+@pytest.mark.parametrize("options", [{"kernel": "rbf", "gamma": 0.2}, {"kernel": "sigmoid", "gamma": 0.03}], ids=str)
+def test_the_kernel_variant_averages_too(options):
+    name, gamma = options["kernel"], options["gamma"]
+    truth = KernelPCA(1, kernel=name, gamma=gamma, coef0=1, eigen_solver="dense").fit(X).transform(X)
+    model, alone = fit(5, "vfedakpca", **options), run("vfedakpca", [X], n_components=1, engine="loopback", **options)
+    assert 0.5 < principal_angles(model.scores_, truth).max() < 45
+    assert principal_angles(alone.scores_, truth).max() < 1e-6
+
+
+def test_signs_and_weights_of_a_merge():
+    a, b = np.eye(3)[0], np.array([0.6, 0.8, 0.0])
+    for sign in (1.0, -1.0):
+        u = merged([3.0, 1.0], [a, sign * b], faithful=False, scaled=False)
+        assert principal_angles(u[:, None], (0.75 * a + 0.25 * b)[:, None]).max() < 1e-6
+    np.testing.assert_allclose(merged([3.0, 1.0], [a, -b], faithful=True, scaled=False), 0.75 * a - 0.25 * b)
+    scaled = merged([2.0, 1.0, 1.0], [a, a, b], faithful=False, scaled=True)  # eta 1/3, ceil(3/2) boosted
+    assert principal_angles(scaled[:, None], (a + 0.25 * b)[:, None]).max() > 1
+    np.testing.assert_allclose(np.abs(scaled), np.abs((0.5 + 0.25) * 4 / 3 * a + 0.25 * 2 / 3 * b))
+
+
+def test_the_update_leaves_rank_one_and_its_leading_vector():
+    block, u = rows(30), rows(30)[:, 0]
+    once = overwritten(block, u)
+    assert np.linalg.matrix_rank(once) == 1
+    _, a = power_iteration(local_product(once, faithful=False), np.ones(30), 2)
+    _, b = power_iteration(local_product(overwritten(once, a), faithful=False), np.ones(30), 2)
+    assert principal_angles(a[:, None], b[:, None]).max() < 1e-6
+
+
+def test_a_wrong_graph_is_named():
+    with pytest.raises(ConfigError, match="'graph' is 'line'"):
+        fit(3, graph="line")
