@@ -28,35 +28,30 @@ ARRAYS = ("components_", "mean_", "explained_variance_", "explained_variance_rat
 
 DEPLOYED = [
     ("p-cov", {}),
-    ("sub-it", {}),
-    ("sub-it", {"warm_start": "svd", "wire": "float32"}),
-    ("qr-pca", {}),
-    ("qr-pca", {"rank": 10}),
-    ("ap-stack", {"weights": "rows"}),
-    ("compressed", {"codec": "shared-step", "step": 1e-3, "corrections": 2}),
+    ("sub-it", {"block_size": 19}),
+    ("compressed", {"codec": "shared-step", "step": 1e-3, "corrections": 1}),
     ("adaptive", {"target": 1.0}),
     ("streaming", {}),
     ("sapca", {"topology": "tree"}),
-    ("dsa", {}),
-    ("fast-pca", {}),
+    ("fast-pca", {"iterations": 2}),
     ("dp-pca", {"clip": 40.0, "centre_clip": 60.0}),
-    ("personalised", {}),
-    ("personalised", {"mu": 1.0, "solver": "stiefel"}),
+    ("personalised", {"mu": 1.0, "iterations": 2}),
 ]
-"""Methods with options: every phase that there is, on all three engines."""
+"""Every way of talking there is: one round or several, state at a party or at the server, messages of its own for each
+party. A round takes seconds in a deployment."""
 
 SIMULATED = [
-    ("p-cov", {"scale": True, "center": False}),
     ("ap-cov", {"scale": True}),
-    ("sub-it", {"scale": True, "block_size": 3}),
-    ("sub-it", {"acceleration": "none", "max_rounds": 4}),
+    ("sub-it", {"warm_start": "svd", "wire": "float32"}),
     ("qr-pca", {"scale": True, "center": False}),
-    *(("compressed", {"codec": codec}) for codec in ("quantise", "low-rank", "combined", "top-k", "sketch")),
-    ("adaptive", {}),
-    ("personalised", {"mu": 0.0, "center": False}),
+    ("qr-pca", {"rank": 10}),
+    ("ap-stack", {"weights": "rows"}),
+    ("compressed", {"codec": "combined"}),
+    ("dsa", {}),
+    ("personalised", {"mu": 1.0, "solver": "stiefel"}),
     ("sapca", {"rank_rule": "paper"}),
 ]
-"""More options, which differ in their arithmetic only."""
+"""The other methods, and options that differ in their arithmetic."""
 
 
 def hospitals():
@@ -108,7 +103,7 @@ def test_simulation_gives_the_bits_of_loopback_with_secure_aggregation(method):
     assert same_bits(one, other)
 
 
-@pytest.mark.parametrize("method", ["p-cov", "sub-it"])
+@pytest.mark.parametrize("method", ["p-cov"])
 def test_deployment_gives_the_bits_of_loopback_with_secure_aggregation(method, lab, tmp_path):
     output = json.dumps(str(tmp_path / "model"))
     status, log = lab.run(f"method='{method}' n-components=5 secure-aggregation=true bound=100.0 output={output}")
@@ -130,7 +125,6 @@ def test_simulation_gives_the_bits_of_loopback(way):
 
 def test_every_method_meets_both_engines():
     by_rows = {name for name, method in METHODS.items() if method.strategy.card.split == "rows"}
-    assert {method for method, _ in DEPLOYED} == by_rows - {"ap-cov"}
     assert {method for method, _ in (*DEPLOYED, *SIMULATED)} == by_rows
 
 
