@@ -118,8 +118,8 @@ def test_deployment_gives_the_bits_of_loopback_with_secure_aggregation(method, l
 @pytest.mark.parametrize("way", [*DEPLOYED, *SIMULATED], ids=str)
 def test_simulation_gives_the_bits_of_loopback(way):
     method, options = way
-    one = run(method, hospitals(), n_components=5, engine="loopback", **own(method), **options)
-    other = run(method, hospitals(), n_components=5, engine="ray", **own(method), **options)
+    one = run(method, hospitals(), n_components=5, engine="loopback", **{**own(method), **options})
+    other = run(method, hospitals(), n_components=5, engine="ray", **{**own(method), **options})
     assert same_bits(one, other)
 
 
@@ -136,7 +136,7 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(wa
     status, log = lab.run(f"method='{method}' {told}")
     assert status == "finished:completed", log
     deployed = PCAModel.load(tmp_path / "model")
-    local = run(method, hospitals(), n_components=5, engine="loopback", **own(method), **options)
+    local = run(method, hospitals(), n_components=5, engine="loopback", **{**own(method), **options})
     assert same_bits(deployed, local)
     assert not deployed.log["exact"] or principal_angles(deployed, pooled_pca(np.vstack(hospitals()), 5)).max <= 1e-6
     assert [party["name"] for party in deployed.log["parties"]] == ["hospital 0", "hospital 1", "hospital 2"]
