@@ -32,6 +32,12 @@ from strategies.secure_covariance import (
 )
 from strategies.secure_dp_pca import SecureDPPCA, SecureDPPCAClient
 from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
+from strategies.secure_vertical import (
+    SecureVertical,
+    SecureVerticalClient,
+    SecureVerticalKernel,
+    SecureVerticalKernelClient,
+)
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 from strategies.vertical import Vertical, VerticalClient
@@ -76,8 +82,8 @@ METHODS = {
         Method(DPPCA, DPPCAClient, secure=Method(SecureDPPCA, SecureDPPCAClient)),
         Method(Personalised, PersonalisedClient),
         Method(SAPCA, SAPCAClient),
-        Method(Vertical, VerticalClient),
-        Method(VerticalKernel, VerticalKernelClient),
+        Method(Vertical, VerticalClient, secure=Method(SecureVertical, SecureVerticalClient)),
+        Method(VerticalKernel, VerticalKernelClient, secure=Method(SecureVerticalKernel, SecureVerticalKernelClient)),
         Method(VFedPCA, VFedPCAClient),
         Method(VFedAKPCA, VFedAKPCAClient),
     )

@@ -21,7 +21,17 @@ from fedpca_flwr.maths.products import head_and_diagonal
 from strategies.base import MethodCard, Reply, Solution
 from strategies.secure import SecureStrategy, secure_card
 from strategies.secure_client import SecureClient
-from strategies.sums import ROWS, Pooled, of_means, of_projection, of_variances, pooled_of, require_bound
+from strategies.sums import (
+    ROWS,
+    Pooled,
+    of_means,
+    of_projection,
+    of_variances,
+    pooled_of,
+    require_bound,
+    require_within,
+    unsealed,
+)
 
 FIRST_ROUNDS = 3
 """Keys, means, variances."""
@@ -91,10 +101,7 @@ class SecureMomentsStrategy(SecureStrategy):
         model = self.model
         assert model is not None
         layout = of_projection(model.n_samples_, self._limit)
-        short = [reply.sender for reply in replies if len(reply.sealed) != 8 * layout.size]
-        if short:
-            raise ContractError(f"{short[0]}: its masked error has another length than {8 * layout.size} bytes")
-        fields = self.opened(layout, [np.frombuffer(reply.sealed, "<u8") for reply in replies])
+        fields = self.opened(layout, unsealed(replies, layout))
         rows = int(fields["count"])
         if rows != model.n_samples_:
             raise ContractError(
@@ -149,11 +156,7 @@ class SecureMomentsClient(SecureClient):
 
     def _means(self) -> tuple[Fields, Layout]:
         data, bound = self.data, self.config.bound
-        require_bound(bound)
-        if max(-float(data.min()), float(data.max())) > bound:
-            raise DataError(
-                f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
-            )
+        require_within(data, bound)
         if len(data) > ROWS // self.node.num_partitions:
             raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
         fields = {"count": np.asarray(len(data)), "sum": data.sum(axis=0, dtype=np.float64)}

@@ -13,15 +13,17 @@ it may be 10^20 times the data's deviation, at no loss.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, packed_size, two_sum
+from strategies.quorum import Reply
 
 Array = NDArray[np.float64]
 
@@ -72,6 +74,33 @@ def require_bound(bound: float) -> None:
             f"run-config: 'secure-aggregation' is true, but 'bound' is {bound:g}, expected 1e-100 to 1e100: set it so "
             "that no value of the data is larger in size; a generous bound costs nothing"
         )
+
+
+def require_within(data: NDArray, bound: float) -> None:
+    """Refuse a run whose `bound` is missing, or less than a value of a party's data.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    require_bound(bound)
+    if max(-float(data.min()), float(data.max())) > bound:
+        raise DataError(
+            f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
+        )
+
+
+def unsealed(replies: Sequence[Reply], layout: Layout) -> list[NDArray]:
+    """The masked vectors of the last round.
+
+    Raises
+    ------
+    ContractError
+    """
+    for reply in replies:
+        if len(reply.sealed) != 8 * layout.size:
+            raise ContractError(f"{reply.sender}: its masked error has another length than {8 * layout.size} bytes")
+    return [np.frombuffer(reply.sealed, "<u8") for reply in replies]
 
 
 def of_means(bound: float, d: int) -> Layout:

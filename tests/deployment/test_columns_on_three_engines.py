@@ -27,6 +27,7 @@ DEPLOYED = [
 WAYS = [
     *DEPLOYED,
     ("vertical", {}),
+    ("vertical", {"secure_aggregation": True, "bound": 1e3}),
     ("vertical-kernel", {"landmarks": 20}),
     ("vfedpca", {"graph": "ring", "periods": 2}),
     ("vfedakpca", {"periods": 2}),

@@ -1,0 +1,137 @@
+"""Secure sums over parties with different columns of the same rows, both halves.
+
+The first round is in clear: numbers of rows and columns, and the digests of ids, since nothing adds up before all have
+the same rows. Keys follow, then the sum of the energies, from which the limits of all later sums follow
+(`strategies.column_sums`), then the method's own sums. The last round is a secure sum too: of the energies left.
+
+Without one of the parties there is nothing to learn: its columns are missing in every sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from flwr.common import Parameters, ndarrays_to_parameters
+from numpy.typing import NDArray
+
+from fedpca_flwr.contract import Fields, Payload
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.fixed_point import Layout
+from strategies.base import MethodCard, Request
+from strategies.column_sums import of_left, of_measures, of_part
+from strategies.columns import ABOUT_ROWS, ColumnsClient, ColumnsStrategy
+from strategies.secure import NOTE, SecureStrategy, secure_card
+from strategies.secure_client import SecureClient
+from strategies.sums import require_bound, require_within, unsealed
+
+FURTHER_ROUNDS = 2
+"""Keys, energy."""
+
+SEEN = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
+
+
+def columns_card(card: MethodCard, *phases: str, rounds: int = FURTHER_ROUNDS) -> MethodCard:
+    """The card of a method with secure aggregation, with its own sums, and so many rounds more than without."""
+    secured = secure_card(card, "energy", *phases)
+    payloads = {"rows": Payload(ABOUT_ROWS), **secured.payloads}
+    return replace(secured, payloads=payloads, rounds=card.rounds + rounds)
+
+
+class SecureColumnsStrategy(SecureStrategy, ColumnsStrategy):
+    """Base of the strategies. A method adds `ask_own` and `take`."""
+
+    first: Sequence[str] = ("energy",)
+    """What the first sum is of."""
+
+    def __init__(self, config, options) -> None:
+        super().__init__(config, options)
+        require_bound(config.bound)
+
+    def ask_own(self) -> tuple[str, Sequence[NDArray]]:
+        """The phase of a sum of the method's own, and what every party receives."""
+        raise NotImplementedError
+
+    def take(self, fields: Fields, *, last: bool) -> tuple[Parameters | None, dict[str, Any]]:
+        """The aggregation of that sum; ``last``: no further round is allowed."""
+        raise NotImplementedError
+
+    def ask(self):
+        if not self._total:
+            return "energy", [np.asarray(sum(self._widths))], self.measures(self.first)
+        phase, arrays = self.ask_own()
+        return phase, [np.asarray(self._total), *arrays], of_part(phase, self.n_rows, self._total, arrays)
+
+    def aggregate_sum(self, fields, *, last):
+        if not self._total:
+            self.require_resolved("energy", float(fields["energy"]))
+            self.weigh(float(fields["energy"]))
+            return None, {}
+        return self.take(fields, last=last)
+
+    def measures(self, names: Sequence[str]) -> Layout:
+        return of_measures(names, self.config.bound, self.n_rows, sum(self._widths), scaled=self.options.scale)
+
+    def require_resolved(self, name: str, value: float) -> None:
+        """Refuse a bound so far above the data that fixed point, whose steps it sets, misses a measure of them."""
+        missed = self.quorum.expected * self.layout.resolution * float(self.layout.limits[name])
+        if missed > 1e-9 * value:
+            raise ConfigError(
+                f"run-config: 'bound' is {self.config.bound:g}, and next to it the rows of all parties have no "
+                "variance: they are identical, or the bound must be nearer to the largest size of a value"
+            )
+
+    # What the base calls
+
+    def request(self) -> Request:
+        return SecureStrategy.request(self) if self._widths else Request("rows")
+
+    def aggregate_fit(self, server_round, results, failures):
+        if self._widths:
+            return SecureStrategy.aggregate_fit(self, server_round, results, failures)
+        self.meet(self.collect(server_round, results, failures))
+        return None, {}
+
+    def conclude(self, pairs, total, *, notes=(), measured=None):
+        step = self.quorum.expected * self.layout.resolution
+        told = {
+            "secure aggregation": f"pairwise masks, {self.quorum.expected} parties",
+            "fixed point": f"rounds off {step:.1g} of the largest size that a sum may have",
+        }
+        told = {**(measured or {}), **told}
+        parameters, metrics = super().conclude(pairs, total, notes=[*notes, NOTE, SEEN], measured=told)
+        limit = ndarrays_to_parameters([np.asarray(self._total)])
+        return Parameters(parameters.tensors + limit.tensors, parameters.tensor_type), metrics
+
+    def projected(self, replies):
+        if super().projected(replies) is None:
+            return None
+        layout = of_left(self._total)
+        return self.n_rows, float(self.opened(layout, unsealed(replies, layout))["squared"])
+
+
+class SecureColumnsClient(SecureClient, ColumnsClient):
+    """Base of the clients, which mask what they would send."""
+
+    def statistics(self, phase, received):
+        return self.about_rows() if phase == "rows" else SecureClient.statistics(self, phase, received)
+
+    def summands(self, phase, received):
+        if phase == "energy":
+            require_within(self.data, self.config.bound)
+            fields = self.measures()
+            return fields, self.layout_of(tuple(fields), received[0])
+        energy, *own = received
+        return self.part(phase, own), of_part(phase, len(self.data), float(energy), own)
+
+    def layout_of(self, names: Sequence[str], columns: NDArray) -> Layout:
+        """Of measures of all entries, of so many columns of all parties."""
+        return of_measures(names, self.config.bound, len(self.data), int(columns), scaled=self.options.scale)
+
+    def verdict(self, squared: float, received: list[NDArray]) -> tuple[float, int, dict[str, Any]]:
+        layout = of_left(float(received[-1]))
+        masked = self.masked("project", received, {"squared": np.asarray(squared)}, layout)
+        loss, told, about = super().verdict(squared, received)
+        return loss, told, {**about, "sealed": masked.astype("<u8").tobytes()}
