@@ -121,7 +121,8 @@ class NodeConfig(Config):
     scores: str = ""
     """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
     loadings: str = ""
-    """With data split by columns: where the loadings of the site's own columns are written (.npz); empty: nowhere."""
+    """With data split by columns: where the loadings of the site's own columns are written (.npz), and where
+    the method 'vertical-scores' reads them; empty: nowhere."""
     may_show: Literal["", "nothing", "scores", "inner products"] = ""
     """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10

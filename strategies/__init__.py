@@ -37,11 +37,14 @@ from strategies.secure_vertical import (
     SecureVerticalClient,
     SecureVerticalKernel,
     SecureVerticalKernelClient,
+    SecureVerticalScores,
+    SecureVerticalScoresClient,
 )
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 from strategies.vertical import Vertical, VerticalClient
 from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient
+from strategies.vertical_scores import VerticalScores, VerticalScoresClient
 from strategies.vfedakpca import VFedAKPCA, VFedAKPCAClient
 from strategies.vfedpca import VFedPCA, VFedPCAClient
 
@@ -84,6 +87,7 @@ METHODS = {
         Method(SAPCA, SAPCAClient),
         Method(Vertical, VerticalClient, secure=Method(SecureVertical, SecureVerticalClient)),
         Method(VerticalKernel, VerticalKernelClient, secure=Method(SecureVerticalKernel, SecureVerticalKernelClient)),
+        Method(VerticalScores, VerticalScoresClient, secure=Method(SecureVerticalScores, SecureVerticalScoresClient)),
         Method(VFedPCA, VFedPCAClient),
         Method(VFedAKPCA, VFedAKPCAClient),
     )

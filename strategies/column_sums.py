@@ -1,6 +1,6 @@
 """The sums over parties with different columns of the same rows, and the public limits of their fixed point.
 
-The first sum is the energy E of all columns. It needs `bound`, and travels in four words, so `bound` may be 10^20 times
+The first sum is the energy E of all columns. It needs `bound`, and travels in six words, so `bound` may be 10^30 times
 the data's size. With x_r a row and A = X X', E bounds what follows, for the sum and for the sum of the parties'
 absolute values (Cauchy and Schwarz), so that fixed point resolves 2^-62 of E::
 
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import packed_size
-from strategies.sums import FIRST_WORDS
+
+WORDS = 6
+"""For each value of the first sums."""
 
 ROUNDING = 2.0**-20
 """By how much, relatively, limits exceed the bounds above, which floating point may touch."""
@@ -32,7 +34,7 @@ def of_measures(names: Sequence[str], bound: float, rows: int, columns: int, *, 
     entries = float(rows) * columns
     largest = max(2 * bound, LARGEST_SCALED if scaled else 0.0)
     limits = {"energy": largest**2, "sum": largest, "spread": 4 * largest**2}
-    return Layout({name: np.array(entries * limits[name]) for name in names}, words=FIRST_WORDS)
+    return Layout({name: np.array(entries * limits[name]) for name in names}, words=WORDS)
 
 
 def of_part(phase: str, rows: int, energy: float, received: Sequence[NDArray]) -> Layout:
@@ -44,6 +46,8 @@ def of_part(phase: str, rows: int, energy: float, received: Sequence[NDArray]) -
         limit = np.full(packed_size(rows - 1), 2 * most)
     elif phase == "landmarks":
         limit = np.full((rows, received[0].size), 2 * most)
+    elif phase == "scores":
+        limit = np.full((rows, int(received[0])), np.sqrt(most))
     else:
         limit = np.full(packed_size(rows), most)
     return Layout({phase: limit})

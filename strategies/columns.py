@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.alignment import difference
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.loadings import Loadings, run_digest
 from fedpca_flwr.maths.columns import Block, added, block_of, energies
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.model import PCAModel
@@ -59,7 +59,7 @@ class ColumnsOptions(CountOptions):
 class ColumnsStrategy(PCAStrategy):
     """Base of the strategies. A method adds `ask` and `aggregate`, which ends with `conclude`."""
 
-    options: ColumnsOptions
+    options: CountOptions
 
     def __init__(self, config, options) -> None:
         super().__init__(config, options)
@@ -223,7 +223,8 @@ class ColumnsClient(PCAClient):
         if self.node.loadings:
             held = singular > 0
             components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
-            Loadings(components, self.block.mean, self.block.scale).save(self.node.loadings)
+            own = Loadings(components, self.block.mean, self.block.scale, run_digest(U, singular))
+            own.save(self.node.loadings)
         return self.block.energy - float(np.vdot(projected, projected))
 
     def _about(self) -> dict[str, Any]:

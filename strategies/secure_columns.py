@@ -2,30 +2,31 @@
 
 The first round is in clear: numbers of rows and columns, and the digests of ids, since nothing adds up before all have
 the same rows. Keys follow, then the sum of the energies, from which the limits of all later sums follow
-(`strategies.column_sums`), then the method's own sums. The last round is a secure sum too: of the energies left.
+(`strategies.column_sums`), then the method's own sums.
 
 Without one of the parties there is nothing to learn: its columns are missing in every sum.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.common import Parameters, ndarrays_to_parameters
+from flwr.common import Parameters
 from numpy.typing import NDArray
 
 from fedpca_flwr.contract import Fields, Payload
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.fixed_point import Layout
 from strategies.base import MethodCard, Request
-from strategies.column_sums import of_left, of_measures, of_part
-from strategies.columns import ABOUT_ROWS, ColumnsClient, ColumnsStrategy
+from strategies.column_sums import of_measures, of_part
+from strategies.columns import ColumnsClient, ColumnsStrategy
 from strategies.secure import NOTE, SecureStrategy, secure_card
 from strategies.secure_client import SecureClient
-from strategies.sums import require_bound, require_within, unsealed
+from strategies.sums import require_bound, require_within
 
 FURTHER_ROUNDS = 2
 """Keys, energy."""
@@ -36,7 +37,8 @@ SEEN = "of each party the server saw its numbers of rows and columns; the sums h
 def columns_card(card: MethodCard, *phases: str, rounds: int = FURTHER_ROUNDS) -> MethodCard:
     """The card of a method with secure aggregation, with its own sums, and so many rounds more than without."""
     secured = secure_card(card, "energy", *phases)
-    payloads = {"rows": Payload(ABOUT_ROWS), **secured.payloads}
+    in_clear = [field for field in card.payloads["rows"].fields if field.dtype != "float64"]  # no measures
+    payloads = {"rows": Payload(tuple(in_clear)), **secured.payloads}
     return replace(secured, payloads=payloads, rounds=card.rounds + rounds)
 
 
@@ -50,13 +52,13 @@ class SecureColumnsStrategy(SecureStrategy, ColumnsStrategy):
         super().__init__(config, options)
         require_bound(config.bound)
 
+    @abstractmethod
     def ask_own(self) -> tuple[str, Sequence[NDArray]]:
         """The phase of a sum of the method's own, and what every party receives."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, fields: Fields, *, last: bool) -> tuple[Parameters | None, dict[str, Any]]:
         """The aggregation of that sum; ``last``: no further round is allowed."""
-        raise NotImplementedError
 
     def ask(self):
         if not self._total:
@@ -72,7 +74,9 @@ class SecureColumnsStrategy(SecureStrategy, ColumnsStrategy):
         return self.take(fields, last=last)
 
     def measures(self, names: Sequence[str]) -> Layout:
-        return of_measures(names, self.config.bound, self.n_rows, sum(self._widths), scaled=self.options.scale)
+        return of_measures(
+            names, self.config.bound, self.n_rows, sum(self._widths), scaled=getattr(self.options, "scale", True)
+        )
 
     def require_resolved(self, name: str, value: float) -> None:
         """Refuse a bound so far above the data that fixed point, whose steps it sets, misses a measure of them."""
@@ -94,22 +98,13 @@ class SecureColumnsStrategy(SecureStrategy, ColumnsStrategy):
         self.meet(self.collect(server_round, results, failures))
         return None, {}
 
-    def conclude(self, pairs, total, *, notes=(), measured=None):
-        step = self.quorum.expected * self.layout.resolution
+    def history(self, pairs, notes=(), measured=None):
+        parties = self.quorum.expected
         told = {
-            "secure aggregation": f"pairwise masks, {self.quorum.expected} parties",
-            "fixed point": f"rounds off {step:.1g} of the largest size that a sum may have",
+            "secure aggregation": f"pairwise masks, {parties} parties",
+            "fixed point": f"rounds off {parties * self.layout.resolution:.1g} of the largest size that a sum may have",
         }
-        told = {**(measured or {}), **told}
-        parameters, metrics = super().conclude(pairs, total, notes=[*notes, NOTE, SEEN], measured=told)
-        limit = ndarrays_to_parameters([np.asarray(self._total)])
-        return Parameters(parameters.tensors + limit.tensors, parameters.tensor_type), metrics
-
-    def projected(self, replies):
-        if super().projected(replies) is None:
-            return None
-        layout = of_left(self._total)
-        return self.n_rows, float(self.opened(layout, unsealed(replies, layout))["squared"])
+        return super().history(pairs, [*notes, NOTE, SEEN], {**(measured or {}), **told})
 
 
 class SecureColumnsClient(SecureClient, ColumnsClient):
@@ -128,10 +123,6 @@ class SecureColumnsClient(SecureClient, ColumnsClient):
 
     def layout_of(self, names: Sequence[str], columns: NDArray) -> Layout:
         """Of measures of all entries, of so many columns of all parties."""
-        return of_measures(names, self.config.bound, len(self.data), int(columns), scaled=self.options.scale)
-
-    def verdict(self, squared: float, received: list[NDArray]) -> tuple[float, int, dict[str, Any]]:
-        layout = of_left(float(received[-1]))
-        masked = self.masked("project", received, {"squared": np.asarray(squared)}, layout)
-        loss, told, about = super().verdict(squared, received)
-        return loss, told, {**about, "sealed": masked.astype("<u8").tobytes()}
+        return of_measures(
+            names, self.config.bound, len(self.data), int(columns), scaled=getattr(self.options, "scale", True)
+        )
