@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.moments import Moments
 from simulations import run
 from strategies.client import projections, score_file
@@ -24,6 +25,14 @@ def test_scores_are_written_whole_and_in_order(suffix, tmp_path):
     written = np.load(path) if suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1)
     np.testing.assert_allclose(written, model.transform(X), atol=1e-12)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_site_keeps_what_projects_new_rows(scale, tmp_path):
+    path = tmp_path / "own.npz"
+    model = finish(server_of("p-cov", [rows(300) + 5], n_components=3, scale=scale, site={"loadings": str(path)}))
+    new = rows(20, seed=1)
+    np.testing.assert_allclose(Loadings.load(path).part_of_scores(new), model.transform(new), atol=1e-12)
 
 
 def test_an_interrupted_projection_leaves_no_file(tmp_path):
