@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -72,3 +74,10 @@ def test_what_is_wrong_where_stays_in_the_sites_own_log(caplog):
         run("p-cov", parties, n_components=2, engine="loopback")
     assert "columns (from 0): [7]" in caplog.text
     assert "7" not in str(caught.value)
+
+
+def test_a_party_starts_without_scikit_learn():
+    """A SuperNode starts a process for every message, and the import would take longer than most answers."""
+    code = "import sys, fedpca_flwr.client_app; print({'sklearn', 'pandas', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "set()"
