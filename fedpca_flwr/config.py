@@ -121,7 +121,8 @@ class NodeConfig(Config):
     scores: str = ""
     """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
     loadings: str = ""
-    """With data split by columns: where the loadings of the site's own columns are written (.npz); empty: nowhere."""
+    """Where the components by which the site projects its rows are written (.npz), with data split by columns those of
+    its own columns; empty: nowhere."""
     may_show: Literal["", "nothing", "scores", "inner products"] = ""
     """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10
