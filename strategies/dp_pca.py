@@ -40,7 +40,7 @@ CARD = MethodCard(
     name="dp-pca",
     title="Differentially private PCA",
     exact=False,
-    result="with noise",
+    result="by clipped rows and noise",
     rounds=2,
     in_rounds="2; `release='joint'` 1",
     upload="d + 1, then d(d+1)/2",

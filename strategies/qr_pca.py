@@ -57,7 +57,7 @@ CARD = MethodCard(
     name="qr-pca",
     title="QR factors",
     exact=True,
-    result="with `rank` approximate, with a bound",
+    result="unless `rank` truncates; then with a bound",
     rounds=1,
     upload="h d - h(h-1)/2 + d + 1, h = min(n - 1, d); `rank`: d `rank`",
     server_sees="each party's covariance, or its leading components",

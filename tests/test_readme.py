@@ -13,6 +13,7 @@ from flwr.common.config import parse_config_args
 
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.data import DATASETS
+from fedpca_flwr.party import local_table
 from simulations import run
 from strategies import METHODS, method_of
 from strategies.__main__ import methods_page, with_table
@@ -72,6 +73,14 @@ def test_every_method_is_in_security(method):
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_every_data_set_is_in_its_table(dataset):
     assert f"`{dataset}`" in PAGES["docs/data.md"]
+
+
+def test_the_first_command_prints_what_the_readme_says():
+    """All but the angle's last digits and the model's path; `tests/deployment` runs the command itself."""
+    config = RunConfig()
+    parties = [local_table(NodeConfig(partition_id=i, num_partitions=10), config).rows for i in range(10)]
+    said = blocks("README.md", "text")[0].splitlines()
+    assert said[1:-2] == run("p-cov", parties, engine="loopback").summary().splitlines()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != "CONTRIBUTING.md"])
