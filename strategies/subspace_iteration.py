@@ -54,7 +54,9 @@ class SubspaceOptions(CountOptions):
     block_size: Annotated[int, Limits(ge=0)] = 0
     """Columns b of a block; 0: n-components + 10. Fewer cost more rounds and fewer bytes."""
     acceleration: Literal["krylov", "none"] = "krylov"
+    """Whether all blocks so far are used, or only the last (the note's iteration, without certificate)."""
     warm_start: Literal["random", "svd"] = "random"
+    """Whether the first block is random, or each party sends a truncated factor first: fewer rounds."""
     warm_rank: Annotated[int, Limits(ge=0)] = 0
     """Rank of the factors of the warm start; 0: 4 n-components."""
     wire: Literal["float64", "float32"] = "float64"
@@ -62,16 +64,22 @@ class SubspaceOptions(CountOptions):
     tolerance: Annotated[float, Limits(gt=0, le=90)] = 1e-6
     """Certified largest angle to the exact components at which to stop, in degrees."""
     max_rounds: Count = 100
+    """At most so many; the model says which angle was certified."""
     center: bool = True
+    """Subtract the pooled mean."""
     scale: bool = False
+    """Divide each feature by its pooled standard deviation."""
 
 
 CARD = MethodCard(
     name="sub-it",
     title="Subspace iteration",
     exact=True,
-    summable=True,
+    result="to a certified angle (`tolerance`)",
     rounds=100,
+    in_rounds="until certified, some 10",
+    upload="d b in each round, b = k + 10",
+    server_sees="each party's products with d x b blocks",
     options=SubspaceOptions,
     payloads={
         "start": Payload((*HEAD, Field("diagonal", ("d",)), Field("product", ("d", "b")))),

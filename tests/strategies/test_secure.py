@@ -49,10 +49,6 @@ def on_request(server, party, change):
     proxy.fit = altered
 
 
-def test_only_summable_methods_have_it():
-    assert all(METHODS[name].strategy.card.summable for name in SUMMABLE)
-
-
 @every_method
 @pytest.mark.parametrize("family", TOGETHER.values(), ids=TOGETHER)
 @pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
