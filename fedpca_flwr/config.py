@@ -33,6 +33,7 @@ class Config(BaseModel):
         alias_generator=lambda name: name.replace("_", "-"),
         validate_by_name=True,
         validate_by_alias=True,
+        use_attribute_docstrings=True,  # docs/methods.md shows them
     )
 
     public: ClassVar[bool] = True
@@ -121,8 +122,8 @@ class NodeConfig(Config):
     scores: str = ""
     """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
     loadings: str = ""
-    """With data split by columns: where the loadings of the site's own columns are written (.npz), and where
-    the method 'vertical-scores' reads them; empty: nowhere."""
+    """Where the components by which the site projects its rows are written (.npz), with data split by columns those of
+    its own columns; and where 'vertical-scores' reads them; empty: nowhere."""
     may_show: Literal["", "nothing", "scores", "inner products"] = ""
     """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn import datasets
 
 from fedpca_flwr.errors import ConfigError, DataError
 
@@ -69,9 +68,11 @@ def _in_memory(X: NDArray, y: NDArray) -> Dataset:
     return Dataset(labels=y, rows=lambda indices: X[indices])
 
 
-def _bundled(loader: Callable) -> Callable[[Path], Dataset]:
+def _bundled(name: str) -> Callable[[Path], Dataset]:
     def read(root: Path) -> Dataset:
-        bunch = loader()
+        from sklearn import datasets  # takes seconds to import, and a site with a file of its own does not need it
+
+        bunch = getattr(datasets, f"load_{name}")()
         names = tuple(str(name) for name in bunch.feature_names)
         return Dataset(labels=bunch.target, rows=lambda indices: bunch.data[indices], names=names)
 
@@ -191,9 +192,9 @@ def _synthetic(root: Path) -> Dataset:
 
 
 DATASETS: dict[str, Callable[[Path], Dataset]] = {
-    "digits": _bundled(datasets.load_digits),
-    "breast-cancer": _bundled(datasets.load_breast_cancer),
-    "wine": _bundled(datasets.load_wine),
+    "digits": _bundled("digits"),
+    "breast-cancer": _bundled("breast_cancer"),
+    "wine": _bundled("wine"),
     "synthetic": _synthetic,
     "mnist": _idx("MNIST"),
     "fashion-mnist": _idx("FashionMNIST"),

@@ -1,4 +1,4 @@
-"""`Loadings`: what a party keeps of a model of data split by columns, and its part of the scores of new rows."""
+"""`Loadings`: the components by which a party projects its rows, and scores of new ones."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Loadings:
-    """The loadings of a party's own columns.
+    """What a party needs to project rows: the components of its columns.
 
     Attributes
     ----------
     components : ndarray of shape (k, f)
-        Side by side with those of the other parties they are the components (k, d) of all columns.
+        With data split by rows the party has all columns; these are the components of its model, or its own where each
+        party has its own. With data split by columns, those of the party's own columns: side by side with those of the
+        other parties they are the components (k, d) of all columns.
     mean, scale : ndarray of shape (f,)
         What is subtracted from the columns, and what they are divided by.
     run : int
@@ -38,8 +40,9 @@ class Loadings:
     def part_of_scores(self, X: ArrayLike) -> Array:
         """This party's part (n, k) of the scores of new rows, of which ``X`` (n, f) has this party's columns.
 
-        The scores are the sum over all parties. A part alone tells much about the rows: the method 'vertical-scores'
-        adds parts, with secure aggregation so that nobody sees them.
+        With data split by rows that is all of the scores. Else the scores are the sum over all parties; a part alone
+        tells much about the rows: the method 'vertical-scores' adds parts, with
+        secure aggregation so that nobody sees them.
 
         Raises
         ------

@@ -8,17 +8,18 @@ import os
 import zipfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.decomposition import PCA
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.maths.eigen import Eigenpairs
+
+if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import Pipeline
 
 Array = NDArray[np.float64]
 
@@ -186,6 +187,11 @@ class PCAModel:
 
     def to_sklearn(self) -> PCA | Pipeline:
         """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
+        # Here, for a party's sake: its SuperNode starts a process for every message, and this import takes seconds.
+        from sklearn.decomposition import PCA
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
         _, mean = self.loadings()
         pca = PCA(n_components=self.n_components_)
         for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):

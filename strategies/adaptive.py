@@ -105,8 +105,11 @@ CARD = MethodCard(
     name="adaptive",
     title="Adaptive selection",
     exact=True,
-    summable=False,
+    result="or within a forecast angle (`target`)",
     rounds=102,
+    in_rounds="1, then as chosen",
+    upload="4d + 1, then the least of four methods",
+    server_sees="variances, local eigenvalues, a small sketch; then as chosen",
     options=AdaptiveOptions,
     payloads={
         "survey": Payload(

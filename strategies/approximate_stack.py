@@ -30,14 +30,17 @@ class StackOptions(CountOptions):
     rank: Annotated[int, Limits(ge=0)] = 0
     """Eigenvectors that each party sends; 0: n-components."""
     weights: Literal["none", "rows"] = "none"
+    """Whether parties count the same, or by their rows and with their means."""
 
 
 CARD = MethodCard(
     name="ap-stack",
     title="Stacked eigenvectors",
     exact=False,
-    summable=False,
+    result="for comparison",
     rounds=1,
+    upload="d `rank` + d + 3",
+    server_sees="leading local components",
     options=StackOptions,
     payloads={"statistics": TRUNCATED},
     reference="note 001",

@@ -35,8 +35,6 @@ class MethodCard:
     title : str
     exact : bool
         Whether the model equals the PCA of the pooled rows up to rounding.
-    summable : bool
-        Whether the server needs only the sum of the replies.
     rounds : int
         At most so many rounds before the parties project their rows.
     options : type
@@ -44,6 +42,13 @@ class MethodCard:
     payloads : mapping of str to Payload
         What a party returns in each phase.
     reference : str
+    upload : str
+        What a party sends, in float64 values of d features, k components, n rows.
+    server_sees : str
+    result : str
+        What a reader must know of the result besides `exact`.
+    in_rounds : str
+        What is usual, where `rounds` is only a limit.
     private : bool
         Whether nothing exact may leave a party: then its messages tell no row count, and the last round no squared
         error.
@@ -59,11 +64,14 @@ class MethodCard:
     name: str
     title: str
     exact: bool
-    summable: bool
     rounds: int
     options: type[PCAOptions]
     payloads: Mapping[str, Payload]
     reference: str
+    upload: str
+    server_sees: str
+    result: str = ""
+    in_rounds: str = ""
     private: bool = False
     noised: bool = False
     split: Literal["rows", "columns"] = "rows"

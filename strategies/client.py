@@ -20,6 +20,7 @@ from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.contract import Fields
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.files import written_whole
+from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.moments import chunks
 from fedpca_flwr.party import Table, local_table
 from strategies.card import MethodCard
@@ -61,8 +62,10 @@ class PCAClient(NumPyClient):
         return received
 
     def project(self, received: list[NDArray]) -> float:
-        """Keep the scores of this party's own rows; the sum of the squared errors that the projection leaves."""
+        """Keep the scores of this party's own rows, and what gave them; the sum of the squared errors that are left."""
         components, mean, scale = self.projection(received)
+        if self.node.loadings:
+            Loadings(components, mean, scale if scale.size else np.ones_like(mean)).save(self.node.loadings)
         squared, left_out = 0.0, self.table.rows[len(self.data) :]
         with score_file(self.node.scores, len(self.table.rows), len(components)) as keep:
             for scores, error in projections(self.data, components, mean, scale):

@@ -35,18 +35,23 @@ class DPOptions(CountOptions):
     """Options of DP-PCA. Bounds must be public: chosen without a look at the data."""
 
     epsilon: Annotated[float, Limits(gt=0, le=100)] = 1.0
+    """Of the whole run, for one row."""
     delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
+    """Of the whole run, for one row."""
     relation: Relation = "add-remove"
     """Which data sets are neighbours."""
     clip: Positive | None = None
-    """In the unit of the data, as `centre_clip`."""
+    """To which distance from the centre rows are shortened, in the unit of the data; required."""
     centre_clip: Positive | None = None
+    """The same from zero, for the sum that gives the centre; required by ``two-stage``."""
     release: Literal["two-stage", "joint"] = "two-stage"
+    """Whether a private centre comes first, or sum and products at once."""
     centre_share: Annotated[float, Limits(gt=0, lt=1)] = 0.03
     """How much of the whole 1 / multiplier^2 the first of two stages takes."""
     trust: Literal["local", "distributed"] = "local"
+    """Whether each party adds the whole noise, or its share of it."""
     honest_parties: Annotated[int, Limits(ge=0)] = 0
-    """Of ``distributed``."""
+    """Of ``distributed``: how many parties, at least, add their share and keep it from the server; required there."""
     count: Literal["public", "noised"] = "public"
     """Whether a party tells its number of rows, or a noisy one."""
     drop: bool = True

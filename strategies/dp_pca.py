@@ -40,8 +40,11 @@ CARD = MethodCard(
     name="dp-pca",
     title="Differentially private PCA",
     exact=False,
-    summable=True,
+    result="by clipped rows and noise",
     rounds=2,
+    in_rounds="2; `release='joint'` 1",
+    upload="d + 1, then d(d+1)/2",
+    server_sees="noisy sums",
     options=DPOptions,
     payloads={
         "centre": Payload((ROWS, SUM)),

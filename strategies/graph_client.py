@@ -32,9 +32,11 @@ class GraphOptions(CountOptions):
     """Options of the decentralised methods."""
 
     graph: Literal["ring", "star", "complete", "erdos-renyi"] = "ring"
+    """Who is whose neighbour."""
     edge_probability: Annotated[float, Limits(gt=0, le=1)] = 0.5
     """Of an Erdős-Rényi graph, which `seed` draws."""
     iterations: Count = 500
+    """One round each."""
     step_size: Annotated[float, Limits(gt=0, le=100)] = 0.2
     """Against the pooled scatter with trace one; what is stable depends on how unlike the parties are."""
 

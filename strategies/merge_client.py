@@ -25,6 +25,7 @@ class MergeOptions(ColumnsOptions):
     periods: Count = 10
     """Communication periods for each component."""
     weight_scaling: bool = False
+    """Boost the larger weights (the paper's equation 15)."""
     graph: Literal["server", "complete", "ring", "star"] = "server"
     """Who merges: the server, or every party what it has from its neighbours."""
 

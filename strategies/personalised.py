@@ -56,17 +56,22 @@ class PersonalisedOptions(CountOptions):
     mu: Literal["held-out", "infinity"] | Annotated[float, Limits(ge=0)] = "held-out"
     """How strongly the shared components draw each party's own; 0: local PCA, ``"infinity"``: PCA of all rows."""
     solver: Literal["closed-form", "stiefel"] = "closed-form"
+    """Eigenvectors, or the gradient steps of the paper's Algorithm 1."""
     iterations: Count = 20
     """At most so many for V, in each pass."""
     center: bool = True
+    """Subtract the pooled mean."""
 
 
 CARD = MethodCard(
     name="personalised",
     title="Personalised PCA",
     exact=False,
-    summable=True,
+    result="each party's own components, drawn towards shared ones",
     rounds=2 * (1 + GLOBAL_ROUNDS + 20) + 2,  # with the default iterations
+    in_rounds="some 5, then at most `iterations`; twice to choose `mu`",
+    upload="d b, then d k in each iteration (six times to choose `mu`)",
+    server_sees="products with d x b blocks, each party's own components",
     options=PersonalisedOptions,
     payloads={
         "start": Payload((Field("used", (), dtype="int64", kind="count"), *HEAD[1:], Field("diagonal", ("d",)))),

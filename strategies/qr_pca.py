@@ -48,15 +48,19 @@ class QROptions(PCAOptions):
     filler: bool = True
     """Whether to fill the directions that truncation leaves out."""
     center: bool = True
+    """Subtract the pooled mean."""
     scale: bool = False
+    """Divide each feature by its pooled standard deviation."""
 
 
 CARD = MethodCard(
     name="qr-pca",
     title="QR factors",
     exact=True,
-    summable=False,
+    result="unless `rank` truncates; then with a bound",
     rounds=1,
+    upload="h d - h(h-1)/2 + d + 1, h = min(n - 1, d); `rank`: d `rank`",
+    server_sees="each party's covariance, or its leading components",
     options=QROptions,
     payloads={
         "factor": Payload((*HEAD, Field("factor", ("trapezoid",)))),

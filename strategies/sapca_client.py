@@ -39,8 +39,9 @@ class SAPCAOptions(PCAOptions):
     """``energy``: as many components as `n-components` says, a number or a fraction of the variance; ``paper``: from
     that number on as the shares of the singular values say (`fedpca_flwr.maths.rank_rules`)."""
     share_low: Annotated[float, Limits(ge=0, lt=1)] = 0.01
+    """Of ``paper``: the paper's alpha; below it the rank falls."""
     share_high: Annotated[float, Limits(gt=0, le=1)] = 0.10
-    """The paper's alpha and beta."""
+    """Of ``paper``: the paper's beta; above it the rank grows."""
     tracked: Annotated[int, Limits(ge=0)] = 0
     """Directions that are kept; 0: twice the number of components that there may be (50 for a fraction)."""
     block_size: Count = 50
@@ -50,6 +51,7 @@ class SAPCAOptions(PCAOptions):
     topology: Literal["star", "tree"] = "star"
     """Whether the server merges all at once, or the parties pairwise: log2(parties) rounds."""
     center: bool = True
+    """Subtract the mean, which is followed too."""
     state: str = ""
     """Folder at the server that holds a running model, into which the parties' rows are merged."""
     old_weight: Annotated[float, Limits(gt=0, le=1)] = 1.0

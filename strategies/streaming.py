@@ -55,8 +55,11 @@ CARD = MethodCard(
     name="streaming",
     title="Streaming",
     exact=True,
-    summable=False,
+    result="for the current members of a federation that lasts",
     rounds=2,
+    in_rounds="1; 2 if anyone's rows changed",
+    upload="d + 5; if rows changed 2d + 6, and d(d+1)/2 from whom they did",
+    server_sees="each party's covariance, and keeps it",
     options=StreamingOptions,
     payloads={
         "digest": Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN)),

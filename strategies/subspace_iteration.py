@@ -8,8 +8,8 @@ values up and down. The server adds the parties' products and the scatter betwee
 and takes the best eigenvectors in the span of everything asked so far (block Krylov with Rayleigh-Ritz). It stops when
 a certificate, which needs no ground truth, bounds the largest angle to the exact components by ``tolerance`` degrees.
 
-A block of more than n-components columns misses nothing (with probability 1). Where it is narrower, a variance that
-occurs more often than the block has columns could hide, so three more rounds look for it from a fresh random block.
+A block of more than n-components columns misses nothing; narrower ones look three more rounds for variances that
+occur more often than they have columns (`fedpca_flwr.maths.iteration`).
 
 ``acceleration="none"`` is the plain iteration of the note, which keeps only the last block. ``warm_start="svd"`` lets
 each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`).
@@ -26,14 +26,14 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from pydantic import Field as Limits
-from scipy.linalg import qr
 
 from fedpca_flwr.config import Count
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
 from fedpca_flwr.maths.factors import Factor, stack, truncated
-from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
+from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head, Moments, pool_heads, safe_deviation
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.refine import RefinedSketch
@@ -41,14 +41,8 @@ from fedpca_flwr.solution import require_variance
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
 from strategies.moments import HEAD, head_fields, head_of
 
-PROBES = 3
-"""Rounds after convergence in which narrow blocks look for variances that occur more often than they have columns."""
-
 EXACT = 1e-6
 """Certified degrees up to which a model is called exact."""
-
-NEGLIGIBLE = 1e-12
-"""Share of the variance that counts as none."""
 
 ROUNDING = 1e-13
 """What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""
@@ -60,7 +54,9 @@ class SubspaceOptions(CountOptions):
     block_size: Annotated[int, Limits(ge=0)] = 0
     """Columns b of a block; 0: n-components + 10. Fewer cost more rounds and fewer bytes."""
     acceleration: Literal["krylov", "none"] = "krylov"
+    """Whether all blocks so far are used, or only the last (the note's iteration, without certificate)."""
     warm_start: Literal["random", "svd"] = "random"
+    """Whether the first block is random, or each party sends a truncated factor first: fewer rounds."""
     warm_rank: Annotated[int, Limits(ge=0)] = 0
     """Rank of the factors of the warm start; 0: 4 n-components."""
     wire: Literal["float64", "float32"] = "float64"
@@ -68,16 +64,22 @@ class SubspaceOptions(CountOptions):
     tolerance: Annotated[float, Limits(gt=0, le=90)] = 1e-6
     """Certified largest angle to the exact components at which to stop, in degrees."""
     max_rounds: Count = 100
+    """At most so many; the model says which angle was certified."""
     center: bool = True
+    """Subtract the pooled mean."""
     scale: bool = False
+    """Divide each feature by its pooled standard deviation."""
 
 
 CARD = MethodCard(
     name="sub-it",
     title="Subspace iteration",
     exact=True,
-    summable=True,
+    result="to a certified angle (`tolerance`)",
     rounds=100,
+    in_rounds="until certified, some 10",
+    upload="d b in each round, b = k + 10",
+    server_sees="each party's products with d x b blocks",
     options=SubspaceOptions,
     payloads={
         "start": Payload((*HEAD, Field("diagonal", ("d",)), Field("product", ("d", "b")))),
@@ -111,8 +113,6 @@ class SubspaceIteration(PCAStrategy):
                 "acceleration='krylov'"
             )
         self._converged = True
-        self._probes = 0  # rounds that looked for repeated variances
-        self._proven = False  # whether nothing can have been missed, however often a variance is repeated
         self._query: NDArray | None = None
         self._order: list[int] = []
 
@@ -157,64 +157,18 @@ class SubspaceIteration(PCAStrategy):
         V, AV = self.block(), product
         if not self.options.center:
             AV = AV + self._rows * np.outer(self._offset, self._offset @ V)
-        if self.options.acceleration == "none":
-            self._known = KnownProducts(len(V))
-        divisor = self._scale[:, None]
-        self._known.add(V * divisor, AV / divisor)
-        ritz = self._known.ritz()
-        k = self.options.n_components
-        certificate = ritz.certificate(k)
-        if self.options.acceleration == "krylov":
-            block = self._known.next_block(ritz, V.shape[1], k)
-        else:
-            block, _ = qr(self._known.AQ, mode="economic")
-        if block.shape[1] == 0:  # the span is invariant, but other components may be orthogonal to all of it
-            certificate = self._of_invariant(ritz)
-            block = self._known.fresh_block(V.shape[1])
-        found = certificate <= self.options.tolerance
-        if found and self._must_probe() and not last:
-            block = self._probe(V.shape[1])
-        elif found or last:
-            return self._end(self._enough(ritz), certificate, last)
-        else:
-            self._probes = 0
-        # The plain iteration forgets all but its last block, so rounding would stay in the answer. Narrow blocks build
-        # their space over many rounds: rounding an early one costs later ones (Simoncini and Szyld 2003).
-        narrow = V.shape[1] < k and certificate == 90.0
-        rounded = self.options.acceleration == "krylov" and not narrow
-        self._query = (block / divisor).astype(np.float32 if rounded else np.float64)
+        divisor, iteration = self._scale[:, None], self._iteration
+        if iteration.add(V * divisor, AV / divisor) or last:
+            return self._end(self._enough(), iteration.certificate, last)
+        self._query = (iteration.block / divisor).astype(np.float32 if iteration.forgiving else np.float64)
         return None, {}
 
-    def _of_invariant(self, ritz: Ritz) -> float:
-        """The certificate where the trace tells how much variance is orthogonal to an invariant span."""
-        k, outside = self.options.n_components, max(0.0, self._total - float(ritz.values.sum()))
-        nothing = NEGLIGIBLE * self._total
-        self._proven = True
-        if outside <= nothing and ritz.values.size >= k and ritz.values[k - 1] <= nothing:
-            return 0.0  # all variance is found, and the last components have none
-        certificate = ritz.certificate(k, outside)
-        self._proven = certificate <= self.options.tolerance
-        return certificate
-
-    def _must_probe(self) -> bool:
-        """Whether a repeated variance could hide from blocks so narrow, and has not been looked for yet."""
-        width, d = self._width(self._mean.size), self._mean.size
-        narrow = self.options.acceleration == "krylov" and width <= self.options.n_components
-        return narrow and not self._proven and self._probes < PROBES and self._known.Q.shape[1] < d
-
-    def _probe(self, size: int) -> NDArray:
-        """A block that looks outside the span: random at first, then what its products add."""
-        block = self._known.continued_block(size) if self._probes else np.empty((0, 0))
-        self._probes += 1
-        return block if block.shape[1] else self._known.fresh_block(size)
-
-    def _enough(self, ritz: Ritz) -> Eigenpairs:
-        k = self.options.n_components
+    def _enough(self) -> Eigenpairs:
+        k, ritz = self.options.n_components, self._iteration.ritz
         if ritz.values.size < k:
             raise ConfigError(
-                f"run-config: 'max-rounds' is {self.options.max_rounds}, in which blocks of "
-                f"{self._width(self._mean.size)} columns span {ritz.values.size} directions, too few for "
-                f"n-components = {k}; allow more rounds"
+                f"run-config: 'max-rounds' is {self.options.max_rounds}, in which blocks of {self._iteration.width} "
+                f"columns span {ritz.values.size} directions, too few for n-components = {k}; allow more rounds"
             )
         return ritz.pairs(k)
 
@@ -235,8 +189,15 @@ class SubspaceIteration(PCAStrategy):
             diagonal = diagonal + pooled.n * mean**2
         self._rows, self._mean = pooled.n, pooled.mean if self.options.center else np.zeros_like(mean)
         self._total = float((diagonal / self._scale**2).sum())
-        self._known = KnownProducts(mean.size)
         require_variance(self._total, pooled.n, self._mean / self._scale)
+        self._iteration = BlockIteration(
+            mean.size,
+            self.options.n_components,
+            width=self._width(mean.size),
+            trace=self._total,
+            tolerance=self.options.tolerance,
+            accelerated=self.options.acceleration == "krylov",
+        )
 
     # From truncated factors
 
@@ -289,9 +250,8 @@ class SubspaceIteration(PCAStrategy):
         )
         rounding = angle_bound(ROUNDING * float(pairs.values[0]), pairs)
         told = f"{max(certificate, rounding):.2g} degrees at most"
-        width = self._width(self._mean.size)
-        if self.options.warm_start == "random" and width <= self.options.n_components and not self._proven:
-            told += f", if no variance occurs more than {width} times"
+        if self.options.warm_start == "random" and not self._iteration.proven:
+            told += f", if no variance occurs more than {self._iteration.width} times"
         return self.finish(solution, notes=notes, measured={"certified angle": told})
 
     def _width(self, d: int) -> int:

@@ -37,6 +37,7 @@ class VerticalOptions(ColumnsOptions):
     """Options of VERTICAL."""
 
     solver: Literal["krylov", "gram", "merge"] = "krylov"
+    """How the server learns the scores: see above."""
     block_size: Annotated[int, Limits(ge=0)] = 0
     """Columns b of a block of ``krylov``; 0: n-components + 5."""
     tolerance: Annotated[float, Limits(gt=0, le=90)] = 1e-6
@@ -51,8 +52,11 @@ CARD = MethodCard(
     name="vertical",
     title="Exact vertical PCA",
     exact=True,
-    summable=True,
+    result="to a certified angle (`tolerance`); `solver='merge'` approximate",
     rounds=101,
+    in_rounds="1 + until certified; `gram` 2, `merge` 3",
+    upload="3, then n b in each round, b = k + 5; `gram` n(n+1)/2; `merge` n `rank` + k",
+    server_sees="scores of all rows; `gram` their inner products",
     options=VerticalOptions,
     payloads={
         "rows": ROWS,

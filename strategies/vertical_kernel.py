@@ -42,10 +42,14 @@ class KernelOptions(ColumnsOptions):
     """Options of VERTICAL-KERNEL."""
 
     kernel: Name = "rbf"
+    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
+    ``linear``: x'y."""
     gamma: Annotated[float, Limits(ge=0)] = 0.0
     """0: 1 / (m var X)."""
     coef0: float = 1.0
+    """Of ``sigmoid`` and ``polynomial``."""
     degree: Count = 3
+    """Of ``polynomial``."""
     center: bool = False
     """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
     landmarks: Annotated[int, Limits(ge=0)] = 0
@@ -56,8 +60,10 @@ CARD = MethodCard(
     name="vertical-kernel",
     title="Exact vertical kernel PCA",
     exact=True,
-    summable=True,
+    result="a kernel PCA; with `landmarks` approximate",
     rounds=2,
+    upload="n(n-1)/2 or n(n+1)/2; `landmarks` c: n c",
+    server_sees="all distances or inner products of rows",
     options=KernelOptions,
     payloads={
         "rows": Payload((*ROWS.fields, Field("level", ()), Field("spread", ()))),

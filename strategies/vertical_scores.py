@@ -37,8 +37,10 @@ CARD = MethodCard(
     name="vertical-scores",
     title="Scores of new rows",
     exact=True,
-    summable=True,
+    result="of new rows, by the loadings that the parties kept of a run with `vertical`",
     rounds=2,
+    upload="5, then n k",
+    server_sees="each party's part of the scores",
     options=ScoresOptions,
     payloads={
         "rows": Payload(

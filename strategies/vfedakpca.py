@@ -24,21 +24,29 @@ class VFedAKPCAOptions(MergeOptions):
     """Options of VFedAKPCA."""
 
     kernel: Name = "rbf"
+    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
+    ``linear``: x'y."""
     gamma: Annotated[float, Limits(ge=0)] = 0.0
     """0: 1 / (f var X) of each party's own columns."""
     coef0: float = 1.0
+    """Of ``sigmoid`` and ``polynomial``."""
     degree: Count = 3
+    """Of ``polynomial``."""
     center: bool = False
     """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
     periods: Count = 1
+    """Communication periods for each component."""
 
 
 CARD = MethodCard(
     name="vfedakpca",
     title="VFedAKPCA",
     exact=False,
-    summable=False,
+    result="for comparison",
     rounds=13,
+    in_rounds="2 + k `periods`; with `graph` 3 + k `periods`",
+    upload="n + 1 in each period",
+    server_sees="each party's leading scores",
     options=VFedAKPCAOptions,
     payloads=PAYLOADS,
     reference="paper 004, section 3.3, algorithms 1 and 2",

@@ -1,33 +1,136 @@
-"""The README does not fall behind the code."""
+"""The README and the pages in docs do not fall behind the code."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
+from flwr.common.config import parse_config_args
 
+from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.data import DATASETS
-from strategies import METHODS
+from fedpca_flwr.party import local_table
+from simulations import run
+from strategies import METHODS, method_of
+from strategies.__main__ import methods_page, with_table
+from tests.families import cut, rows
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "simulations" / "deployment" / "README.md"]
+}
+README = PAGES["README.md"]
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+WRITE = "it is made from the methods' cards: run `python -m strategies write` in the repository's folder"
+every_page = pytest.mark.parametrize("page", PAGES)
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.S | re.M)
+
+
+def commands(page):
+    """The command lines of a page, a command that is continued by a backslash as one; also those between backticks."""
+    lines = "\n".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
+    return lines + [re.sub(r"\s+", " ", text) for text in re.findall(r"`([^`]*)`", prose(page))]
+
+
+def prose(page):
+    return re.sub(r"^```.*?^```", "", PAGES[page], flags=re.S | re.M).replace("``", "`")
+
+
+def headings(page):
+    """The anchors of a page, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", PAGES[page], flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_method_table_is_that_of_the_cards():
+    assert with_table(README) == README, f"README.md's method table is not up to date; {WRITE}"
+    assert all(f"| [`{method}`]" in README for method in METHODS), "README.md has no method table"
+
+
+def test_the_page_of_methods_is_that_of_the_code():
+    assert PAGES["docs/methods.md"] == methods_page(), f"docs/methods.md is not up to date; {WRITE}"
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_a_row_there_and_in_security(method):
-    assert f"| `{method}` |" in README
-    assert f"`{method}`" in (ROOT / "SECURITY.md").read_text()
+def test_every_option_is_described(method):
+    fields = METHODS[method].strategy.card.options.model_fields
+    assert not [name for name, field in fields.items() if not field.description]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_in_security(method):
+    assert f"`{method}`" in PAGES["SECURITY.md"]
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_every_data_set_is_in_its_table(dataset):
-    assert f"`{dataset}`" in README
+    assert f"`{dataset}`" in PAGES["docs/data.md"]
 
 
-@pytest.mark.parametrize("part", ["loopback", "Federation.open"])
-def test_the_python_examples_run(part, capsys, monkeypatch, tmp_path):
+def test_the_first_command_prints_what_the_readme_says():
+    """All but the angle's last digits and the model's path; `tests/deployment` runs the command itself."""
+    config = RunConfig()
+    parties = [local_table(NodeConfig(partition_id=i, num_partitions=10), config).rows for i in range(10)]
+    said = blocks("README.md", "text")[0].splitlines()
+    assert said[1:-2] == run("p-cov", parties, engine="loopback").summary().splitlines()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != "CONTRIBUTING.md"])
+def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    example = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if part in block)
-    exec(compile(example, "README.md", "exec"), {})
-    assert capsys.readouterr().out
+    run("p-cov", cut(rows(60), 40, 20), n_components=2, engine="loopback").save("model")  # as the first command does
+    for example in blocks(page, "python"):
+        exec(compile(example, page, "exec"), {})
+        assert capsys.readouterr().out
+
+
+@every_page
+def test_runs_have_keys_and_values_that_there_are(page):
+    variables = {"PWD": ".", **dict(re.findall(r'^(\w+)="([^"]*)"', "\n".join(blocks(page, "bash")), re.M))}
+    for command in commands(page):
+        told = re.search(r"--run-config \"([^\"]*)\"", command)
+        if command.startswith("flwr run") and told:
+            text = told[1]
+            for _ in range(2):  # a variable may hold another
+                text = re.sub(r"\$(\w+)", lambda name: variables[name[1]], text)
+            given = parse_config_args([text])
+            assert set(given) <= set(CONFIG), command
+            config, options = RunConfig.split({**CONFIG, **given})
+            method_of(config).strategy.card.options.parse(options)
+
+
+@every_page
+def test_keys_that_are_mentioned_exist(page):
+    known = {*CONFIG, *NodeConfig.keys(), "engine"}
+    for text in re.findall(r"`([^`\n]*)`", prose(page)):
+        if not text.startswith(("python", "PCA(", "flwr", "flower-", "openssl")):
+            keys = re.findall(r"(?:^|\s)([a-z][\w-]*)=", text)
+            assert {key.replace("_", "-") for key in keys} <= known, text
+
+
+@every_page
+def test_modules_and_tests_that_are_run_exist(page):
+    for command in commands(page):
+        words = shlex.split(command, posix=False) if command.startswith("python -m") else []
+        if words:
+            assert importlib.util.find_spec(words[2]), command
+            assert all((ROOT / word).exists() for word in words[3:] if word.startswith("tests/")), command
+
+
+@every_page
+def test_links_between_files_resolve(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        file, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        path = ((ROOT / page).parent / file).resolve() if file else ROOT / page
+        assert path.exists(), target
+        assert not anchor or anchor in headings(str(path.relative_to(ROOT))), target

@@ -7,6 +7,7 @@ import datetime
 import ipaddress
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -87,25 +88,27 @@ class Lab:
 
     def run(self, run_config: str, *options: str, seconds: float = 240) -> tuple[str, str]:
         """Run the app; its final status and its log."""
-        started = self.flwr("run", str(ROOT), "lab", "--run-config", run_config, "--format", "json", *options)
-        run_id = json.loads(started[started.index("{") :])["run-id"]
+        log = self.flwr("run", str(ROOT), "lab", "--run-config", run_config, "--stream", *options, seconds=seconds)
+        started = re.search(r"started run (\d+)", log)
+        if not started:
+            raise RuntimeError(f"flwr run: {log}")
         status = ""
 
         def finished() -> bool:
             nonlocal status
-            listed = self.flwr("ls", "lab", "--run-id", str(run_id), "--format", "json")
+            listed = self.flwr("ls", "lab", "--run-id", started[1], "--format", "json")
             status = json.loads(listed[listed.index("{") :])["runs"][0]["status"]
             return status.startswith("finished")
 
-        self._until(finished, "the run", seconds)
-        return status, self.flwr("log", str(run_id), "lab", "--show")
+        self._until(finished, "the run")  # a moment after its last line
+        return status, log
 
     def log_of(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def flwr(self, *arguments: str) -> str:
+    def flwr(self, *arguments: str, seconds: float = 120) -> str:
         done = subprocess.run(
-            ["flwr", *arguments], env=self.environment, capture_output=True, text=True, timeout=120, check=False
+            ["flwr", *arguments], env=self.environment, capture_output=True, text=True, timeout=seconds, check=False
         )
         if done.returncode:
             raise RuntimeError(f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.moments import Moments
 from simulations import run
 from strategies.client import projections, score_file
@@ -24,6 +27,14 @@ def test_scores_are_written_whole_and_in_order(suffix, tmp_path):
     written = np.load(path) if suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1)
     np.testing.assert_allclose(written, model.transform(X), atol=1e-12)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_site_keeps_what_projects_new_rows(scale, tmp_path):
+    path = tmp_path / "own.npz"
+    model = finish(server_of("p-cov", [rows(300) + 5], n_components=3, scale=scale, site={"loadings": str(path)}))
+    new = rows(20, seed=1)
+    np.testing.assert_allclose(Loadings.load(path).part_of_scores(new), model.transform(new), atol=1e-12)
 
 
 def test_an_interrupted_projection_leaves_no_file(tmp_path):
@@ -63,3 +74,10 @@ def test_what_is_wrong_where_stays_in_the_sites_own_log(caplog):
         run("p-cov", parties, n_components=2, engine="loopback")
     assert "columns (from 0): [7]" in caplog.text
     assert "7" not in str(caught.value)
+
+
+def test_a_party_starts_without_scikit_learn():
+    """A SuperNode starts a process for every message, and the import would take longer than most answers."""
+    code = "import sys, fedpca_flwr.client_app; print({'sklearn', 'pandas', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "set()"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.maths.subspace import principal_angles as angles_between
 from fedpca_flwr.metrics import principal_angles
@@ -124,13 +125,15 @@ def test_parties_too_small_to_hold_out_anything_get_the_pca_of_all():
 
 def test_every_party_projects_by_its_own_components(tmp_path):
     parts = related()
-    scores = tmp_path / "scores.npy"
-    one = server_of("personalised", parts, n_components=3, mu=1.0, scores=str(scores))
+    scores, loadings = tmp_path / "scores.npy", tmp_path / "own.npz"
+    files = {"scores": str(scores), "loadings": str(loadings)}
+    one = server_of("personalised", parts, n_components=3, mu=1.0, site=files)
     model = finish(one)
     last = np.load(scores)  # every party writes there; the last one's stay
     U = kept(proxy_of(one, 5))[OWN].to_numpy_ndarrays()[0][0]
     np.testing.assert_allclose(last, (parts[5] - model.mean_) @ U, atol=1e-12)
     assert np.abs(last - model.transform(parts[5])).max() > 0.1
+    np.testing.assert_allclose(Loadings.load(loadings).part_of_scores(parts[5]), last, atol=1e-12)
 
 
 def test_the_last_round_measures_what_own_components_leave():

@@ -15,8 +15,7 @@ from strategies import METHODS
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, finish, proxy_of, server_of, tamper, tamper_arrays
 
-SECURE = [name for name, method in METHODS.items() if method.secure]
-SUMMABLE = [name for name in SECURE if METHODS[name].strategy.card.split == "rows"]
+SUMMABLE = [name for name, method in METHODS.items() if method.secure and method.strategy.card.split == "rows"]
 TOGETHER = {name: family for name, family in FAMILIES.items() if len(family.parties) > 1}
 every_method = pytest.mark.parametrize("method", [m for m in SUMMABLE if not METHODS[m].strategy.card.noised])
 
@@ -48,10 +47,6 @@ def on_request(server, party, change):
         return honest(type(ins)(ndarrays_to_parameters(arrays), ins.config), timeout, group_id)
 
     proxy.fit = altered
-
-
-def test_only_summable_methods_have_it():
-    assert all(METHODS[name].strategy.card.summable for name in SECURE)
 
 
 @every_method

@@ -1,0 +1,98 @@
+"""`python -m strategies`: the method table, from the cards; with `write` it goes into README.md and docs/methods.md."""
+
+from __future__ import annotations
+
+import re
+import sys
+import typing
+from inspect import getdoc, getmodule
+from pathlib import Path
+
+from pydantic.fields import FieldInfo
+
+from strategies import METHODS, Method
+
+HEADER = "| method | result | rounds | upload per party | server sees | privacy | split |"
+PAGE = """# Methods
+
+This page is made from the code (`python -m strategies write`): what each method does, its source, and its options.
+[README.md](../README.md#methods) compares the methods, [SECURITY.md](../SECURITY.md) says who sees what. Options are
+run-config keys: `--run-config "method='sub-it' block-size=10"`, or `run("sub-it", parties, block_size=10)`.
+
+The sources: notes 000 and 001 are this project's design notes (pooled covariance; a comparison of federated methods).
+Paper 002 is Ozkara, Huang and Diggavi, Personalized PCA for Federated Heterogeneous Data, 2023; paper 003 Grammenos,
+Mendoza-Smith, Mascolo and Crowcroft, Federated PCA with Adaptive Rank Estimation; paper 004 Cheung, Jiang, Yu and Lou,
+Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise Distributed Data, 2022.
+"""
+
+
+def method_table() -> str:
+    """The methods as a Markdown table: exact ones first, those for data split by columns last."""
+    ordered = sorted(METHODS.values(), key=lambda m: (m.strategy.card.split != "rows", not m.strategy.card.exact))
+    return "\n".join([HEADER, "| --- " * HEADER.count(" | ") + "| --- |", *map(_row, ordered)]) + "\n"
+
+
+def methods_page() -> str:
+    """docs/methods.md: each method's module, source and options."""
+    return "\n".join([PAGE, *map(_section, METHODS.values())])
+
+
+def with_table(readme: str) -> str:
+    """A README whose method table is the present one."""
+    return re.sub(r"^\| method \| result \|.*\n(\|.*\n)*", lambda _: method_table(), readme, flags=re.M)
+
+
+def _row(method: Method) -> str:
+    card = method.strategy.card
+    result = "exact" if card.exact else "approximate"
+    cells = [
+        f"[`{card.name}`](docs/methods.md#{card.name})",
+        f"{result}, {card.result}" if card.result else result,
+        card.in_rounds or str(card.rounds),
+        card.upload,
+        card.server_sees,
+        _privacy(method) or "-",
+        card.split,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _privacy(method: Method) -> str:
+    card = method.strategy.card
+    told = ["differential privacy"] if card.noised else []
+    told += ["secure aggregation"] if method.secure else []
+    told += [f"a site must allow `{card.exposes}`"] if card.exposes else []
+    return ", ".join(told)
+
+
+def _section(method: Method) -> str:
+    card = method.strategy.card
+    about = re.sub(r"::$", ":", getdoc(getmodule(method.strategy)) or "", flags=re.M)
+    options = "\n".join(_option(key, field) for key, field in card.options.model_fields.items())
+    return (
+        f"## {card.name}\n\n**{card.title}.** {about}\n\nSource: {card.reference}.\n\n"
+        f"| option | values, the default first | |\n| --- | --- | --- |\n{options}\n"
+    )
+
+
+def _option(name: str, field: FieldInfo) -> str:
+    default = {"True": "true", "False": "false", "None": "none", "": "none"}.get(str(field.default), str(field.default))
+    others = ["true", "false"] if isinstance(field.default, bool) else _choices(field.annotation)
+    values = ", ".join(f"`{value}`" for value in dict.fromkeys([default, *others]))
+    about = " ".join((field.description or "").replace("|", "\\|").split())
+    return f"| `{name.replace('_', '-')}` | {values} | {about} |"
+
+
+def _choices(annotation: object) -> list[str]:
+    """The texts that a type allows, where it lists them."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return [str(value) for value in typing.get_args(annotation)]
+    return [text for part in typing.get_args(annotation) for text in _choices(part)]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["write"]:
+        Path("README.md").write_text(with_table(Path("README.md").read_text()))
+        Path("docs/methods.md").write_text(methods_page())
+    else:
+        print(method_table(), end="")

@@ -1,0 +1,64 @@
+"""The three steps of CONTRIBUTING.md, followed to the letter in a copy of the project, give a method that works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+STEPS = TEXT[TEXT.index("### 1.") : TEXT.index("### Before")]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """The project with the new method."""
+    copy = tmp_path_factory.mktemp("project")
+    for folder in ("fedpca_flwr", "strategies", "simulations", "tests"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for file, code in re.findall(r"`(\S+\.py)`:\n\n```python\n(.*?)^```", STEPS, re.S | re.M):
+        assert not (copy / file).exists(), file
+        (copy / file).write_text(code)
+    registry = copy / "strategies" / "__init__.py"
+    diff = STEPS[STEPS.index("```diff") :]
+    for above, added, below in re.findall(r"((?:^ .*\n)*)^\+(.*\n)((?:^ .*\n)*)", diff, re.M):
+        old, new = (f"{unmarked(above)}{line}{unmarked(below)}" for line in ("", added))
+        assert registry.read_text().count(old) == 1, old
+        registry.write_text(registry.read_text().replace(old, new))
+    return copy
+
+
+def unmarked(lines):
+    """Lines of a diff without its first column."""
+    return re.sub(r"^ ", "", lines, flags=re.M)
+
+
+def outcome(project, *command):
+    """What a command says in the copy, whose packages come first."""
+    environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def test_the_battery_passes_for_the_new_method(project):
+    command = shlex.split(re.search(r"^python (-m pytest .*)$", STEPS, re.M)[1])
+    told = outcome(project, *command)
+    assert int(re.search(r"(\d+) passed", told)[1]) > 50
+
+
+def test_the_new_method_runs(project):
+    *_, example = re.findall(r"^```python\n(.*?)^```", STEPS, re.S | re.M)
+    assert "two-sums (exact)" in outcome(project, "-c", example)
+
+
+def test_the_new_method_is_in_the_table(project):
+    assert "\n| [`two-sums`](docs/methods.md#two-sums) | exact | 2 |" in outcome(project, "-m", "strategies")
