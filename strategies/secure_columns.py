@@ -19,14 +19,13 @@ from flwr.common import Parameters
 from numpy.typing import NDArray
 
 from fedpca_flwr.contract import Fields, Payload
-from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.fixed_point import Layout
 from strategies.base import MethodCard, Request
 from strategies.column_sums import of_measures, of_part
 from strategies.columns import ColumnsClient, ColumnsStrategy
 from strategies.secure import NOTE, SecureStrategy, secure_card
 from strategies.secure_client import SecureClient
-from strategies.sums import require_bound, require_within
+from strategies.sums import require_bound, require_resolved, require_within
 
 FURTHER_ROUNDS = 2
 """Keys, energy."""
@@ -68,8 +67,7 @@ class SecureColumnsStrategy(SecureStrategy, ColumnsStrategy):
 
     def aggregate_sum(self, fields, *, last):
         if not self._total:
-            self.require_resolved("energy", float(fields["energy"]))
-            self.weigh(float(fields["energy"]))
+            self.weigh(self.resolved(fields["energy"], "energy"))
             return None, {}
         return self.take(fields, last=last)
 
@@ -78,14 +76,11 @@ class SecureColumnsStrategy(SecureStrategy, ColumnsStrategy):
             names, self.config.bound, self.n_rows, sum(self._widths), scaled=getattr(self.options, "scale", True)
         )
 
-    def require_resolved(self, name: str, value: float) -> None:
-        """Refuse a bound so far above the data that fixed point, whose steps it sets, misses a measure of them."""
-        missed = self.quorum.expected * self.layout.resolution * float(self.layout.limits[name])
-        if missed > 1e-9 * value:
-            raise ConfigError(
-                f"run-config: 'bound' is {self.config.bound:g}, and next to it the rows of all parties have no "
-                "variance: they are identical, or the bound must be nearer to the largest size of a value"
-            )
+    def resolved(self, measure: NDArray, name: str) -> float:
+        """A measure of the open sum, unless `bound` is too far above the data for it."""
+        missed = self.quorum.expected * self.layout.resolution * self.layout.limits[name]
+        require_resolved(self.config.bound, missed, measure, scale=False)
+        return float(measure)
 
     # What the base calls
 
@@ -115,7 +110,7 @@ class SecureColumnsClient(SecureClient, ColumnsClient):
 
     def summands(self, phase, received):
         if phase == "energy":
-            require_within(self.data, self.config.bound)
+            require_within(self.config.bound, self.data, self.node.num_partitions)
             fields = self.measures()
             return fields, self.layout_of(tuple(fields), received[0])
         energy, *own = received

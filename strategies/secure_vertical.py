@@ -91,9 +91,8 @@ class SecureVerticalKernel(SecureColumnsStrategy, VerticalKernel):
 
     def aggregate_sum(self, fields, *, last):
         if "spread" in fields:
-            self.require_resolved("spread", float(fields["spread"]))
             self._level = None
-            self.settle(self.n_rows / float(fields["spread"]))
+            self.settle(self.n_rows / self.resolved(fields["spread"], "spread"))
             return None, {}
         if "sum" in fields:
             self._level = float(fields["sum"]) / (self.n_rows * sum(self._widths))

@@ -76,8 +76,8 @@ def require_bound(bound: float) -> None:
         )
 
 
-def require_within(data: NDArray, bound: float) -> None:
-    """Refuse a run whose `bound` is missing, or less than a value of a party's data.
+def require_within(bound: float, data: NDArray, parties: int) -> None:
+    """Refuse rows of one of ``parties`` that may not be in a sum of rows whose values are at most ``bound`` in size.
 
     Raises
     ------
@@ -87,6 +87,38 @@ def require_within(data: NDArray, bound: float) -> None:
     if max(-float(data.min()), float(data.max())) > bound:
         raise DataError(
             f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
+        )
+    if len(data) > ROWS // parties:
+        raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
+
+
+def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: bool) -> None:
+    """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
+
+    With scaling every feature counts for itself: one whose deviation is not resolved would pass for constant, unless
+    even 1e-15 times the largest deviation is.
+
+    Parameters
+    ----------
+    bound : float
+    missed : ndarray of shape (d,)
+        What rounding may have cost.
+    diagonal : ndarray of shape (d,)
+        Of the scatter.
+    scale : bool
+
+    Raises
+    ------
+    ConfigError
+    """
+    unclear = bool(missed.sum() > 1e-9 * diagonal.sum())
+    if scale:
+        coarse = missed > 1e-30 * diagonal.max()
+        unclear = unclear or bool((coarse & (missed > 1e-9 * diagonal)).any())
+    if unclear:
+        raise ConfigError(
+            f"run-config: 'bound' is {bound:g}, and next to it the rows of all parties have no variance: they are "
+            "identical, or the bound must be nearer to the largest size of a value"
         )
 
 
