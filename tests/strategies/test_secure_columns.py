@@ -163,7 +163,7 @@ def test_a_site_answers_no_phase_in_clear_but_the_first(phase):
     client = client_of(secure_server(), 0)
     arrays, _, said = client.fit([np.eye(60, 2)], {"phase": phase, "n": 60, "k": 2, "r": 2})
     assert arrays == []
-    assert said["error"] == "PartyError"
+    assert said["error"] in {"PartyError", "ContractError"}
 
 
 def test_the_model_tells_what_protected_the_parties():
