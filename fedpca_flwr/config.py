@@ -123,7 +123,7 @@ class NodeConfig(Config):
     """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
     loadings: str = ""
     """Where the components by which the site projects its rows are written (.npz), with data split by columns those of
-    its own columns; empty: nowhere."""
+    its own columns; and where 'vertical-scores' reads them; empty: nowhere."""
     may_show: Literal["", "nothing", "scores", "inner products"] = ""
     """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10

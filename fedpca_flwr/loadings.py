@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,26 +28,34 @@ class Loadings:
         other parties they are the components (k, d) of all columns.
     mean, scale : ndarray of shape (f,)
         What is subtracted from the columns, and what they are divided by.
+    run : int
+        `run_digest` of the run that they are of, the same at all parties; 0 where nobody said.
     """
 
     components: Array
     mean: Array
     scale: Array
+    run: int = 0
 
     def part_of_scores(self, X: ArrayLike) -> Array:
         """This party's part (n, k) of the scores of new rows, of which ``X`` (n, f) has this party's columns.
 
         With data split by rows that is all of the scores. Else the scores are the sum over all parties; a part alone
-        tells much about the rows: add parts under masks (`fedpca_flwr.secure`) where nobody may see them.
+        tells much about the rows: the method 'vertical-scores' adds parts, with
+        secure aggregation so that nobody sees them.
 
         Raises
         ------
         DataError
         """
+        return self.scaled(X) @ self.components.T
+
+    def scaled(self, X: ArrayLike) -> Array:
+        """New rows ``X`` (n, f) of this party's columns, centred and scaled as those of the run."""
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.mean.size:
             raise DataError(f"X has shape {rows.shape}, expected (n, {self.mean.size}), this party's columns")
-        return (rows - self.mean) / self.scale @ self.components.T
+        return (rows - self.mean) / self.scale
 
     def save(self, path: str | os.PathLike) -> Path:
         """Write them to one file, ``.npz``, whole or not at all, readable by its owner only.
@@ -59,7 +68,8 @@ class Loadings:
         if target.suffix != ".npz":
             raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
         with written_whole(target, mode=0o600) as stream:
-            np.savez(stream, components=self.components, mean=self.mean, scale=self.scale)
+            run = np.asarray(self.run, np.uint64)
+            np.savez(stream, components=self.components, mean=self.mean, scale=self.scale, run=run)
         return target
 
     @classmethod
@@ -72,9 +82,15 @@ class Loadings:
         """
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
-                own = cls(archive["components"], archive["mean"], archive["scale"])
+                run = int(archive["run"]) if "run" in archive else 0
+                own = cls(archive["components"], archive["mean"], archive["scale"], run)
         except Exception as error:  # a damaged file can make its readers fail in any way
             raise ContractError(f"{path} is not a whole file of loadings ({type(error).__name__})") from None
         if own.components.ndim != 2 or not own.mean.shape == own.scale.shape == own.components.shape[1:]:
             raise ContractError(f"{path} is not a whole file of loadings: its shapes do not fit together")
         return own
+
+
+def run_digest(U: Array, singular: Array) -> int:
+    """What all parties know a run by: 64 bits of SHA-256 of the directions (n, k) and singular values that all got."""
+    return int.from_bytes(hashlib.sha256(U.tobytes() + singular.tobytes()).digest()[:8], "little")

@@ -111,6 +111,25 @@ class PCAModel:
         scores = pairs.vectors * variances["singular_values_"]
         return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
 
+    @classmethod
+    def of_new_scores(cls, scores: Array, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
+        """The scores (n, k) of new rows by the components of an earlier run.
+
+        Variances are of the new rows, about the means of the fitted ones.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n, k)
+        total : float
+            Energy of the new rows about those means.
+        features : int
+            Columns of all parties.
+        log : dict
+        """
+        values = np.einsum("ij,ij->j", scores, scores)
+        variances = _variances(values, total, len(scores), features)
+        return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
+
     @property
     def n_components_(self) -> int:
         return self.explained_variance_.size
@@ -292,11 +311,12 @@ def _variances(values: Array, total: float, rows: int, features: int) -> dict[st
     """The fields of a model that follow from the eigenvalues of the scatter and its trace."""
     scatter = values.clip(min=0.0)
     left = min(rows, features) - scatter.size
+    divisor = max(1, rows - 1)  # a single new row has scores too
     return {
-        "explained_variance_": scatter / (rows - 1),
+        "explained_variance_": scatter / divisor,
         "explained_variance_ratio_": scatter / total if total > 0 else np.zeros_like(scatter),
         "singular_values_": np.sqrt(scatter),
-        "noise_variance_": max(0.0, total - scatter.sum()) / (rows - 1) / left if left > 0 else 0.0,
+        "noise_variance_": max(0.0, total - scatter.sum()) / divisor / left if left > 0 else 0.0,
         "n_samples_": rows,
     }
 

@@ -75,10 +75,15 @@ def assemble(run_config: dict[str, Any], parties: list[NDArray], site: dict[str,
     server.set_max_workers(max(threads, default=os.cpu_count() or 1) if large else 1)
     run_id = secrets.randbits(62)  # as Flower's: a privacy ledger tells runs apart by it
     for i, rows in enumerate(parties):
-        node = {**site, "partition-id": i, "num-partitions": len(parties)}
+        node = {**own_site(site, i), "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=run_id, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
         server.client_manager().register(LoopbackProxy(str(i + 1), _maker(context, rows)))
     return server
+
+
+def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
+    """The node-config of a party; of a list it has its own entry."""
+    return {key: value[party] if isinstance(value, list) else value for key, value in site.items()}
 
 
 def _maker(context: Context, rows: NDArray) -> Callable[[], Client]:

@@ -24,6 +24,7 @@ from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.server_app import run_on
 from fedpca_flwr.tables import Table
+from simulations.loopback import own_site
 from strategies import build_client, build_strategy
 
 BACKEND: dict[str, Any] = {
@@ -59,7 +60,8 @@ def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) ->
         return Table(tables.check(tables.read(f"{folder}/{node.partition_id}.npy").rows))
 
     def client_fn(context: Context) -> Client:
-        node_config = {**context.node_config, "may-show": "inner products", **site}
+        own = own_site(site, int(context.node_config["partition-id"]))
+        node_config = {**context.node_config, "may-show": "inner products", **own}
         return build_client(replace(context, node_config=node_config, run_config=run_config), load).to_client()
 
     return client_fn

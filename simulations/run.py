@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,9 @@ POLICY = (
 )
 """Keys of a node-config that `run` sets for every party."""
 
+FILES = ("scores", "loadings")
+"""Keys of a node-config that `run` takes as a list: a path for each party."""
+
 ENGINES = {"loopback": on_loopback, "ray": on_ray}
 
 
@@ -46,8 +51,8 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     **options
         Keys of the run-config with underscores (``n_components=5``, ``scale=True``), and a site's policy (``min_rows``,
         ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``, ``group_secret``, ``may_show``),
-        which then holds for every party. Keys that say where a simulation's rows come from or where its model goes
-        have no effect here.
+        which then holds for every party. ``scores`` and ``loadings`` are lists of paths, one for each party's file.
+        Keys that say where a simulation's rows come from or where its model goes have no effect here.
 
     Returns
     -------
@@ -77,10 +82,18 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
         raise ConfigError("the parties' column names, or their order, differ")
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     site = {key: values.pop(key) for key in POLICY if key in values}
+    site |= {key: _paths(key, values.pop(key), len(arrays)) for key in FILES if key in values}
     if values.setdefault("clients", len(arrays)) != len(arrays):
         raise ConfigError(f"'clients' is {values['clients']!r}, but there are {len(arrays)} parties")
     with quiet():
         return ENGINES[engine]({**values, "method": method or "(none)"}, arrays, site)
+
+
+def _paths(key: str, paths: Sequence[str | os.PathLike], parties: int) -> list[str]:
+    """Absolute, since the parties' processes may be at home elsewhere."""
+    if isinstance(paths, str | os.PathLike) or len(paths) != parties:
+        raise ConfigError(f"'{key}' is {paths!r}, expected a list of {parties} paths, one for each party")
+    return [str(Path(path).expanduser().absolute()) for path in paths]
 
 
 def _rows(i: int, party: ArrayLike) -> NDArray:

@@ -32,10 +32,19 @@ from strategies.secure_covariance import (
 )
 from strategies.secure_dp_pca import SecureDPPCA, SecureDPPCAClient
 from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
+from strategies.secure_vertical import (
+    SecureVertical,
+    SecureVerticalClient,
+    SecureVerticalKernel,
+    SecureVerticalKernelClient,
+    SecureVerticalScores,
+    SecureVerticalScoresClient,
+)
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 from strategies.vertical import Vertical, VerticalClient
 from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient
+from strategies.vertical_scores import VerticalScores, VerticalScoresClient
 from strategies.vfedakpca import VFedAKPCA, VFedAKPCAClient
 from strategies.vfedpca import VFedPCA, VFedPCAClient
 
@@ -76,8 +85,9 @@ METHODS = {
         Method(DPPCA, DPPCAClient, secure=Method(SecureDPPCA, SecureDPPCAClient)),
         Method(Personalised, PersonalisedClient),
         Method(SAPCA, SAPCAClient),
-        Method(Vertical, VerticalClient),
-        Method(VerticalKernel, VerticalKernelClient),
+        Method(Vertical, VerticalClient, secure=Method(SecureVertical, SecureVerticalClient)),
+        Method(VerticalKernel, VerticalKernelClient, secure=Method(SecureVerticalKernel, SecureVerticalKernelClient)),
+        Method(VerticalScores, VerticalScoresClient, secure=Method(SecureVerticalScores, SecureVerticalScoresClient)),
         Method(VFedPCA, VFedPCAClient),
         Method(VFedAKPCA, VFedAKPCAClient),
     )

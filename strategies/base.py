@@ -186,9 +186,9 @@ class PCAStrategy(Strategy):
         return ndarrays_to_parameters([*self.model.loadings(), scale]), {}
 
     def history(
-        self, pairs: Eigenpairs, notes: Sequence[str] = (), measured: dict[str, str] | None = None
+        self, pairs: Eigenpairs | None, notes: Sequence[str] = (), measured: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """How the model is made: its ``log``."""
+        """How the model is made: its ``log``; ``pairs`` is None where nothing was fitted."""
         return {
             "method": self.card.name,
             "exact": self.exact,
@@ -196,7 +196,7 @@ class PCAStrategy(Strategy):
             "parties": [{**p, "rows": None} if self.card.private else p for p in self.quorum.parties()],
             "rounds": self._rounds,
             "measured": dict(measured or {}),
-            "notes": [*notes, *_doubts(pairs)],
+            "notes": [*notes, *(_doubts(pairs) if pairs else [])],
         }
 
     def go_on_from(self, other: PCAStrategy) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.alignment import difference
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.loadings import Loadings, run_digest
 from fedpca_flwr.maths.columns import Block, added, block_of, energies
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.model import PCAModel
@@ -29,17 +29,22 @@ from fedpca_flwr.solution import require_variance
 from strategies.base import CountOptions, PCAStrategy, Reply, Request
 from strategies.client import PCAClient, score_file
 
-ROWS = Payload(
-    (
-        Field("count", (), "int64", kind="count"),
-        Field("features", (), "int64", kind="count"),
-        Field("ids", ("n",), "uint64", optional=True),
-        Field("energy", ()),
-    )
+ABOUT_ROWS = (
+    Field("count", (), "int64", kind="count"),
+    Field("features", (), "int64", kind="count"),
+    Field("ids", ("n",), "uint64", optional=True),
 )
+"""What each party says of its rows, so that all have the same."""
+
+ROWS = Payload((*ABOUT_ROWS, Field("energy", ())))
 
 ENERGIES = Payload((Field("energies", ("k",)),))
 """What each party's columns hold of the directions that it received."""
+
+
+def summed(replies: Sequence[Reply]) -> Fields:
+    """The sum over the parties of each field of their replies."""
+    return {name: added([reply.fields[name] for reply in replies]) for name in replies[0].fields}
 
 
 class ColumnsOptions(CountOptions):
@@ -54,10 +59,11 @@ class ColumnsOptions(CountOptions):
 class ColumnsStrategy(PCAStrategy):
     """Base of the strategies. A method adds `ask` and `aggregate`, which ends with `conclude`."""
 
-    options: ColumnsOptions
+    options: CountOptions
 
     def __init__(self, config, options) -> None:
         super().__init__(config, options)
+        self.n_rows = 0
         self._widths: list[int] = []  # columns of each party, once known
         self._total = 0.0  # energy of all columns
         self._by_ids = False
@@ -77,9 +83,10 @@ class ColumnsStrategy(PCAStrategy):
 
     # What a method calls
 
-    @property
-    def n_rows(self) -> int:
-        return self.quorum.parties()[0]["rows"]
+    def weigh(self, total: float) -> None:
+        """Take the energy of all columns."""
+        require_variance(total, self.n_rows, np.zeros(1))
+        self._total = total
 
     def conclude(
         self,
@@ -112,15 +119,19 @@ class ColumnsStrategy(PCAStrategy):
         replies = self.collect(server_round, results, failures)
         if self._widths:
             return self.aggregate(replies, last=server_round == self.rounds)
+        self.meet(replies)
+        self.weigh(math.fsum(float(reply.fields["energy"]) for reply in replies))
+        return None, {}
+
+    def meet(self, replies: list[Reply]) -> None:
+        """Take the first round, if all parties have the same rows."""
         self._require_same_ids(replies)
         self._require_same_rows(replies)
+        self.n_rows = int(replies[0].fields["count"])
         widths = [int(reply.fields["features"]) for reply in replies]
-        self._total = math.fsum(float(reply.fields["energy"]) for reply in replies)
-        self.n_components(replies[0].rows, sum(widths))
-        require_variance(self._total, replies[0].rows, np.zeros(1))
+        self.n_components(self.n_rows, sum(widths))
         self.met(replies)
         self._widths = widths
-        return None, {}
 
     def history(self, pairs, notes=(), measured=None) -> dict[str, Any]:
         if not (self._by_ids or self.quorum.simulated):
@@ -154,12 +165,13 @@ class ColumnsStrategy(PCAStrategy):
                 )
 
     def _require_same_rows(self, replies: list[Reply]) -> None:
-        (rows, _), *_ = Counter(reply.rows for reply in replies).most_common(1)
-        witness = next(reply.sender for reply in replies if reply.rows == rows)
-        for reply in replies:
-            if reply.rows != rows:
+        told = [int(reply.fields["count"]) for reply in replies]
+        (rows, _), *_ = Counter(told).most_common(1)
+        witness = replies[told.index(rows)].sender
+        for reply, own in zip(replies, told, strict=True):
+            if own != rows:
                 raise ContractError(
-                    f"{reply.sender}: it has {reply.rows} rows, {witness} has {rows}; the method '{self.card.name}' is "
+                    f"{reply.sender}: it has {own} rows, {witness} has {rows}; the method '{self.card.name}' is "
                     "for parties that hold different columns of the same rows. For other rows of the same columns take "
                     "a method for data split by rows, such as 'p-cov'"
                 )
@@ -179,21 +191,20 @@ class ColumnsClient(PCAClient):
 
     def statistics(self, phase: str, received: list[NDArray]) -> Fields:
         if phase == "rows":
-            return self.about_rows()
+            return {**self.about_rows(), **self.measures()}
         if phase == "energies":
             return {"energies": energies(self.block.X, received[0])}
         return self.part(phase, received)
 
     def about_rows(self) -> Fields:
-        """The fields of the first round."""
+        """What this party says of its rows in the first round."""
         n, f = self.data.shape
         ids = np.empty(0, np.uint64) if self.table.ids is None else self.table.ids
-        return {
-            "count": np.asarray(n),
-            "features": np.asarray(f),
-            "ids": ids,
-            "energy": np.asarray(self.block.energy),
-        }
+        return {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
+
+    def measures(self) -> Fields:
+        """What it says of its columns then."""
+        return {"energy": np.asarray(self.block.energy)}
 
     def project(self, received: list[NDArray]) -> float:
         """Keep the scores of the rows and the loadings of this party's own columns; the energy that is left."""
@@ -212,7 +223,8 @@ class ColumnsClient(PCAClient):
         if self.node.loadings:
             held = singular > 0
             components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
-            Loadings(components, self.block.mean, self.block.scale).save(self.node.loadings)
+            own = Loadings(components, self.block.mean, self.block.scale, run_digest(U, singular))
+            own.save(self.node.loadings)
         return self.block.energy - float(np.vdot(projected, projected))
 
     def _about(self) -> dict[str, Any]:

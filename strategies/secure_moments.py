@@ -15,13 +15,23 @@ from flwr.common import Parameters, Scalar, ndarrays_to_parameters
 from numpy.typing import NDArray
 
 from fedpca_flwr.contract import Fields
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.products import head_and_diagonal
 from strategies.base import MethodCard, Reply, Solution
 from strategies.secure import SecureStrategy, secure_card
 from strategies.secure_client import SecureClient
-from strategies.sums import ROWS, Pooled, of_means, of_projection, of_variances, pooled_of, require_bound
+from strategies.sums import (
+    Pooled,
+    of_means,
+    of_projection,
+    of_variances,
+    pooled_of,
+    require_bound,
+    require_resolved,
+    require_within,
+    unsealed,
+)
 
 FIRST_ROUNDS = 3
 """Keys, means, variances."""
@@ -71,7 +81,9 @@ class SecureMomentsStrategy(SecureStrategy):
             self._centre = fields["sum"] / self._rows
             return None, {}
         if self._pooled is None:
-            self._require_resolved(fields["diagonal"])
+            missed = self.quorum.expected * self.layout.resolution * self.layout.limits["diagonal"]
+            scale = getattr(self.options, "scale", False)
+            require_resolved(self.config.bound, missed, fields["diagonal"], scale=scale)
             self._pooled = pooled_of(self.config.bound, self._rows, self._centre, fields["shift"], fields["diagonal"])
             return None, {}
         return self.aggregate_own(fields, last=last)
@@ -91,10 +103,7 @@ class SecureMomentsStrategy(SecureStrategy):
         model = self.model
         assert model is not None
         layout = of_projection(model.n_samples_, self._limit)
-        short = [reply.sender for reply in replies if len(reply.sealed) != 8 * layout.size]
-        if short:
-            raise ContractError(f"{short[0]}: its masked error has another length than {8 * layout.size} bytes")
-        fields = self.opened(layout, [np.frombuffer(reply.sealed, "<u8") for reply in replies])
+        fields = self.opened(layout, unsealed(replies, layout))
         rows = int(fields["count"])
         if rows != model.n_samples_:
             raise ContractError(
@@ -102,23 +111,6 @@ class SecureMomentsStrategy(SecureStrategy):
                 "did a party's data change during the run?"
             )
         return rows, float(fields["squared"])
-
-    def _require_resolved(self, diagonal: NDArray) -> None:
-        """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
-
-        With scaling every feature counts for itself: one whose deviation is not resolved would pass for constant,
-        unless even 1e-15 times the largest deviation is.
-        """
-        missed = self.quorum.expected * self.layout.resolution * self.layout.limits["diagonal"]
-        unclear = bool(missed.sum() > 1e-9 * diagonal.sum())
-        if getattr(self.options, "scale", False):
-            coarse = missed > 1e-30 * diagonal.max()
-            unclear = unclear or bool((coarse & (missed > 1e-9 * diagonal)).any())
-        if unclear:
-            raise ConfigError(
-                f"run-config: 'bound' is {self.config.bound:g}, and next to it the rows of all parties have no "
-                "variance: they are identical, or the bound must be nearer to the largest size of a value"
-            )
 
 
 class SecureMomentsClient(SecureClient):
@@ -149,13 +141,7 @@ class SecureMomentsClient(SecureClient):
 
     def _means(self) -> tuple[Fields, Layout]:
         data, bound = self.data, self.config.bound
-        require_bound(bound)
-        if max(-float(data.min()), float(data.max())) > bound:
-            raise DataError(
-                f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
-            )
-        if len(data) > ROWS // self.node.num_partitions:
-            raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
+        require_within(bound, data, self.node.num_partitions)
         fields = {"count": np.asarray(len(data)), "sum": data.sum(axis=0, dtype=np.float64)}
         return fields, of_means(bound, data.shape[1])
 

@@ -22,12 +22,12 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.config import Count
 from fedpca_flwr.contract import Field, Fields, Payload
-from fedpca_flwr.maths.columns import added, gram_product, leading_directions, merged_directions, packed_gram
+from fedpca_flwr.maths.columns import gram_product, leading_directions, merged_directions, packed_gram
 from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound, leading_eigenpairs
 from fedpca_flwr.maths.krylov import KnownProducts, random_block
 from fedpca_flwr.maths.moments import unpack
 from strategies.base import MethodCard
-from strategies.columns import ENERGIES, ROWS, ColumnsClient, ColumnsOptions, ColumnsStrategy
+from strategies.columns import ENERGIES, ROWS, ColumnsClient, ColumnsOptions, ColumnsStrategy, summed
 
 ROUNDING = 1e-13
 """What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""
@@ -106,15 +106,19 @@ class Vertical(ColumnsStrategy):
         return "product", [self._query], {"b": self._query.shape[1]}
 
     def aggregate(self, replies, *, last):
-        if self.options.solver == "krylov":
-            return self._iterate(added([reply.fields["product"] for reply in replies]), last=last)
-        if self.options.solver == "gram":
-            return self._solve(added([reply.fields["gram"] for reply in replies]))
+        if self.options.solver != "merge":
+            return self.take(summed(replies), last=last)
         if self._merged is not None:
             return self.conclude_measured(self._merged, replies)
         blocks = sorted((reply.fields["directions"] for reply in replies), key=lambda block: block.tobytes())
         self._merged = merged_directions(blocks, self.options.n_components)
         return None, {}
+
+    def take(self, fields: Fields, *, last: bool, error: float = 0.0):
+        """Go on from a sum over the parties, of which ``error`` bounds the Frobenius norm of what is wrong in it."""
+        if self.options.solver == "gram":
+            return self._solve(fields["gram"])
+        return self._iterate(fields["product"], error, last=last)
 
     # Inside
 
@@ -125,12 +129,12 @@ class Vertical(ColumnsStrategy):
     def _solve(self, packed: NDArray):
         return self.conclude(leading_eigenpairs(unpack(packed, self.n_rows), self.options.n_components), self._total)
 
-    def _iterate(self, product: NDArray, *, last: bool):
+    def _iterate(self, product: NDArray, error: float, *, last: bool):
         """The next block, or the end, from ``A`` times the block that was asked for, (n, b)."""
         assert self._query is not None
         if self._known is None:
             self._known = KnownProducts(self.n_rows)
-        self._known.add(self._query, product)
+        self._known.add(self._query, product, error=error)
         ritz, k = self._known.ritz(), self.options.n_components
         certificate = ritz.certificate(k)
         block = self._known.next_block(ritz, self._query.shape[1], k)

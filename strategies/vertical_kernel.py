@@ -12,6 +12,7 @@ Nystrom's approximation, for kernels without negative eigenvalues.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -21,7 +22,7 @@ from pydantic import Field as Limits
 from fedpca_flwr.config import Count
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.columns import added, packed_gram
+from fedpca_flwr.maths.columns import packed_gram
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.kernels import (
     Kernel,
@@ -34,7 +35,7 @@ from fedpca_flwr.maths.kernels import (
     to_landmarks,
 )
 from strategies.base import MethodCard, Reply
-from strategies.columns import ROWS, ColumnsClient, ColumnsOptions, ColumnsStrategy
+from strategies.columns import ROWS, ColumnsClient, ColumnsOptions, ColumnsStrategy, summed
 
 
 class KernelOptions(ColumnsOptions):
@@ -96,19 +97,22 @@ class VerticalKernel(ColumnsStrategy):
         return not self.options.landmarks
 
     def met(self, replies: list[Reply]) -> None:
-        options = self.options
+        self.choose_landmarks()
         told = [np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")]
-        gamma = options.gamma or inverse_spread(*told)
-        self._kernel = Kernel(options.kernel, gamma, options.coef0, options.degree)
-        self._landmarks = np.empty(0, np.int64)
-        if options.landmarks:
-            n, c = replies[0].rows, options.landmarks
-            if not options.n_components < c <= n:
-                raise ConfigError(
-                    f"run-config: 'landmarks' is {c}, expected more than n-components = {options.n_components} and at "
-                    f"most {n}, the rows"
-                )
-            self._landmarks = np.sort(np.random.default_rng(self.config.seed).choice(n, c, replace=False))
+        self.settle(inverse_spread(*told))
+
+    def choose_landmarks(self) -> None:
+        n, c = self.n_rows, self.options.landmarks
+        if c and not self.options.n_components < c <= n:
+            raise ConfigError(
+                f"run-config: 'landmarks' is {c}, expected more than n-components = {self.options.n_components} and at "
+                f"most {n}, the rows"
+            )
+        self._landmarks = np.sort(np.random.default_rng(self.config.seed).choice(n, c, replace=False))
+
+    def settle(self, gamma: float) -> None:
+        """Take ``gamma`` where the run does not give one."""
+        self._kernel = replace(self._kernel, gamma=self.options.gamma or gamma)
 
     def ask(self):
         if self.options.landmarks:
@@ -116,8 +120,11 @@ class VerticalKernel(ColumnsStrategy):
         return ("distances" if self._kernel.of_distances else "products"), [], {}
 
     def aggregate(self, replies, *, last):
-        (name,) = replies[0].fields
-        sums, k = added([reply.fields[name] for reply in replies]), self.options.n_components
+        return self.take(summed(replies))
+
+    def take(self, fields: Fields):
+        """The model, from a sum over the parties."""
+        (sums,), k = fields.values(), self.options.n_components
         if self.options.landmarks:
             found = nystrom_pairs(self._finite(self._kernel(sums)), self._landmarks, k)
         else:
@@ -153,9 +160,9 @@ class VerticalKernel(ColumnsStrategy):
 class VerticalKernelClient(ColumnsClient):
     """Returns distances or inner products of rows over its own columns."""
 
-    def about_rows(self) -> Fields:
+    def measures(self) -> Fields:
         X = self.block.X
-        return {**super().about_rows(), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
+        return {**super().measures(), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
 
     def part(self, phase: str, received: list[NDArray]) -> Fields:
         X = self.block.X

@@ -1,4 +1,4 @@
-"""Paper 004, VFedPCA and VFedAKPCA: its figures 6 to 8 and 10 to 14, and the exact methods beside them.
+"""Paper 004, VFedPCA and VFedAKPCA: its figures 6 to 12 and 14, and the exact methods beside them.
 
     python -m simulations.papers vertical --output DIR [--sonar FILE] [--mnist DEST]
 
@@ -24,7 +24,7 @@ from fedpca_flwr.reference import pooled_pca
 from simulations.papers.experiment import Row, Step, markdown, run_steps, write_report
 from simulations.papers.vertical_data import matrix
 from simulations.papers.vertical_plots import draw
-from simulations.papers.vertical_program import distances, images
+from simulations.papers.vertical_program import distances, graph_images, images, kernel_images
 from simulations.run import run
 
 PARTIES = (3, 5, 10)
@@ -38,6 +38,8 @@ def steps(sonar: str, mnist: str, shrink: int = 1) -> list[Step]:
     ways: list[Step] = []
     for p in PARTIES:
         ways.append(Step(f"6-clients-{p}", curve, {**table, "parties": p, "seeds": seeds}))
+        for split in ("vertical", "horizontal"):
+            ways.append(Step(f"9-{split}-{p}", splits, {**table, "parties": p, "seeds": seeds, "split": split}))
         for what in ("warm", "scaled"):
             ways.append(Step(f"8-{what}-{p}", curve, {**table, "parties": p, "seeds": seeds, what: True}))
     for steps_ in ITERATIONS:
@@ -55,7 +57,10 @@ def steps(sonar: str, mnist: str, shrink: int = 1) -> list[Step]:
     ways.append(Step(f"graphs-{table['data']}", graphs, table))
     for data, path in [("digits", "")] + ([("mnist", mnist)] if mnist else []):
         for p in PARTIES:
-            ways.append(Step(f"images-{data}-{p}", pictures, {"data": data, "path": path, "parties": p}))
+            shown = {"data": data, "path": path, "parties": p}
+            ways.append(Step(f"images-{data}-{p}", pictures, shown))
+            ways.append(Step(f"12-{data}-{p}", kernel_pictures, shown))
+            ways.append(Step(f"14-{data}-{p}", graph_pictures, shown))
     return ways
 
 
@@ -66,6 +71,19 @@ def curve(*, data: str, path: str, parties: int, seeds: int, **options: Any) -> 
         runs = [distances(X, parties, seed=seed, reset=reset, **options) for seed in range(seeds)]
         for period, distance in enumerate(np.mean(runs, axis=0)):
             yield {"lists": "reset" if reset else "as published", "period": period, "distance": float(distance)}
+
+
+def splits(*, data: str, path: str, parties: int, seeds: int, split: str) -> Iterable[Row]:
+    """Figure 9: the distance by period where parties hold other columns, or other rows, of the same matrix.
+
+    With other rows they average the leading directions of columns, whose entries differ in sign: there the authors'
+    sum of vectors as they come is far off.
+    """
+    X = matrix(data, path) if split == "vertical" else matrix(data, path).T
+    for signs in ("as they come", "aligned"):
+        runs = [distances(X, parties, seed=seed, aligned=signs == "aligned") for seed in range(seeds)]
+        for period, distance in enumerate(np.mean(runs, axis=0)):
+            yield {"signs": signs, "period": period, "distance": float(distance)}
 
 
 def angles(*, data: str, path: str, components: Sequence[int]) -> Iterable[Row]:
@@ -116,11 +134,26 @@ def graphs(*, data: str, path: str) -> Iterable[Row]:
 
 
 def pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Figures 10 to 12 and 14: one value a pixel, ``X' u``, for each method; and its cluster by k-means."""
+    """Figures 10 and 11: one value a pixel, ``X' u``, for each method; and its cluster by k-means."""
     made = images(matrix(data, path), parties)
     for pixel in range(next(iter(made.values())).shape[1]):
         values = {name: float(both[0, pixel]) for name, both in made.items()}
         yield {"pixel": pixel, **values, **{f"{name} cluster": int(both[1, pixel]) for name, both in made.items()}}
+
+
+def kernel_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
+    """Figure 12: one value a pixel, by the kernel of the images and by that of the pixels."""
+    return _by_pixel(kernel_images(matrix(data, path), parties))
+
+
+def graph_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
+    """Figure 14: one value a pixel, with a server and over graphs."""
+    return _by_pixel(graph_images(matrix(data, path), parties))
+
+
+def _by_pixel(made: dict[str, NDArray]) -> Iterable[Row]:
+    for pixel, values in enumerate(zip(*made.values(), strict=True)):
+        yield {"pixel": pixel, **dict(zip(made, map(float, values), strict=True))}
 
 
 def _run(method: str, X: NDArray, parties: int, **options: Any) -> PCAModel:

@@ -29,8 +29,13 @@ def draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
         lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.rpartition("-")[0] == name}
         _curves(folder / f"{name}.png", lines, what)
         drawn.append(name)
+    _splits(folder / "9.png", results)
+    drawn.append("9")
     for name in sorted(key for key in results if key.startswith("images-")):
         _images(folder / f"{name}.png", results[name])
+        drawn.append(name)
+    for name in sorted(key for key in results if key.startswith(("12-", "14-"))):
+        _grid(folder / f"{name}.png", results[name])
         drawn.append(name)
     return drawn
 
@@ -57,8 +62,56 @@ def _curves(target: Path, lines: dict[str, list[Row]], what: str) -> None:
     plt.close(figure)
 
 
+def _splits(target: Path, results: dict[str, list[Row]]) -> None:
+    """Figure 9: distance by period with other columns, and with other rows, at the parties; dotted: signs aligned."""
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.8), sharey=True)
+    for axis, split, what in zip(axes, ("vertical", "horizontal"), ("columns", "rows"), strict=True):
+        lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
+        for colour, marker, (parties, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
+            for signs, style in (("as they come", "-"), ("aligned", ":")):
+                points = [row for row in rows if row["signs"] == signs]
+                axis.plot(
+                    [row["period"] for row in points],
+                    [row["distance"] for row in points],
+                    color=colour,
+                    linestyle=style,
+                    marker=marker if signs == "as they come" else "",
+                    label=f"{parties} parties" if signs == "as they come" else f"{parties}, signs aligned",
+                )
+        axis.set(xlabel="communication period (0: isolated)")
+        axis.set_title(f"{split}: different {what} at each party", fontsize="medium")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("distance (equation 4)")
+    axes[0].legend(fontsize="small")
+    figure.tight_layout()
+    save_figure(figure, target)
+    plt.close(figure)
+
+
+def _grid(target: Path, rows: Sequence[Row]) -> None:
+    """Figures 12 and 14: images named 'down, across', each with its correlation to the first of its line."""
+    plt = pyplot()
+    names = [name.partition(", ") for name in rows[0] if name != "pixel"]
+    down, across = (list(dict.fromkeys(parts)) for parts in ([n[0] for n in names], [n[2] for n in names]))
+    side = int(np.sqrt(len(rows)))
+    figure, axes = plt.subplots(len(down), len(across), figsize=(2 * len(across) + 0.4, 2.3 * len(down)))
+    for line, method in zip(axes, down, strict=True):
+        first = np.array([row[f"{method}, {across[0]}"] for row in rows], float)
+        for axis, what in zip(line, across, strict=True):
+            image = np.array([row[f"{method}, {what}"] for row in rows], float)
+            axis.imshow(image.reshape(side, side), cmap="gray")
+            axis.set(xticks=[], yticks=[], xlabel=f"r = {np.corrcoef(first, image)[0, 1]:.3f}")
+        line[0].set_ylabel(method)
+    for axis, what in zip(axes[0], across, strict=True):
+        axis.set_title(what, fontsize="medium")
+    figure.tight_layout()
+    save_figure(figure, target)
+    plt.close(figure)
+
+
 def _images(target: Path, rows: Sequence[Row]) -> None:
-    """Figures 10 to 12: an image and its clusters for each method."""
+    """Figures 10 and 11: an image and its clusters for each method."""
     plt = pyplot()
     names = [name for name in rows[0] if name != "pixel" and not name.endswith(" cluster")]
     side = int(np.sqrt(len(rows)))

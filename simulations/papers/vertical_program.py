@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from fedpca_flwr.maths.columns import packed_gram
+from fedpca_flwr.maths.graph import graph_of
 from fedpca_flwr.maths.kernels import Kernel, centred, kernel_pairs
 from fedpca_flwr.maths.power_merge import local_product, merged, overwritten, power_iteration
 
@@ -24,12 +25,14 @@ def distances(
     warm: bool = False,
     scaled: bool = False,
     reset: bool = False,
+    aligned: bool = False,
     seed: int = 0,
 ) -> Array:
     """Distance (periods + 1,) of the merged vector from that of all columns, as the authors compute both.
 
     Columns that do not divide evenly are dropped. The first entry is the plain mean of the isolated vectors, which
-    stay in the weighted sum ever after, unless ``reset``.
+    stay in the weighted sum ever after, unless ``reset``. They add vectors of arbitrary sign, unless ``aligned``: then
+    signs are turned alike before anything is added, or compared.
     """
     rng = np.random.default_rng(seed)
     X = X[:, : X.shape[1] // parties * parties]
@@ -47,12 +50,17 @@ def distances(
             values.append(value)
             vectors.append(vector)
         if period == 0:
-            measured.append(float(np.linalg.norm(truth - np.mean(vectors, axis=0))))
+            u = merged([1.0] * parties, vectors, faithful=not aligned, scaled=False)
+            measured.append(_distance(truth, u, aligned=aligned))
             continue
-        u = merged(values, vectors, faithful=True, scaled=scaled)
-        measured.append(float(np.linalg.norm(truth - u)))
+        u = merged(values, vectors, faithful=not aligned, scaled=scaled)
+        measured.append(_distance(truth, u, aligned=aligned))
         blocks = [overwritten(block, u) for block in blocks]
     return np.array(measured)
+
+
+def _distance(truth: Array, u: Array, *, aligned: bool) -> float:
+    return float(np.linalg.norm(truth - (-u if aligned and truth @ u < 0 else u)))
 
 
 def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
@@ -69,14 +77,90 @@ def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]
     return {name: np.stack([image, _clusters(image)]) for name, image in made.items()}
 
 
+def kernel_images(X: Array, parties: int) -> dict[str, Array]:
+    """Figure 12: one value a column (m,), by AKPCA and by KPCA, of all columns, merged, and isolated.
+
+    AKPCA takes the kernel of the rows and projects on its leading eigenvector u: ``X' u``. KPCA takes the kernel of the
+    columns, m x m, whose leading component is the image. The paper does not say how parties merge that; here each
+    turns its image z into the direction of rows ``X_i z`` that it stands for, and these are merged as AKPCA's are.
+    """
+    blocks = np.array_split(X, parties, axis=1)
+    _, whole = _kernel_pca(X)
+    own = [_kernel_pca(block) for block in blocks]
+    pixels = [_columns_kernel_pca(block) for block in blocks]
+    directions = [block @ z / (np.linalg.norm(block @ z) or 1.0) for block, (_, z) in zip(blocks, pixels, strict=True)]
+    alone = [_bright(block.T @ a, block) for block, (_, a) in zip(blocks, own, strict=True)]
+    alone_pixels = [_bright(z, block) for block, (_, z) in zip(blocks, pixels, strict=True)]
+    return _turned_alike(
+        {
+            "AKPCA, all columns": _bright(X.T @ whole, X),
+            "AKPCA, federated": X.T @ _together([value for value, _ in own], [a for _, a in own]),
+            "AKPCA, isolated": np.concatenate(alone),
+            "KPCA, all columns": _bright(_columns_kernel_pca(X)[1], X),
+            "KPCA, federated": X.T @ _together([value for value, _ in pixels], directions),
+            "KPCA, isolated": np.concatenate(alone_pixels),
+        }
+    )
+
+
+def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
+    """Figure 14: one value a column (m,), of all columns, with a server, and over graphs.
+
+    Over a graph each party merges its own vector and its neighbours', once, and projects its columns on that, here
+    with the sign that is nearer to the server's.
+    """
+    blocks = np.array_split(X, parties, axis=1)
+    made: dict[str, Array] = {}
+    for name, local in (("VFedPCA", _rows_pca), ("VFedAKPCA", _kernel_pca)):
+        own = [local(block, iterations) for block in blocks]
+        central = _together([value for value, _ in own], [a for _, a in own])
+        made[f"{name}, all columns"] = _bright(X.T @ local(X, iterations)[1], X)
+        made[f"{name}, server"] = X.T @ central
+        for graph in ("complete", "ring", "star"):
+            parts = []
+            for party, (near, block) in enumerate(zip(graph_of(graph, parties), blocks, strict=True)):
+                heard = [own[other] for other in sorted({party, *np.flatnonzero(near).tolist()})]
+                u = _together([value for value, _ in heard], [a for _, a in heard])
+                parts.append(block.T @ (-u if u @ central < 0 else u))
+            made[f"{name}, {graph}"] = np.concatenate(parts)
+    return _turned_alike(made)
+
+
+def _together(values: list[float], vectors: list[Array]) -> Array:
+    return merged(values, vectors, faithful=False, scaled=False)
+
+
+def _bright(image: Array, X: Array) -> Array:
+    """The image with the sign by which it is bright where the columns of ``X`` are large."""
+    return -image if image @ X.mean(axis=0) < 0 else image
+
+
+def _turned_alike(made: dict[str, Array]) -> dict[str, Array]:
+    """Images named 'method, how', with the signs that are nearer to the method's first."""
+    first: dict[str, Array] = {}
+    for name, image in made.items():
+        reference = first.setdefault(name.partition(", ")[0], image)
+        made[name] = -image if np.corrcoef(reference, image)[0, 1] < 0 else image
+    return made
+
+
 def _rows_pca(X: Array, iterations: int) -> tuple[float, Array]:
     return power_iteration(local_product(X, faithful=True), np.ones(len(X)), iterations)
 
 
-def _kernel_pca(X: Array, iterations: int) -> tuple[float, Array]:
-    K = Kernel("sigmoid", gamma=0.25, coef0=1.0).matrix(packed_gram(X), len(X))
+def _kernel_pca(X: Array, iterations: int = 0, gamma: float = 0.25) -> tuple[float, Array]:
+    K = Kernel("sigmoid", gamma=gamma, coef0=1.0).matrix(packed_gram(X), len(X))
     pairs, _, _ = kernel_pairs(centred(K), 1)
     return float(np.sqrt(max(0.0, pairs.values[0]))), pairs.vectors[:, 0]
+
+
+def _columns_kernel_pca(X: Array) -> tuple[float, Array]:
+    """The leading kernel component of the columns, with its size, and its value for each column.
+
+    The authors' gamma would saturate the sigmoid of sums over so many rows: of their mean it does not.
+    """
+    size, z = _kernel_pca(np.ascontiguousarray(X.T), gamma=1 / len(X))
+    return size, size * z
 
 
 def _clusters(image: Array) -> Array:

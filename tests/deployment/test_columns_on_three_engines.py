@@ -27,6 +27,7 @@ DEPLOYED = [
 WAYS = [
     *DEPLOYED,
     ("vertical", {}),
+    ("vertical", {"secure_aggregation": True, "bound": 1e3}),
     ("vertical-kernel", {"landmarks": 20}),
     ("vfedpca", {"graph": "ring", "periods": 2}),
     ("vfedakpca", {"periods": 2}),
@@ -60,13 +61,22 @@ def lab(tmp_path_factory):
 
 
 def test_every_method_is_here():
-    assert {method for method, _ in WAYS} == {n for n, m in METHODS.items() if m.strategy.card.split == "columns"}
+    by_columns = {name for name, method in METHODS.items() if method.strategy.card.split == "columns"}
+    assert {method for method, _ in WAYS} | {"vertical-scores"} == by_columns
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_simulation_gives_the_bits_of_loopback(way):
     method, options = way
     one, other = (run(method, sites_columns(), n_components=3, engine=e, **options) for e in ("loopback", "ray"))
+    assert same_bits(one, other)
+
+
+def test_simulation_gives_the_bits_of_loopback_for_new_rows(tmp_path):
+    own = [tmp_path / f"own{party}.npz" for party in range(3)]
+    run("vertical", sites_columns(), n_components=3, engine="loopback", loadings=own)
+    new, options = [columns[:40] for columns in sites_columns()], {"secure_aggregation": True, "bound": 1e3}
+    one, other = (run("vertical-scores", new, engine=e, loadings=own, **options) for e in ("loopback", "ray"))
     assert same_bits(one, other)
 
 
@@ -83,3 +93,9 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_own(way, 
         np.testing.assert_allclose(np.load(site["scores"]), deployed.scores_, atol=1e-12)
         if method != "vertical-kernel":
             assert Loadings.load(site["loadings"]).components.shape == (3, columns.shape[1])
+            np.save(site["scores"], np.empty(0))
+    if method != "vertical-kernel":
+        status, log = lab.run(f"method='vertical-scores' output='{tmp_path / 'again'}'")
+        assert status == "finished:completed", log
+        np.testing.assert_allclose(PCAModel.load(tmp_path / "again").scores_, deployed.scores_, atol=1e-10)
+        np.testing.assert_allclose(np.load(lab.sites[1]["scores"]), deployed.scores_, atol=1e-10)

@@ -12,7 +12,7 @@ from simulations.papers import vertical
 from simulations.papers.__main__ import main
 from simulations.papers.experiment import read_table
 from simulations.papers.vertical_data import densities, matrix
-from simulations.papers.vertical_program import distances, images
+from simulations.papers.vertical_program import distances, graph_images, images, kernel_images
 
 SONAR = os.environ.get("FEDPCA_SONAR", "")
 
@@ -57,7 +57,10 @@ def test_every_figure_is_drawn_and_in_the_report(whole):
         "7-mixture-5000",
         "8-warm",
         "8-scaled",
+        "9",
         "images-digits-3",
+        "12-digits-3",
+        "14-digits-3",
     ):
         assert (whole / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert f"![]({name}.png)" in report
@@ -78,6 +81,37 @@ def test_images_have_a_value_and_a_cluster_for_every_pixel():
     made = images(matrix("digits"), 5)
     assert {image.shape for image in made.values()} == {(2, 64)}
     assert all(set(image[1]) == {0.0, 1.0, 2.0} for image in made.values())
+
+
+def test_other_rows_at_the_parties_are_another_problem_than_other_columns(whole):
+    """The authors' program adds vectors of arbitrary sign: a figure of its own says what that costs."""
+    steps = {split: read_table(whole / "steps" / f"9-{split}-3.csv") for split in ("vertical", "horizontal")}
+    published = [row for row in read_table(whole / "steps" / "6-clients-3.csv") if row["lists"] == "as published"]
+    as_they_come = [row["distance"] for row in steps["vertical"] if row["signs"] == "as they come"]
+    assert as_they_come == [row["distance"] for row in published]
+    for rows in steps.values():
+        aligned = [row["distance"] for row in rows if row["signs"] == "aligned"]
+        assert len(aligned) == 11
+        assert max(aligned) <= np.sqrt(2)
+
+
+def test_images_over_graphs_and_by_both_kernels():
+    X = matrix("digits")
+    made, kernels = graph_images(X, 5), kernel_images(X, 5)
+    assert {image.shape for image in (*made.values(), *kernels.values())} == {(64,)}
+    for method in ("VFedPCA", "VFedAKPCA"):
+        np.testing.assert_allclose(made[f"{method}, complete"], made[f"{method}, server"], atol=1e-9)
+        assert np.abs(made[f"{method}, star"] - made[f"{method}, server"]).max() > 1e-3
+    np.testing.assert_allclose(kernels["AKPCA, federated"], made["VFedAKPCA, server"], atol=1e-9)
+    assert np.corrcoef(kernels["KPCA, all columns"], X.mean(axis=0))[0, 1] > 0.9
+
+
+def test_with_one_party_all_images_are_one():
+    X = matrix("digits")
+    kernels = kernel_images(X, 1)
+    for method in ("AKPCA", "KPCA"):
+        for how in ("isolated",) if method == "KPCA" else ("federated", "isolated"):
+            np.testing.assert_allclose(kernels[f"{method}, {how}"], kernels[f"{method}, all columns"], atol=1e-9)
 
 
 def test_synthetic_data_are_densities():

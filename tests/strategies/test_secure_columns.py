@@ -1,0 +1,306 @@
+"""Secure sums over parties with different columns: the same scores, nothing of one party in clear, nobody missing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, QuorumError
+from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.secure import new_private_key, public_key
+from simulations import run
+from tests.families import FAMILIES, rows
+from tests.harness import client_of, finish, proxy_of, server_of, tamper, tamper_arrays
+
+WAYS = [
+    ("vertical", {}),
+    ("vertical", {"solver": "gram"}),
+    ("vertical-kernel", {}),
+    ("vertical-kernel", {"landmarks": 20}),
+    ("vertical-kernel", {"kernel": "polynomial", "degree": 2, "gamma": 0.1}),
+]
+every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+
+
+def cut(X, *sizes):
+    return np.split(X, np.cumsum(sizes)[:-1], axis=1)
+
+
+def three():
+    return cut(rows(60), 6, 4, 2)
+
+
+def fit(way, parties, **options):
+    method, own = way
+    return run(method, parties, engine="loopback", **{"min_rows": 1, "min_parties": 2, **own, **options})
+
+
+def secure(way, parties, **options):
+    return fit(way, parties, **{"secure_aggregation": True, "bound": 10.0, **options})
+
+
+def secure_server(way=WAYS[0], parties=None, **options):
+    method, own = way
+    defaults = {"n_components": 2, "secure_aggregation": True, "bound": 10.0, "min_parties": 2}
+    return server_of(method, parties or three(), **{**defaults, **own, **options})
+
+
+def angle(model, other):
+    return principal_angles(model.scores_, other.scores_).max()
+
+
+@every_way
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": True}, {"center": False, "scale": True}], ids=str)
+def test_the_result_is_that_without(way, options):
+    parties = cut(rows(60) * np.arange(1, 13) + 2, 6, 4, 2)
+    plain = fit(way, parties, n_components=3, **options)
+    model = secure(way, parties, n_components=3, bound=1e4, **options)
+    assert angle(model, plain) <= 1e-9
+    np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-11)
+    np.testing.assert_allclose(model.explained_variance_ratio_, plain.explained_variance_ratio_, rtol=1e-11)
+    assert (model.n_samples_, model.n_features_in_) == (60, 12)
+
+
+@pytest.mark.parametrize("solver", ["krylov", "gram"])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_every_family_gives_the_scores_without_within_the_certificate(solver, family):
+    way, parties = ("vertical", {"solver": solver}), np.array_split(family.pooled, 3, axis=1)
+    bound = 100 * float(np.abs(family.pooled).max())
+    plain = fit(way, parties, n_components=family.k)
+    model = secure(way, parties, n_components=family.k, bound=bound)
+    assert model.log["exact"]
+    assert angle(model, plain) <= 2e-6
+    np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-11)
+
+
+@every_way
+@pytest.mark.parametrize("factor", [1.0, 1e12])
+def test_a_generous_bound_costs_nothing_where_all_rows_are_far_from_zero(way, factor):
+    _, own = way
+    parties = cut(rows(60) + (1e6 if own.get("kernel") is None else 0.0), 6, 4, 2)
+    plain = fit(way, parties, n_components=3)
+    assert angle(secure(way, parties, n_components=3, bound=1.1e6 * factor), plain) <= 1e-8
+
+
+@every_way
+def test_the_order_of_the_parties_changes_no_bit(way):
+    one = secure(way, three(), n_components=3)
+    other = secure(way, three()[::-1], n_components=3)
+    for name in ("scores_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+
+
+@pytest.mark.parametrize("way", WAYS[:3], ids=str)
+@pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (1,) * 12, (1, 11)], ids=str)
+def test_the_result_does_not_depend_on_the_split(way, sizes):
+    one, other = secure(way, three(), n_components=4), secure(way, cut(rows(60), *sizes), n_components=4)
+    np.testing.assert_allclose(other.scores_, one.scores_, rtol=0, atol=1e-12 * np.abs(one.scores_).max())
+
+
+def test_the_certificate_takes_in_the_rounding_of_fixed_point():
+    server = secure_server()
+    model = finish(server)
+    products = sum(entry["phase"] == "product" for entry in model.log["rounds"])
+    step, total = 2.0**-62, server.strategy._total
+    assert step * total <= server.strategy._known.error <= 100 * products * 3 * step * total * np.sqrt(60 * 7)
+
+
+@every_way
+def test_nothing_in_clear_reaches_the_server(way, monkeypatch):
+    """Neither a value of any part, nor its fixed point, nor an energy: in no message, anywhere."""
+    server = secure_server(way)
+    plain, messages = overheard(server, monkeypatch)
+    assert len(plain) > 3 * 100
+    assert not [value for value in plain if value in messages]
+
+
+def test_nothing_in_clear_reaches_the_server_from_new_rows(monkeypatch, tmp_path):
+    paths = [str(tmp_path / f"{party}.npz") for party in range(3)]
+    fit(WAYS[0], three(), n_components=3, loadings=paths)
+    server = secure_server(("vertical-scores", {}), site={"loadings": paths})
+    plain, messages = overheard(server, monkeypatch)
+    assert len(plain) > 3 * 100
+    assert not [value for value in plain if value in messages]
+
+
+def overheard(server, monkeypatch):
+    """All values that parties masked, as bytes, and all that they sent in a run."""
+    plain: set[bytes] = set()
+    encode = Layout.encode
+
+    def noting(self, values):
+        vector = encode(self, values)
+        for array in values.values():
+            plain.update(np.float64(value).tobytes() for value in np.ravel(array) if value)
+        plain.update(word.tobytes() for word in vector if word)
+        return vector
+
+    monkeypatch.setattr(Layout, "encode", noting)
+    messages: list[bytes] = []
+    for party in range(3):
+        proxy = proxy_of(server, party)
+        for kind, honest in (("fit", proxy.fit), ("evaluate", proxy.evaluate)):
+
+            def listen(ins, timeout, group_id, honest=honest):
+                reply = honest(ins, timeout, group_id)
+                assert reply.num_examples == 1
+                assert getattr(reply, "loss", 0.0) == 0.0
+                about = {"partition-id", "num-partitions", "name", "columns", "simulated"}
+                assert set(reply.metrics) <= about | {"sealed"}
+                tensors = reply.parameters.tensors if hasattr(reply, "parameters") else []
+                messages.append(b"".join(tensors) + reply.metrics.get("sealed", b""))
+                return reply
+
+            setattr(proxy, kind, listen)
+    finish(server)
+    return plain, b"|".join(messages)
+
+
+@pytest.mark.parametrize("phase", ["energies", "merge", "statistics"])
+def test_a_site_answers_no_phase_in_clear_but_the_first(phase):
+    client = client_of(secure_server(), 0)
+    arrays, _, said = client.fit([np.eye(60, 2)], {"phase": phase, "n": 60, "k": 2, "r": 2})
+    assert arrays == []
+    assert said["error"] in {"PartyError", "ContractError"}
+
+
+def test_the_model_tells_what_protected_the_parties():
+    model = secure(WAYS[0], three(), n_components=3)
+    assert [party["features"] for party in model.log["parties"]] == [6, 4, 2]
+    assert model.log["measured"]["secure aggregation"] == "pairwise masks, 3 parties"
+    assert model.log["measured"]["fixed point"].startswith("rounds off 7e-19 of the largest size")
+    assert "measured" in model.log["measured"]["squared error per row"]
+    assert [entry["phase"] for entry in model.log["rounds"]][:4] == ["rows", "keys", "energy", "product"]
+    assert "the sums have a value for every row" in model.log["notes"][-1]
+
+
+def test_ids_are_still_compared_before_anything_is_added():
+    server = secure_server()
+
+    def with_ids(reply):
+        arrays = parameters_to_ndarrays(reply.parameters)
+        if arrays[0].dtype == np.int64:
+            arrays[2] = np.arange(60, dtype=np.uint64)
+        reply.parameters = ndarrays_to_parameters(arrays)
+        return reply
+
+    tamper(server, 1, with_ids)
+    with pytest.raises(ConfigError, match="client 0: its node-config names no 'ids', but that of client 1 does"):
+        finish(server)
+
+
+# What is refused
+
+
+def test_merging_is_refused():
+    with pytest.raises(ConfigError, match=r"'solver' is 'merge', which is not a sum .* 'krylov' or 'gram'"):
+        secure(WAYS[0], three(), solver="merge")
+
+
+@every_way
+def test_a_party_that_is_missing_ends_the_run(way):
+    def die(reply):
+        raise SystemExit
+
+    server = secure_server(way)
+    tamper(server, 2, die)
+    with pytest.raises(QuorumError, match="1 of 3 clients did not answer: client 2"):
+        finish(server)
+
+
+def test_a_sum_without_one_party_is_noise():
+    server = secure_server()
+    honest = server.strategy.opened
+    server.strategy.opened = lambda layout, vectors: honest(layout, vectors[:2])
+    with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
+        finish(server)
+
+
+@every_way
+@pytest.mark.parametrize("phase", ["energy", "last sum"])
+def test_a_party_that_is_asked_something_else_leaves_noise(way, phase):
+    """Else a server could send zeros to all but one and read that one's columns."""
+    server = secure_server(way)
+    own = {"product", "gram", "distances", "landmarks", "products"} if phase == "last sum" else {phase}
+    proxy = proxy_of(server, 1)
+    honest = proxy.fit
+
+    def altered(ins, timeout, group_id):
+        arrays = parameters_to_ndarrays(ins.parameters)
+        if ins.config["phase"] in own:
+            place = -1 if phase == "energy" else 0
+            arrays[place] = arrays[place] * 2
+        return honest(type(ins)(ndarrays_to_parameters(arrays), ins.config), timeout, group_id)
+
+    proxy.fit = altered
+    with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
+        finish(server)
+
+
+def test_another_key_of_one_party_leaves_noise():
+    server = secure_server()
+    proxy = proxy_of(server, 1)
+    honest = proxy.fit
+
+    def altered(ins, timeout, group_id):
+        arrays = parameters_to_ndarrays(ins.parameters)
+        if ins.config["phase"] == "energy":
+            arrays[0] = arrays[0].copy()
+            arrays[0][2] = np.frombuffer(public_key(new_private_key()), np.uint8)
+        return honest(type(ins)(ndarrays_to_parameters(arrays), ins.config), timeout, group_id)
+
+    proxy.fit = altered
+    with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
+        finish(server)
+
+
+def test_a_limit_that_does_not_hold_is_tried_once():
+    """Else the errors of one party would tell its energy, limit after limit."""
+    server = secure_server()
+    keys = [client_of(server, party).fit([], {"phase": "keys", "key": 32})[0][0] for party in range(3)]
+    client_of(server, 0).fit([np.stack(keys), np.asarray(12)], {"phase": "energy", "words": 5})
+    for energy, text in ((1e-9, "beyond its public limit"), (1e9, "answers no more in this run")):
+        asked = [np.asarray(energy), rows(60)[:, :2]]
+        _, _, said = client_of(server, 0).fit(asked, {"phase": "product", "words": 121})
+        assert text in said["message"]
+
+
+def test_a_sum_that_was_changed_on_its_way_does_not_pass_the_last_round():
+    server = secure_server(("vertical", {"solver": "gram"}))
+
+    def enlarge(arrays):
+        masked = arrays[0].copy()
+        if masked.size == 1 + 60 * 61 // 2:
+            masked[1] += np.uint64(2**60)
+        return [masked, *arrays[1:]]
+
+    tamper_arrays(server, 1, enlarge)
+    with pytest.raises(ContractError, match="own rows do not fit the model"):
+        finish(server)
+
+
+@every_way
+def test_the_bound_is_needed_and_must_hold_and_must_be_near_enough(way):
+    with pytest.raises(ConfigError, match=r"'secure-aggregation' is true, but 'bound' is 0, expected 1e-100"):
+        secure(way, three(), n_components=2, bound=0.0)
+    with pytest.raises(ConfigError, match="'bound' is 1e[+]40, and next to it the rows .* have no variance"):
+        secure(way, three(), n_components=2, bound=1e40)
+    parties = three()
+    parties[1][5, 3] = -12.75
+    with pytest.raises(DataError, match="client 1: this site's data hold values beyond the run's 'bound' = 10") as told:
+        secure(way, parties, n_components=2)
+    assert "12.75" not in str(told.value)
+
+
+def test_a_site_asks_for_as_many_parties_as_with_rows():
+    with pytest.raises(DisclosureError, match=r"the sum would have 2 .* at least 3 \(node-config 'min-parties'\)"):
+        run("vertical", cut(rows(60), 8, 4), n_components=2, engine="loopback", secure_aggregation=True, bound=10.0)
+
+
+@every_way
+def test_a_site_allows_as_much_of_single_rows_as_without(way):
+    with pytest.raises(DisclosureError, match="client 0: the run shows .* of single rows, this site allows nothing"):
+        secure(way, three(), n_components=2, may_show="nothing")
+    assert secure(way, three(), n_components=2, may_show="inner products", secure_only=True).n_components_ == 2

@@ -1,0 +1,197 @@
+"""VERTICAL-SCORES: scores of new rows from the loadings that the parties kept, in clear and as a secure sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from tests.families import rows
+from tests.harness import client_of, finish, proxy_of, server_of
+
+WAYS = [{}, {"secure_aggregation": True, "bound": 1e4}]
+every_way = pytest.mark.parametrize("way", WAYS, ids=["plain", "secure"])
+
+
+def cut(X, *sizes):
+    return np.split(X, np.cumsum(sizes or (6, 4, 2))[:-1], axis=1)
+
+
+def old():
+    return rows(120) * np.arange(1, 13) + 5.0
+
+
+def new(n=7):
+    return rows(n, seed=9) * np.arange(1, 13) + 3.0
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Paths of the loadings of a run on `old`."""
+    paths = [tmp_path / f"own{party}.npz" for party in range(3)]
+    fit(paths, old())
+    return paths
+
+
+def fit(paths, X, **options):
+    return run("vertical", cut(X), n_components=3, engine="loopback", loadings=paths, **{"tolerance": 1e-9, **options})
+
+
+def project(parties, paths, **options):
+    return run("vertical-scores", parties, engine="loopback", loadings=paths, **{"min_rows": 1, **options})
+
+
+def central(X, signs, **options):
+    return pooled_pca(old(), 3, **options).transform(X) * signs
+
+
+def signs_of(model, **options):
+    return np.sign(np.einsum("ij,ij->j", model.scores_, pooled_pca(old(), 3, **options).transform(old())))
+
+
+@every_way
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
+def test_the_scores_are_those_of_the_central_model(way, options, tmp_path):
+    paths = [tmp_path / f"own{party}.npz" for party in range(3)]
+    signs = signs_of(fit(paths, old(), **options), **options)
+    model = project(cut(new()), paths, **way)
+    expected = central(new(), signs, **options)
+    np.testing.assert_allclose(model.scores_, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    assert (model.n_samples_, model.n_features_in_, model.n_components_) == (7, 12, 3)
+
+
+@every_way
+def test_they_are_what_the_parts_of_the_parties_add_up_to(way, kept):
+    parts = [Loadings.load(path).part_of_scores(columns) for path, columns in zip(kept, cut(new()), strict=True)]
+    np.testing.assert_allclose(project(cut(new()), kept, **way).scores_, sum(parts), rtol=0, atol=1e-12)
+
+
+@every_way
+def test_the_fitted_rows_get_their_own_scores(way, kept):
+    model = fit(kept, old())
+    again = project(cut(old()), kept, **way)
+    np.testing.assert_allclose(again.scores_, model.scores_, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(again.explained_variance_, model.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(again.explained_variance_ratio_, model.explained_variance_ratio_, rtol=1e-9)
+
+
+@every_way
+def test_every_site_gets_the_scores_and_keeps_its_loadings(way, kept, tmp_path):
+    before = [path.read_bytes() for path in kept]
+    files = [tmp_path / f"{party}.npy" for party in range(3)]
+    model = project(cut(new()), kept, scores=files, **way)
+    assert all(np.load(file).tobytes() == model.scores_.tobytes() for file in files)
+    assert [path.read_bytes() for path in kept] == before
+
+
+@every_way
+def test_one_new_row_is_enough(way, kept):
+    model = project(cut(new(1)), kept, **way)
+    np.testing.assert_allclose(model.scores_, project(cut(new()), kept).scores_[:1], rtol=0, atol=1e-12)
+    assert 0 < model.explained_variance_ratio_.sum() <= 1
+
+
+def test_the_result_does_not_depend_on_who_comes_first(kept):
+    one = project(cut(new()), kept, **WAYS[1])
+    other = project(cut(new())[::-1], kept[::-1], **WAYS[1])
+    assert one.scores_.tobytes() == other.scores_.tobytes()
+
+
+def test_the_first_components_are_enough_where_fewer_are_asked_for(kept):
+    model = project(cut(new()), kept, n_components=2)
+    np.testing.assert_array_equal(model.scores_, project(cut(new()), kept).scores_[:, :2])
+    assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
+
+
+def test_a_model_comes_back_from_its_file(kept, tmp_path):
+    model = project(cut(new()), kept, **WAYS[1])
+    again = PCAModel.load(model.save(tmp_path / "model"))
+    assert again.scores_.tobytes() == model.scores_.tobytes()
+    assert again.summary() == model.summary()
+
+
+def test_ids_put_the_new_rows_in_one_order(kept, tmp_path):
+    """Each site's file has the rows in an order of its own, and so has its file of scores."""
+    rng, ids = np.random.default_rng(0), np.arange(100, 107)
+    server = server_of("vertical-scores", cut(new()))
+    orders = [rng.permutation(7) for _ in range(3)]
+    for party, (columns, order) in enumerate(zip(cut(new()), orders, strict=True)):
+        table = np.column_stack([ids, columns])[order]
+        header = ",".join(["id", *(f"x{party}{j}" for j in range(columns.shape[1]))])
+        np.savetxt(tmp_path / f"{party}.csv", table, delimiter=",", header=header, comments="", fmt="%.17g")
+        context = client_of(server, party).context
+        context.node_config |= {"data": str(tmp_path / f"{party}.csv"), "ids": "id", "split": "columns"}
+        files = {"loadings": str(kept[party]), "scores": str(tmp_path / f"{party}.npy")}
+        context.node_config |= {**files, "may-show": "scores"}
+        _reads_its_file(server, party, context)
+    finish(server)
+    expected = project(cut(new()), kept).scores_
+    for party, order in enumerate(orders):
+        np.testing.assert_allclose(np.load(tmp_path / f"{party}.npy"), expected[order], atol=1e-12)
+
+
+def _reads_its_file(server, party, context):
+    from strategies import build_client
+
+    proxy_of(server, party).make = lambda: build_client(context).to_client()
+
+
+# What is refused
+
+
+@every_way
+def test_loadings_of_another_run_are_named(way, kept, tmp_path):
+    others = [tmp_path / f"other{party}.npz" for party in range(3)]
+    fit(others, old() * np.arange(12, 0, -1))
+    with pytest.raises(ConfigError, match="client 2: its loadings are of another run than those of client 0"):
+        project(cut(new()), [*kept[:2], others[2]], **way)
+
+
+@every_way
+def test_other_columns_than_those_of_the_loadings_are_named(way, kept):
+    with pytest.raises(DataError, match="client 0: this site's new rows have 4 columns, its loadings are of 6"):
+        project(cut(new(), 4, 4, 4), kept, **way)
+
+
+@every_way
+def test_rows_that_differ_in_number_are_named(way, kept):
+    parties = cut(new())
+    parties[1] = parties[1][:6]
+    with pytest.raises(ContractError, match="client 1: it has 6 rows, client 0 has 7"):
+        project(parties, kept, **way)
+
+
+def test_missing_loadings_are_named_without_their_path(kept, tmp_path):
+    with pytest.raises(ConfigError, match="client 0: this site's node-config names no 'loadings'"):
+        run("vertical-scores", cut(new()), engine="loopback", min_rows=1)
+    with pytest.raises(ContractError, match="'loadings' is missing or not whole") as told:
+        project(cut(new()), [*kept[:2], tmp_path / "absent.npz"])
+    assert "absent" not in str(told.value)
+    own = Loadings.load(kept[1])
+    Loadings(own.components, own.mean, own.scale).save(kept[1])
+    with pytest.raises(ConfigError, match="client 1: this site's loadings do not say of which run they are"):
+        project(cut(new()), kept)
+
+
+def test_one_path_for_each_party(kept):
+    with pytest.raises(ConfigError, match="expected a list of 3 paths, one for each party"):
+        project(cut(new()), kept[:2])
+    with pytest.raises(ConfigError, match="'loadings' is 'own.npz', expected a list of 3 paths"):
+        project(cut(new()), "own.npz")
+
+
+@every_way
+def test_a_site_that_shows_no_scores_refuses(way, kept):
+    with pytest.raises(DisclosureError, match="the run shows scores of single rows, this site allows nothing"):
+        project(cut(new()), kept, may_show="nothing", **way)
+    assert project(cut(new()), kept, may_show="scores", **way).n_components_ == 3
+
+
+def test_rows_that_all_equal_the_old_means_are_refused(kept):
+    parties = [np.tile(Loadings.load(path).mean, (3, 1)) for path in kept]
+    with pytest.raises(DataError, match="the new rows have no energy about the means"):
+        project(parties, kept)
