@@ -1,16 +1,16 @@
 """Double masks: the sum over the parties that survive, opened once, and no share of anybody else.
 
-Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS 2017), section 4 and figure 4,
-with the check of consistency. A party hides its vector under pairwise masks and under a self mask from a seed of its
-own. It gives every party a Shamir share of that seed and of its mask key. When the survivors are known, each of them
-reveals for every party one of the two: the seed's share if that party survived, else the key's. So the server can
-remove the self masks of survivors and the pairwise masks with those that dropped out, and never both of one party.
+Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS 2017), section 4, with the
+check of consistency. A party hides its vector under pairwise masks and under a self mask from a seed of its own. It
+gives every party a Shamir share of that seed and of its mask key. When the survivors are known, each of them reveals
+for every party one of the two: the seed's share if that party survived, else the key's. So the server can remove the
+self masks of survivors and the pairwise masks with those that dropped out, and never both of one party.
 
-A party has two key pairs, new in each run. The *mask key* makes the pairwise masks of this one sum, and its private half
-is what a dropped party's shares give. The *run key* is never shared: from it come the keys under which shares travel,
-the proofs that survivors agree, and the masks of the last round. It is mixed with the sites' ``group-secret``, which the
-server has not; mask keys cannot be, since the server must make masks from them. They need not be: shares and proofs
-depend on the public halves of all keys, so false ones show before anything is revealed.
+A party has two key pairs, new in each run. The *mask key* makes the pairwise masks of this one sum; its private half is
+what a dropped party's shares give. The *run key* is never shared: from it come the keys under which shares travel, the
+proofs that survivors agree, and the masks of the last round, all mixed with the sites' ``group-secret``, which the
+server has not. Mask keys are not, since the server must make masks from those of dropped parties. They need not be:
+shares and proofs depend on the public halves of all keys, so false ones show before anything is revealed.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ SEALED = 2 * SHARE + 16
 """Bytes of the shares of a seed and of a key, encrypted."""
 
 PROOF = 32
+
+WRONG = (
+    "the masks of the survivors do not come off: a party revealed a wrong share, or its vector was altered on its way"
+)
 
 
 def require_threshold(survivors: int, parties: int) -> None:
@@ -119,24 +123,23 @@ class Channels:
                 "keys or shares were altered on their way"
             ) from None
 
-    def proof(self, sender: int, recipient: int, survivors: Sequence[int]) -> bytes:
-        """32 bytes by which one party knows that the other was told the same survivors, keys and configuration.
+    def proof(self, sender: int, recipient: int, *told: Sequence[int]) -> bytes:
+        """32 bytes by which one party knows that the other was told the same lists, keys and configuration.
 
         One of the two is this party. A key is derived from the statement, and so is a message authentication code.
         """
-        return self._key(sender, recipient, "agree", [np.asarray(survivors)])
+        return self._key(sender, recipient, "agree", [np.asarray(places) for places in told])
 
-    def agrees(self, sender: int, survivors: Sequence[int], proof: bytes) -> bool:
-        return hmac.compare_digest(self.proof(sender, self.own, survivors), proof)
+    def agrees(self, sender: int, proof: bytes, *told: Sequence[int]) -> bool:
+        """Whether a proof from another party is right."""
+        return hmac.compare_digest(self.proof(sender, self.own, *told), proof)
 
     def _cipher(self, sender: int, recipient: int) -> ChaCha20Poly1305:
         """With a key for this one message, so that a constant nonce is right."""
         return ChaCha20Poly1305(self._key(sender, recipient, "shares", []))
 
     def _key(self, sender: int, recipient: int, phase: str, arrays: list) -> bytes:
-        said = transcript(
-            phase, self.ring.configuration, self.ring.publics, [np.array([sender, recipient]), *arrays]
-        )
+        said = transcript(phase, self.ring.configuration, self.ring.publics, [np.array([sender, recipient]), *arrays])
         other = recipient if sender == self.own else sender
         return pair_key(self.private, self.ring.run_key(other), said, self.secret)
 
@@ -154,7 +157,7 @@ def opened(
     phase: str,
     members: Sequence[int],
     survivors: Sequence[int],
-    revealed: Mapping[int, Sequence[bytes]],
+    revealed: Mapping[int, Mapping[int, bytes]],
 ) -> Words:
     """The plain sum, from the sum of the survivors' hidden vectors.
 
@@ -168,12 +171,13 @@ def opened(
         Places of the parties whose masks are in the vectors.
     survivors : sequence of int
         Places of those whose vectors are in ``total``.
-    revealed : mapping of int to sequence of bytes
-        By the place of the party that reveals, a share of each party's seed or key: as many as the threshold.
+    revealed : mapping of int to mapping of int to bytes
+        By the place of the party that reveals, and by member, a share of the member's seed or key.
 
     Raises
     ------
     ContractError
+        If the shares do not give the keys, or what is left does not count the survivors.
     """
     total = total.copy()
     for place in members:
@@ -188,7 +192,6 @@ def opened(
             raise ContractError(f"{WRONG}; nothing can be read from the sum")
         keys = ring.mask_keys([place, *survivors])
         total += mask(found, keys, ring.asked(phase, members), b"", total.size)
+    if int(total[0]) != len(survivors):
+        raise ContractError(f"{WRONG}; nothing can be read from the sum")
     return total
-
-
-WRONG = "the shares that the survivors revealed do not fit together: a party revealed a wrong one"

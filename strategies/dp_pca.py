@@ -78,10 +78,10 @@ class DPPCA(PCAStrategy):
         phase = self.request().phase
         replies = self.collect(server_round, results, failures)
         sums = {name: _sum(replies, name) for name in replies[0].fields}
-        return self.aggregate(phase, sums)
+        return self.aggregate(phase, sums, len(replies))
 
-    def aggregate(self, phase: str, sums: Mapping[str, NDArray]):
-        """The aggregation, of the sums over all parties."""
+    def aggregate(self, phase: str, sums: Mapping[str, NDArray], parties: int):
+        """The aggregation, of the sums over so many parties."""
         if phase != "products":
             self._begin(sums["sum"], round(float(sums["rows"][0])), self.options.bound(phase))
         if phase == "centre":
@@ -90,7 +90,7 @@ class DPPCA(PCAStrategy):
         products = sums["products"]
         if phase == "joint":
             products = products - self._rows * pack(np.outer(self._centre, self._centre))
-        return self._end(products, self._centre, self._deviation(phase, self.quorum.expected))
+        return self._end(products, self._centre, self._deviation(phase, parties))
 
     def _begin(self, total: NDArray, rows: int, bound: float) -> None:
         """Rows and centre of all parties together."""

@@ -8,20 +8,32 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from flwr.common import Parameters, Scalar, ndarrays_to_parameters
+from flwr.common import Parameters, Scalar
 from numpy.typing import NDArray
 
-from fedpca_flwr.contract import Fields
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.products import head_and_diagonal
-from strategies.base import MethodCard, Reply, Solution
-from strategies.secure import SecureStrategy, secure_card
-from strategies.secure_client import SecureClient
-from strategies.sums import ROWS, Pooled, of_means, of_projection, of_variances, pooled_of, require_bound
+from strategies.base import MethodCard, Solution
+from strategies.secure import SecureStrategy, rows_of, secure_card
+from strategies.secure_client import SERVER
+from strategies.secure_projection import SecureProjection, SecureProjectionClient
+from strategies.sums import (
+    Pooled,
+    of_means,
+    of_variances,
+    pooled_of,
+    require_bound,
+    require_resolved,
+    require_within,
+)
+
+ROWS_AND_CENTRE = (Field("rows", (), "int64", kind="count"), Field("centre", ("d",)))
+POOLED = (Field("centre", ("d",)), Field("spread", ("d",), kind="size"))
+"""What the server sends with the request for the variances, and with those for the method's own sums."""
 
 FIRST_ROUNDS = 3
 """Keys, means, variances."""
@@ -32,7 +44,7 @@ def centred_card(card: MethodCard, phase: str) -> MethodCard:
     return secure_card(card, "means", "variances", phase)
 
 
-class SecureMomentsStrategy(SecureStrategy):
+class SecureMomentsStrategy(SecureStrategy, SecureProjection):
     """Base of the strategies whose sums are taken about the pooled mean. A method adds `ask_own`, `aggregate_own`."""
 
     def __init__(self, config, options) -> None:
@@ -41,7 +53,6 @@ class SecureMomentsStrategy(SecureStrategy):
         self._rows = 0
         self._centre = np.empty(0)
         self._pooled: Pooled | None = None
-        self._limit = 0.0  # on the squared error of the last round
 
     @abstractmethod
     def ask_own(self) -> tuple[str, Sequence[NDArray], Layout]:
@@ -67,11 +78,13 @@ class SecureMomentsStrategy(SecureStrategy):
 
     def aggregate_sum(self, fields, *, last):
         if not self._rows:
-            self._rows = int(fields["count"])
+            self._rows = rows_of(fields["count"], self.quorum.expected)
             self._centre = fields["sum"] / self._rows
             return None, {}
         if self._pooled is None:
-            self._require_resolved(fields["diagonal"])
+            missed = self.quorum.expected * self.layout.resolution * self.layout.limits["diagonal"]
+            scale = getattr(self.options, "scale", False)
+            require_resolved(self.config.bound, missed, fields["diagonal"], scale=scale)
             self._pooled = pooled_of(self.config.bound, self._rows, self._centre, fields["shift"], fields["diagonal"])
             return None, {}
         return self.aggregate_own(fields, last=last)
@@ -82,46 +95,10 @@ class SecureMomentsStrategy(SecureStrategy):
         variances = self.pooled.spread**2 * self.layout.resolution + first.limits["diagonal"] * first.resolution
         rounding = self.quorum.expected * float(np.sum(variances * weights)) / solution.total
         told = {"fixed point": f"rounds off {rounding:.1g} of the variance at most"}
-        parameters, metrics = super().finish(solution, notes=notes, measured={**(measured or {}), **told})
-        self._limit = solution.total
-        limits = ndarrays_to_parameters([np.array([solution.rows, solution.total])])
-        return Parameters(parameters.tensors + limits.tensors, parameters.tensor_type), metrics
-
-    def projected(self, replies: list[Reply]) -> tuple[int, float]:
-        model = self.model
-        assert model is not None
-        layout = of_projection(model.n_samples_, self._limit)
-        short = [reply.sender for reply in replies if len(reply.sealed) != 8 * layout.size]
-        if short:
-            raise ContractError(f"{short[0]}: its masked error has another length than {8 * layout.size} bytes")
-        fields = self.opened(layout, [np.frombuffer(reply.sealed, "<u8") for reply in replies])
-        rows = int(fields["count"])
-        if rows != model.n_samples_:
-            raise ContractError(
-                f"all parties together project {rows} rows, but the model is of {model.n_samples_}; "
-                "did a party's data change during the run?"
-            )
-        return rows, float(fields["squared"])
-
-    def _require_resolved(self, diagonal: NDArray) -> None:
-        """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
-
-        With scaling every feature counts for itself: one whose deviation is not resolved would pass for constant,
-        unless even 1e-15 times the largest deviation is.
-        """
-        missed = self.quorum.expected * self.layout.resolution * self.layout.limits["diagonal"]
-        unclear = bool(missed.sum() > 1e-9 * diagonal.sum())
-        if getattr(self.options, "scale", False):
-            coarse = missed > 1e-30 * diagonal.max()
-            unclear = unclear or bool((coarse & (missed > 1e-9 * diagonal)).any())
-        if unclear:
-            raise ConfigError(
-                f"run-config: 'bound' is {self.config.bound:g}, and next to it the rows of all parties have no "
-                "variance: they are identical, or the bound must be nearer to the largest size of a value"
-            )
+        return super().finish(solution, notes=notes, measured={**(measured or {}), **told})
 
 
-class SecureMomentsClient(SecureClient):
+class SecureMomentsClient(SecureProjectionClient):
     """Base of the clients whose sums are taken about the pooled mean. A method adds `own_summands`."""
 
     @abstractmethod
@@ -134,28 +111,22 @@ class SecureMomentsClient(SecureClient):
                 raise ContractError("the server sent the parties' keys twice; other keys would be another sum")
             return self._means()
         if phase == "variances":
-            return self._variances(int(received[0]), received[1])
+            rows, centre = self._checked(received, ROWS_AND_CENTRE)
+            return self._variances(int(rows), centre)
         return self.own_summands(phase, received)
 
-    def projection(self, received: list[NDArray]) -> list[NDArray]:
-        return received[:3]
+    def asked(self, received: list[NDArray], *further: Field) -> list[NDArray]:
+        """Centre and spread that the server sends with a method's own sum, and what else it does, checked."""
+        return self._checked(received, (*POOLED, *further))
 
-    def verdict(self, squared: float, received: list[NDArray]) -> tuple[float, int, dict[str, Any]]:
-        rows, total = received[3]
-        fields = {"count": np.asarray(len(self.data)), "squared": np.asarray(squared)}
-        masked = self.masked("project", received, fields, of_projection(int(rows), float(total)))
-        loss, told, about = super().verdict(squared, received)
-        return loss, told, {**about, "sealed": masked.astype("<u8").tobytes()}
+    def _checked(self, received: list[NDArray], fields: tuple[Field, ...]) -> list[NDArray]:
+        payload = Payload(fields)
+        payload.check(payload.named(received, SERVER), SERVER, {"d": self.data.shape[1]})
+        return received
 
     def _means(self) -> tuple[Fields, Layout]:
         data, bound = self.data, self.config.bound
-        require_bound(bound)
-        if max(-float(data.min()), float(data.max())) > bound:
-            raise DataError(
-                f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
-            )
-        if len(data) > ROWS // self.node.num_partitions:
-            raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
+        require_within(bound, data, self.node.num_partitions)
         fields = {"count": np.asarray(len(data)), "sum": data.sum(axis=0, dtype=np.float64)}
         return fields, of_means(bound, data.shape[1])
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, packed_size, two_sum
 
@@ -71,6 +71,52 @@ def require_bound(bound: float) -> None:
         raise ConfigError(
             f"run-config: 'secure-aggregation' is true, but 'bound' is {bound:g}, expected 1e-100 to 1e100: set it so "
             "that no value of the data is larger in size; a generous bound costs nothing"
+        )
+
+
+def require_within(bound: float, data: NDArray, parties: int) -> None:
+    """Refuse rows of one of ``parties`` that may not be in a sum of rows whose values are at most ``bound`` in size.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    require_bound(bound)
+    if max(-float(data.min()), float(data.max())) > bound:
+        raise DataError(
+            f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
+        )
+    if len(data) > ROWS // parties:
+        raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
+
+
+def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: bool) -> None:
+    """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
+
+    With scaling every feature counts for itself: one whose deviation is not resolved would pass for constant, unless
+    even 1e-15 times the largest deviation is.
+
+    Parameters
+    ----------
+    bound : float
+    missed : ndarray of shape (d,)
+        What rounding may have cost.
+    diagonal : ndarray of shape (d,)
+        Of the scatter.
+    scale : bool
+
+    Raises
+    ------
+    ConfigError
+    """
+    unclear = bool(missed.sum() > 1e-9 * diagonal.sum())
+    if scale:
+        coarse = missed > 1e-30 * diagonal.max()
+        unclear = unclear or bool((coarse & (missed > 1e-9 * diagonal)).any())
+    if unclear:
+        raise ConfigError(
+            f"run-config: 'bound' is {bound:g}, and next to it the rows of all parties have no variance: they are "
+            "identical, or the bound must be nearer to the largest size of a value"
         )
 
 

@@ -1,4 +1,4 @@
-"""Shamir's secret sharing (How to share a secret, CACM 1979) of 32-byte secrets: t shares give the secret, fewer nothing.
+"""Shamir's secret sharing (How to share a secret, CACM 1979) of 32 bytes: t shares give them, fewer say nothing.
 
 The secret is the value at 0 of a polynomial of degree t - 1 over the field of the smallest prime above 2^256, whose
 other coefficients are random; the share of party i (from 0) is the value at i + 1. For any t - 1 shares each secret has

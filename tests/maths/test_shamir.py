@@ -37,7 +37,7 @@ def test_any_t_shares_give_the_secret(secret, threshold, more):
 @given(SECRETS, SECRETS, st.integers(2, 6))
 def test_fewer_shares_fit_every_secret(secret, other, threshold):
     """For any other secret there is a last share that makes it: what is known says nothing."""
-    known = {party: share for party, share in enumerate(split(secret, threshold, threshold)[:-1])}
+    known = dict(enumerate(split(secret, threshold, threshold)[:-1]))
     points = {party + 1: int.from_bytes(share, "big") for party, share in known.items()}
     last = interpolated({0: int.from_bytes(other, "big"), **points}, threshold)
     assert combine({**known, threshold - 1: last.to_bytes(SHARE_BYTES, "big")}) == other
