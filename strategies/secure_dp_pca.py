@@ -10,16 +10,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.contract import Field, Payload
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import packed_size
 from strategies.dp_options import DPOptions
 from strategies.dp_pca import CARD, DPPCA, DPPCAClient
 from strategies.secure import SecureStrategy, secure_card
-from strategies.secure_client import SecureClient
+from strategies.secure_client import SERVER, SecureClient
 from strategies.sums import FIRST_WORDS, ROWS
 from strategies.survivors import SurvivorsStrategy, survivors_card
 from strategies.survivors_client import SurvivorsClient
+
+PRODUCTS = Payload((Field("centre", ("d",)), Field("rows", (), "int64", kind="count")))
+"""What the server sends with the request for the products."""
 
 FAR = 60.0
 """Standard deviations that no noise reaches (probability 1e-780)."""
@@ -47,7 +51,10 @@ class SecureDPPCAClient(SecureClient, DPPCAClient):
     """Masks its noisy sums."""
 
     def summands(self, phase, received):
-        rows = int(received[1]) if phase == "products" else 0
+        payload = PRODUCTS if phase == "products" else Payload(())
+        asked = payload.named(received, SERVER)
+        payload.check(asked, SERVER, {"d": self.data.shape[1]})
+        rows = int(asked.get("rows", 0))
         fields = DPPCAClient.statistics(self, phase, received[:1])
         return fields, layout(self.options, phase, self.data.shape[1], self.node.num_partitions, rows)
 
@@ -91,8 +98,8 @@ class SurvivorsDPPCAClient(SurvivorsClient, DPPCAClient):
         options, node = self.options, self.node
         if node.data and options.trust == "distributed" and options.honest_parties > node.honest_parties - dropped:
             raise DisclosureError(
-                f"{dropped} parties dropped out, and the run needs {options.honest_parties} honest ones among the "
-                f"others; this site trusts {node.honest_parties} of all (node-config 'honest-parties')"
+                f"{dropped} of {node.num_partitions} parties dropped out, and the run needs {options.honest_parties} "
+                f"honest ones among the others; this site trusts {node.honest_parties} in all (node-config 'honest-parties')"
             )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.contract import Fields
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, packed_size
 from fedpca_flwr.maths.uncentred import about_mean, head_of, mean_products, mean_squares, total_of
@@ -108,7 +107,7 @@ class SurvivorsPooledCovarianceClient(SurvivorsClient, SecureProjectionClient):
         require_within(bound, data, self.node.num_partitions)
         moments = Moments.of(data)
         total = total_of(moments.head)
-        first: Fields = {"count": np.asarray(len(data)), "sum": total[0], "scatter": moments.scatter}
+        first = {"count": np.asarray(len(data)), "sum": total[0], "scatter": moments.scatter}
         if self.within:
             high, low = mean_squares(moments.head)
             parts = [{**first, "squares": moments.diagonal()}, {"sum": total[1], "squares": high}, {"squares": low}]

@@ -169,6 +169,14 @@ def test_a_party_that_never_joins_is_dropped():
     assert "the PCA of 4 of 5 parties: client 0 dropped out" in model.log["notes"]
 
 
+def test_a_party_that_answers_nothing_at_all_is_dropped():
+    """Not even what it is: the server asks the next one."""
+    running = server()
+    drop(running, 0, "keys")
+    proxy_of(running, 0).get_properties = lambda ins, timeout, group_id: (_ for _ in ()).throw(TimeoutError)
+    same(finish(running), plain("p-cov", PARTIES[1:]))
+
+
 def test_a_party_that_hangs_is_dropped_at_the_deadline():
     running, never = server(round_deadline=0.3), threading.Event()
     proxy = proxy_of(running, 2)
@@ -254,7 +262,7 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
     assert finish(server("dp-pca", **distributed)).n_components_ == 3
     running = server("dp-pca", **distributed)
     drop(running, 4, "sum")
-    text = "1 parties dropped out, and the run needs 3 honest ones among the others; this site trusts 3 of all"
+    text = "1 of 5 parties dropped out, and the run needs 3 honest ones among the others; this site trusts 3 in all"
     with pytest.raises(DisclosureError, match=text):
         finish(running)
 
