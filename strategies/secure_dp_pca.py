@@ -99,7 +99,8 @@ class SurvivorsDPPCAClient(SurvivorsClient, DPPCAClient):
         if node.data and options.trust == "distributed" and options.honest_parties > node.honest_parties - dropped:
             raise DisclosureError(
                 f"{dropped} of {node.num_partitions} parties dropped out, and the run needs {options.honest_parties} "
-                f"honest ones among the others; this site trusts {node.honest_parties} in all (node-config 'honest-parties')"
+                f"honest ones among the others; this site trusts {node.honest_parties} in all "
+                "(node-config 'honest-parties')"
             )
 
 
