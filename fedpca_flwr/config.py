@@ -88,11 +88,23 @@ class RunConfig(Config):
     """Show the server sums over all parties only."""
     bound: Annotated[float, Field(ge=0, le=1e100)] = 0.0
     """With secure aggregation: no value of anyone's rows is larger in size. It may be generous."""
+    survivors: Annotated[int, Field(ge=0)] = 0
+    """With secure aggregation: go on without parties that drop out while so many are left; 0: everyone or no one."""
     reference: bool = True
     """Simulation only: also compute the PCA of the pooled rows, and report the angle to it."""
     output: str = "model"
     join_deadline: Seconds = 300.0
     round_deadline: Seconds = 600.0
+
+    @model_validator(mode="after")
+    def _survivors_are_hidden(self) -> Self:
+        if self.survivors and not self.secure_aggregation:
+            raise PydanticCustomError(
+                "survivors",
+                "'survivors' is {t}, but secure-aggregation is false; it is an option of secure aggregation",
+                {"t": self.survivors},
+            )
+        return self
 
     @classmethod
     def split(cls, values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:

@@ -5,9 +5,10 @@ parties agree on a secret (X25519, RFC 7748), derive a key for one request from 
 that into words (ChaCha20, RFC 8439); one of the two adds them to its vector and the other subtracts them, modulo 2^64.
 A sum without one of the parties is noise.
 
-Why not Flower's SecAgg+: it pays four messages a round, 32-bit arithmetic and secret shares for tolerating dropouts,
-and the PCA of all rows has no use for a sum without a party. Its masks also come from 32 bits of seed and a
-non-cryptographic generator.
+A sum that goes on without some of the parties is in `fedpca_flwr.double_masks`.
+
+Why not Flower's SecAgg+: it has 32-bit arithmetic, and its masks come from 32 bits of seed and a non-cryptographic
+generator.
 """
 
 from __future__ import annotations
@@ -81,12 +82,16 @@ def mask(private: bytes, publics: Sequence[bytes], asked: bytes, secret: bytes, 
     total = np.zeros(size, np.uint64)
     for other in publics:
         if other != own:
-            stream = keystream(pair_key(private, other, asked, secret))
-            combine = np.add if own < other else np.subtract
-            for start in range(0, size, BLOCK):
-                block = total[start : start + BLOCK]
-                combine(block, np.frombuffer(stream.update(bytes(block.nbytes)), "<u8"), out=block)
+            combine(total, pair_key(private, other, asked, secret), np.add if own < other else np.subtract)
     return total
+
+
+def combine(words: Words, key: bytes, how: np.ufunc) -> None:
+    """Add the keystream of ``key`` to ``words``, or subtract it, in place."""
+    stream = keystream(key)
+    for start in range(0, words.size, BLOCK):
+        block = words[start : start + BLOCK]
+        how(block, np.frombuffer(stream.update(bytes(block.nbytes)), "<u8"), out=block)
 
 
 def pair_key(private: bytes, other: bytes, asked: bytes, secret: bytes) -> bytes:

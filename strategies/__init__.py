@@ -30,7 +30,7 @@ from strategies.secure_covariance import (
     SecurePooledCovariance,
     SecurePooledCovarianceClient,
 )
-from strategies.secure_dp_pca import SecureDPPCA, SecureDPPCAClient
+from strategies.secure_dp_pca import SecureDPPCA, SecureDPPCAClient, SurvivorsDPPCA, SurvivorsDPPCAClient
 from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
 from strategies.secure_vertical import (
     SecureVertical,
@@ -42,6 +42,12 @@ from strategies.secure_vertical import (
 )
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
+from strategies.survivors_covariance import (
+    SurvivorsApproximateCovariance,
+    SurvivorsApproximateCovarianceClient,
+    SurvivorsPooledCovariance,
+    SurvivorsPooledCovarianceClient,
+)
 from strategies.vertical import Vertical, VerticalClient
 from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient
 from strategies.vertical_scores import VerticalScores, VerticalScoresClient
@@ -50,11 +56,13 @@ from strategies.vfedpca import VFedPCA, VFedPCAClient
 
 
 class Method(NamedTuple):
-    """A method's two halves, and those with secure aggregation where the server needs sums only."""
+    """A method's two halves; those with secure aggregation where the server needs sums only, and those that go on with
+    the survivors where it needs one sum."""
 
     strategy: type[PCAStrategy]
     client: type[PCAClient]
     secure: Method | None = None
+    survivors: Method | None = None
 
 
 METHODS = {
@@ -64,11 +72,13 @@ METHODS = {
             PooledCovariance,
             PooledCovarianceClient,
             secure=Method(SecurePooledCovariance, SecurePooledCovarianceClient),
+            survivors=Method(SurvivorsPooledCovariance, SurvivorsPooledCovarianceClient),
         ),
         Method(
             ApproximateCovariance,
             ApproximateCovarianceClient,
             secure=Method(SecureApproximateCovariance, SecureApproximateCovarianceClient),
+            survivors=Method(SurvivorsApproximateCovariance, SurvivorsApproximateCovarianceClient),
         ),
         Method(
             SubspaceIteration,
@@ -82,7 +92,12 @@ METHODS = {
         Method(DSA, DSAClient),
         Method(FastPCA, FastPCAClient),
         Method(Streaming, StreamingClient),
-        Method(DPPCA, DPPCAClient, secure=Method(SecureDPPCA, SecureDPPCAClient)),
+        Method(
+            DPPCA,
+            DPPCAClient,
+            secure=Method(SecureDPPCA, SecureDPPCAClient),
+            survivors=Method(SurvivorsDPPCA, SurvivorsDPPCAClient),
+        ),
         Method(Personalised, PersonalisedClient),
         Method(SAPCA, SAPCAClient),
         Method(Vertical, VerticalClient, secure=Method(SecureVertical, SecureVerticalClient)),
@@ -125,7 +140,16 @@ def method_of(config: RunConfig) -> Method:
             f"run-config: 'secure-aggregation' is true, but '{config.method}' needs more than a sum of the parties' "
             f"replies; methods that do not: {summable}"
         )
-    return method.secure
+    if not config.survivors:
+        return method.secure
+    if method.survivors is None:
+        single = ", ".join(name for name, other in METHODS.items() if other.survivors)
+        raise ConfigError(
+            f"run-config: 'survivors' is {config.survivors}, but '{config.method}' asks for many sums, and the "
+            "difference of two over different parties would show the share of those that left; with one sum: "
+            f"{single} (or 'survivors' 0: everyone or no one)"
+        )
+    return method.survivors
 
 
 def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:

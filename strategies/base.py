@@ -283,11 +283,12 @@ class PCAStrategy(Strategy):
         self._since = time.monotonic()
 
     def _record(self, phase: str, replies: list[Reply]) -> None:
+        sizes, nobody = {reply.party: reply.nbytes for reply in replies}, self.quorum.total
         entry: dict[str, Any] = {
             "round": len(self._rounds) + 1,
             "phase": phase,
-            "up": [reply.nbytes for reply in replies],
-            "down": [self._sent[cid] for cid in sorted(self._sent, key=self.quorum.seats.__getitem__)],
+            "up": [sizes.get(party, 0) for party in sorted({*sizes, *self.quorum.dropped})],
+            "down": [self._sent[cid] for cid in sorted(self._sent, key=lambda cid: self.quorum.seats.get(cid, nobody))],
             "seconds": round(time.monotonic() - self._since, 3),
         }
         self._rounds.append(entry)

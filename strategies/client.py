@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.contract import Fields
-from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.moments import chunks
@@ -123,6 +123,11 @@ class PCAClient(NumPyClient):
             self._permit()
             phase = str(config["phase"])
             self.sizes = {key: int(value) for key, value in config.items() if key != "phase"}
+            if phase not in self.card.payloads:
+                raise ContractError(
+                    f"the server asked for '{phase[:20]}', expected one of: {', '.join(self.card.payloads)}; do all "
+                    "parties run the same version?"
+                )
             payload = self.card.payloads[phase]
             fields = self.statistics(phase, parameters)
             payload.check(fields, "this site's reply", {**self.sizes, "d": self.data.shape[1]})

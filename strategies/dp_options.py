@@ -34,8 +34,8 @@ NEEDED = {
 class DPOptions(CountOptions):
     """Options of DP-PCA. Bounds must be public: chosen without a look at the data."""
 
-    epsilon: Annotated[float, Limits(gt=0, le=100)] = 1.0
-    """Of the whole run, for one row."""
+    epsilon: Annotated[float, Limits(gt=0, le=100)] | Literal["infinity"] = 1.0
+    """Of the whole run, for one row. ``infinity``: no noise and no clipping, which is p-cov; in simulations only."""
     delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
     """Of the whole run, for one row."""
     relation: Relation = "add-remove"
@@ -62,8 +62,8 @@ class DPOptions(CountOptions):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         missing = {
-            "clip": self.clip is None,
-            "centre-clip": self.centre_clip is None and self.release == "two-stage",
+            "clip": self.clip is None and self.private,
+            "centre-clip": self.centre_clip is None and self.private and self.release == "two-stage",
             "honest-parties": not self.honest_parties and self.trust == "distributed",
         }
         for key in (key for key, absent in missing.items() if absent):
@@ -75,13 +75,19 @@ class DPOptions(CountOptions):
         return self
 
     @property
+    def private(self) -> bool:
+        return self.epsilon != "infinity"
+
+    @property
     def phases(self) -> tuple[str, ...]:
+        if not self.private:
+            return ("moments",)
         return ("joint",) if self.release == "joint" else ("centre", "products")
 
     @property
     def multiplier(self) -> float:
         """Noise multiplier of the whole run."""
-        return gaussian_multiplier(self.epsilon, self.delta)
+        return gaussian_multiplier(float(self.epsilon), self.delta)
 
     def bound(self, phase: str) -> float:
         """To which length rows are clipped in a phase."""

@@ -29,10 +29,12 @@ from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.ledger import Entry, digest, ledger_of
 from fedpca_flwr.maths import noise
 from fedpca_flwr.maths.denoise import Denoised, denoised
-from fedpca_flwr.maths.moments import pack
+from fedpca_flwr.maths.moments import pack, pool
 from fedpca_flwr.maths.privacy import clip, clipped_products, clipped_sum
-from strategies.base import MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
+from fedpca_flwr.solution import solve
+from strategies.base import MethodCard, PCAStrategy, Reply, Request, Solution
 from strategies.dp_options import DPOptions
+from strategies.moments import MOMENTS, MomentsClient, moments_of
 
 ROWS, SUM, PRODUCTS = Field("rows", ("1",)), Field("sum", ("d",)), Field("products", ("d(d+1)/2",))
 
@@ -50,6 +52,7 @@ CARD = MethodCard(
         "centre": Payload((ROWS, SUM)),
         "products": Payload((PRODUCTS,)),
         "joint": Payload((ROWS, SUM, PRODUCTS)),
+        "moments": MOMENTS,
     },
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018",
     private=True,
@@ -65,6 +68,10 @@ class DPPCA(PCAStrategy):
 
     def __init__(self, config, options) -> None:
         super().__init__(config, options)
+        if config.secure_aggregation and not options.private:
+            raise ConfigError(
+                "run-config: 'epsilon' is 'infinity', which is p-cov; with secure-aggregation run p-cov itself"
+            )
         self._centre: NDArray | None = None
         self._rows = 0
 
@@ -74,17 +81,22 @@ class DPPCA(PCAStrategy):
 
     def request(self) -> Request:
         if self._centre is None:
-            return Request(self.options.phases[0], sizes={"1": 1})
+            return Request(self.options.phases[0], sizes={"1": 1} if self.options.private else {})
         return Request("products", [self._centre], sizes={"d": self._centre.size})
 
     def aggregate_fit(self, server_round, results, failures):
         phase = self.request().phase
         replies = self.collect(server_round, results, failures)
+        if not self.options.private:
+            moments = pool(moments_of(reply) for reply in replies)
+            k = self.options.n_components
+            solution = solve(moments, moments.diagonal(), n_components=k, center=True, scale=False)
+            return self.finish(solution, notes=["not private: epsilon is infinite, and this is p-cov"])
         sums = {name: _sum(replies, name) for name in replies[0].fields}
-        return self.aggregate(phase, sums)
+        return self.aggregate(phase, sums, len(replies))
 
-    def aggregate(self, phase: str, sums: Mapping[str, NDArray]):
-        """The aggregation, of the sums over all parties."""
+    def aggregate(self, phase: str, sums: Mapping[str, NDArray], parties: int):
+        """The aggregation, of the sums over so many parties."""
         if phase != "products":
             self._begin(sums["sum"], round(float(sums["rows"][0])), self.options.bound(phase))
         if phase == "centre":
@@ -93,7 +105,7 @@ class DPPCA(PCAStrategy):
         products = sums["products"]
         if phase == "joint":
             products = products - self._rows * pack(np.outer(self._centre, self._centre))
-        return self._end(products, self._centre, self._deviation(phase, self.quorum.expected))
+        return self._end(products, self._centre, self._deviation(phase, parties))
 
     def _begin(self, total: NDArray, rows: int, bound: float) -> None:
         """Rows and centre of all parties together."""
@@ -145,7 +157,7 @@ class DPPCA(PCAStrategy):
         return notes
 
 
-class DPPCAClient(PCAClient):
+class DPPCAClient(MomentsClient):
     """Returns noisy sums, each once: the ledger keeps them."""
 
     options: DPOptions
@@ -153,6 +165,8 @@ class DPPCAClient(PCAClient):
     def statistics(self, phase, received) -> Fields:
         self._permit_noise(phase)
         options, node = self.options, self.node
+        if not options.private:
+            return MomentsClient.statistics(self, phase, received)
         asked = Entry(
             run=str(self.context.run_id),
             party=node.partition_id,
@@ -195,12 +209,16 @@ class DPPCAClient(PCAClient):
         options, node, site = self.options, self.node, bool(self.node.data)
         if phase not in options.phases:
             raise ContractError(f"phase '{phase}' is not one of release='{options.release}'")
+        if site and not options.private:
+            raise ConfigError(
+                "run-config: 'epsilon' is 'infinity': that is for simulations, and this site has data of its own"
+            )
         if options.noise_seed and site:
             raise ConfigError(
                 f"run-config: 'noise-seed' is {options.noise_seed}: fixed noise is for simulations, and this site has "
                 "data of its own; leave it out"
             )
-        if options.trust == "local":
+        if options.trust == "local" or not options.private:
             return
         if options.honest_parties > node.num_partitions:
             raise ConfigError(

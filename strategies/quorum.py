@@ -1,5 +1,7 @@
 """Exactly the expected parties, each once, each round: who takes part, and who is missing or at fault.
 
+Only a run with ``survivors`` goes on without parties that do not answer, while so many do.
+
 Flower samples whoever has registered when a round starts (6 of 10 in a trial), which would silently give the PCA of
 60 % of the data; and a failure that it reports does not say whose it was.
 """
@@ -11,10 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from logging import WARNING
 from typing import Annotated, Any
 
 import numpy as np
 from flwr.common import EvaluateRes, FitRes, GetPropertiesIns
+from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
@@ -111,7 +115,9 @@ class Quorum:
     Attributes
     ----------
     expected : int
-        How many must take part; 0 until known.
+        How many must take part; 0 until known. Less by those that dropped out.
+    dropped : dict of int to str
+        The partitions of parties that dropped out of a run with ``survivors``, and how texts name them.
     features : int
         What one party says its data have, for the forecast.
     simulated : bool
@@ -126,6 +132,7 @@ class Quorum:
         self.config = config
         self.open_membership = open_membership
         self.expected = config.clients
+        self.dropped: dict[int, str] = {}
         self.features = 0
         self.simulated = False
         self.columns = ""
@@ -133,8 +140,15 @@ class Quorum:
         self._members: frozenset[str] = frozenset()
         self._parties: list[dict[str, Any]] = []
 
+    @property
+    def total(self) -> int:
+        """The parties that there were at first."""
+        return self.expected + len(self.dropped)
+
     def gather(self, client_manager: ClientManager) -> list[ClientProxy]:
         """Wait for exactly the expected clients; the first time, ask one of them how many that is.
+
+        With ``survivors``, those that are there when the join-deadline passes, if they are enough.
 
         Raises
         ------
@@ -146,12 +160,12 @@ class Quorum:
             self._wait(client_manager, 1, until)
             self._ask(client_manager)
         self._wait(client_manager, self.expected, until)
-        clients = dict(client_manager.all())
+        clients = self._online(client_manager)
         if len(clients) > self.expected:
             raise QuorumError(
                 f"{len(clients)} clients joined, expected exactly {self.expected}; set 'clients' or stop the others"
             )
-        if self._members and self._members != frozenset(clients):
+        if self._members and self._members != frozenset(clients) and not self.config.survivors:
             raise QuorumError("other clients are online than in the first round: a client left and another joined")
         self._members = frozenset(clients)
         return [clients[cid] for cid in sorted(clients)]
@@ -159,6 +173,7 @@ class Quorum:
     def complete(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies by party, or the error that says whose is missing, doubled, refused or in the wrong run."""
         said = [_said(result.metrics) for _, result in results]
+        answered = frozenset(client.cid for client, _ in results)
         self._raise_reported(said)
         self._check_partitions([about for about in said if isinstance(about, About)])
         replies = []
@@ -174,13 +189,12 @@ class Quorum:
         missing = self._missing({reply.party for reply in replies}, said)
         if missing:
             reasons = sorted({_reason(failure) for failure in failures}) or ["no reply"]
-            raise QuorumError(
-                f"{len(missing)} of {self.expected} clients did not answer: {_names(missing)} ({'; '.join(reasons)}). "
-                "A result without them would not be the PCA of all rows, so the run ends"
-            )
+            self._go_on_without(missing, "; ".join(reasons))
+            self._members = answered
         parties = [{"party": r.party, "name": r.name, "rows": r.rows} for r in replies]
-        if self._parties and parties != self._parties:
-            changed = next(r.sender for r, p, q in zip(replies, parties, self._parties, strict=True) if p != q)
+        before = [party for party in self._parties if party["party"] not in self.dropped]
+        if before and parties != before:
+            changed = next(r.sender for r, p, q in zip(replies, parties, before, strict=True) if p != q)
             raise ContractError(f"{changed}: its number of rows, or its name, changed during the run")
         self._parties = parties
         return replies
@@ -189,9 +203,33 @@ class Quorum:
         """Who took part: ``party``, ``name`` and ``rows`` of each."""
         return self._parties
 
+    def _go_on_without(self, missing: Sequence[int], reasons: str) -> None:
+        """Note who dropped out, where a run may go on without them."""
+        survivors, left = self.config.survivors, self.expected - len(missing)
+        why = "A result without them would not be the PCA of all rows, so the run ends"
+        if survivors:
+            why = f"{left} are left, and the run needs at least 'survivors' = {survivors} of them"
+        if not survivors or left < survivors:
+            raise QuorumError(
+                f"{len(missing)} of {self.expected} clients did not answer: {_names(missing)} ({reasons}). {why}"
+            )
+        names = {party["party"]: party["name"] for party in self._parties}
+        self.expected = left
+        self.dropped.update({party: sender(party, names.get(party, "")) for party in missing})
+        log(WARNING, "%s dropped out (%s); %s parties go on", _names(missing), reasons, left)
+
+    def _online(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
+        """Flower's clients; with ``survivors``, without those that dropped out or come too late."""
+        clients = client_manager.all()  # asking refreshes Flower's list
+        if not (self.config.survivors and self._members):
+            return dict(clients)
+        return {cid: client for cid, client in clients.items() if cid in self._members}
+
     def _wait(self, client_manager: ClientManager, wanted: int, until: float) -> None:
-        while (online := client_manager.num_available()) < wanted:  # asking refreshes Flower's list
+        while (online := len(self._online(client_manager))) < wanted:
             if time.monotonic() > until:
+                if 0 < self.config.survivors <= online:
+                    return
                 raise QuorumError(
                     f"{online} of {self.expected or 'at least 1'} clients joined within join-deadline = "
                     f"{self.config.join_deadline:g} s; are the other nodes started and registered?"
@@ -200,14 +238,18 @@ class Quorum:
 
     def _ask(self, client_manager: ClientManager) -> None:
         clients = client_manager.all()
-        client = clients[min(clients)]
-        try:
-            said = client.get_properties(
-                GetPropertiesIns(config={}), timeout=self.config.join_deadline, group_id=0
-            ).properties
-        except Exception as failure:  # Flower raises what it likes here
-            raise QuorumError(f"a client did not say what it holds ({_reason(failure)})") from None
-        about = _said(said)
+        asked = sorted(clients) if self.config.survivors else [min(clients)]
+        for cid in asked:
+            try:
+                said = clients[cid].get_properties(
+                    GetPropertiesIns(config={}), timeout=self.config.join_deadline, group_id=0
+                )
+                break
+            except Exception as failure:  # Flower raises what it likes here
+                reason = _reason(failure)
+        else:
+            raise QuorumError(f"a client did not say what it holds ({reason})")
+        about = _said(said.properties)
         self._raise_reported([about])
         assert isinstance(about, About)
         if not about.features:
@@ -224,7 +266,7 @@ class Quorum:
     def _missing(self, answered: set[int], said: Sequence[About | Report]) -> list[int]:
         """The partitions of the parties that did not answer; -1 for one that nobody knows yet."""
         if not self.open_membership:
-            return sorted(set(range(self.expected)) - answered)
+            return sorted(set(range(self.total)) - set(self.dropped) - answered)
         everyone = {party["party"] for party in self._parties}
         if {about.num_partitions for about in said if isinstance(about, About)} == {self.expected}:
             everyone |= set(range(self.expected))
@@ -239,10 +281,10 @@ class Quorum:
     def _check_partitions(self, said: Sequence[About]) -> None:
         said = sorted(said, key=lambda about: about.partition_id)
         for about in said:
-            if not self.open_membership and about.num_partitions != self.expected:
+            if not self.open_membership and about.num_partitions != self.total:
                 raise ConfigError(
                     f"{about.sender}: its node-config says the rows are in {about.num_partitions} partitions, the run "
-                    f"expects {self.expected} clients; both must be the same, or part of the rows would be left out"
+                    f"expects {self.total} clients; both must be the same, or part of the rows would be left out"
                 )
             if self.open_membership and about.simulated and about.num_partitions != said[0].num_partitions:
                 raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from numpy.typing import NDArray
 from fedpca_flwr.contract import Fields
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.fixed_point import Layout
-from fedpca_flwr.secure import mask, new_private_key, public_key, shared_secret, transcript
+from fedpca_flwr.secure import Words, mask, new_private_key, public_key, shared_secret, transcript
 from strategies.client import PCAClient
+
+SERVER = "the server"
+"""How errors name whoever sent a request."""
 
 STATE = "secure"
 """Where this run's keys lie in Flower's state of this party, which never leaves the site."""
@@ -77,13 +81,18 @@ class SecureClient(PCAClient):
         if asked in answered:
             raise ContractError("the server asked for the same sum twice; a mask hides one reply only")
         record["answered"] = [*answered, asked]
-        try:
-            vector = layout.encode(fields)
-        except ValueError as error:
-            record["ended"] = True  # or a server could try limit after limit until it knows this party's share
-            raise ContractError(f"{error}: did this site's data change during the run?") from None
+        vector = self.encoded(lambda: layout.encode(fields))
         vector += mask(record["private"], record["publics"], asked, shared_secret(self.node.group_secret), layout.size)
         return vector
+
+    def encoded(self, encode: Callable[[], Words]) -> Words:
+        """This party's vector in fixed point, or an error that ends its part in the run."""
+        try:
+            return encode()
+        except ValueError as error:
+            # or a server could try limit after limit until it knows this party's share
+            self._record()["ended"] = True
+            raise ContractError(f"{error}: did this site's data change during the run?") from None
 
     def _record(self) -> Any:
         if STATE not in self.context.state.config_records:

@@ -58,7 +58,7 @@ class SecurePooledCovarianceClient(SecureMomentsClient):
     """Adds its scatter about the shared centre."""
 
     def own_summands(self, phase, received):
-        centre, spread = received
+        centre, spread, *_ = self.asked(received)
         return {"scatter": Moments.of(self.data).scatter_about(centre)}, of_scatter(spread)
 
 
@@ -66,7 +66,7 @@ class SecureApproximateCovarianceClient(SecureMomentsClient):
     """Adds its scatter about its own mean, or about the shared centre where nothing is centred."""
 
     def own_summands(self, phase, received):
-        centre, spread = received
+        centre, spread, *_ = self.asked(received)
         moments = Moments.of(self.data)
         scatter = moments.scatter if self.options.center else moments.scatter_about(centre)
         return {"scatter": scatter}, of_scatter(spread)

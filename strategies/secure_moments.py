@@ -8,30 +8,32 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from flwr.common import Parameters, Scalar, ndarrays_to_parameters
+from flwr.common import Parameters, Scalar
 from numpy.typing import NDArray
 
-from fedpca_flwr.contract import Fields
+from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.products import head_and_diagonal
-from strategies.base import MethodCard, Reply, Solution
-from strategies.secure import SecureStrategy, secure_card
-from strategies.secure_client import SecureClient
+from strategies.base import MethodCard, Solution
+from strategies.secure import SecureStrategy, rows_of, secure_card
+from strategies.secure_client import SERVER
+from strategies.secure_projection import SecureProjection, SecureProjectionClient
 from strategies.sums import (
     Pooled,
     of_means,
-    of_projection,
     of_variances,
     pooled_of,
     require_bound,
     require_resolved,
     require_within,
-    unsealed,
 )
+
+ROWS_AND_CENTRE = (Field("rows", (), "int64", kind="count"), Field("centre", ("d",)))
+POOLED = (Field("centre", ("d",)), Field("spread", ("d",), kind="size"))
+"""What the server sends with the request for the variances, and with those for the method's own sums."""
 
 FIRST_ROUNDS = 3
 """Keys, means, variances."""
@@ -42,7 +44,7 @@ def centred_card(card: MethodCard, phase: str) -> MethodCard:
     return secure_card(card, "means", "variances", phase)
 
 
-class SecureMomentsStrategy(SecureStrategy):
+class SecureMomentsStrategy(SecureStrategy, SecureProjection):
     """Base of the strategies whose sums are taken about the pooled mean. A method adds `ask_own`, `aggregate_own`."""
 
     def __init__(self, config, options) -> None:
@@ -51,7 +53,6 @@ class SecureMomentsStrategy(SecureStrategy):
         self._rows = 0
         self._centre = np.empty(0)
         self._pooled: Pooled | None = None
-        self._limit = 0.0  # on the squared error of the last round
 
     @abstractmethod
     def ask_own(self) -> tuple[str, Sequence[NDArray], Layout]:
@@ -77,7 +78,7 @@ class SecureMomentsStrategy(SecureStrategy):
 
     def aggregate_sum(self, fields, *, last):
         if not self._rows:
-            self._rows = int(fields["count"])
+            self._rows = rows_of(fields["count"], self.quorum.expected)
             self._centre = fields["sum"] / self._rows
             return None, {}
         if self._pooled is None:
@@ -94,26 +95,10 @@ class SecureMomentsStrategy(SecureStrategy):
         variances = self.pooled.spread**2 * self.layout.resolution + first.limits["diagonal"] * first.resolution
         rounding = self.quorum.expected * float(np.sum(variances * weights)) / solution.total
         told = {"fixed point": f"rounds off {rounding:.1g} of the variance at most"}
-        parameters, metrics = super().finish(solution, notes=notes, measured={**(measured or {}), **told})
-        self._limit = solution.total
-        limits = ndarrays_to_parameters([np.array([solution.rows, solution.total])])
-        return Parameters(parameters.tensors + limits.tensors, parameters.tensor_type), metrics
-
-    def projected(self, replies: list[Reply]) -> tuple[int, float]:
-        model = self.model
-        assert model is not None
-        layout = of_projection(model.n_samples_, self._limit)
-        fields = self.opened(layout, unsealed(replies, layout))
-        rows = int(fields["count"])
-        if rows != model.n_samples_:
-            raise ContractError(
-                f"all parties together project {rows} rows, but the model is of {model.n_samples_}; "
-                "did a party's data change during the run?"
-            )
-        return rows, float(fields["squared"])
+        return super().finish(solution, notes=notes, measured={**(measured or {}), **told})
 
 
-class SecureMomentsClient(SecureClient):
+class SecureMomentsClient(SecureProjectionClient):
     """Base of the clients whose sums are taken about the pooled mean. A method adds `own_summands`."""
 
     @abstractmethod
@@ -126,18 +111,18 @@ class SecureMomentsClient(SecureClient):
                 raise ContractError("the server sent the parties' keys twice; other keys would be another sum")
             return self._means()
         if phase == "variances":
-            return self._variances(int(received[0]), received[1])
+            rows, centre = self._checked(received, ROWS_AND_CENTRE)
+            return self._variances(int(rows), centre)
         return self.own_summands(phase, received)
 
-    def projection(self, received: list[NDArray]) -> list[NDArray]:
-        return received[:3]
+    def asked(self, received: list[NDArray], *further: Field) -> list[NDArray]:
+        """Centre and spread that the server sends with a method's own sum, and what else it does, checked."""
+        return self._checked(received, (*POOLED, *further))
 
-    def verdict(self, squared: float, received: list[NDArray]) -> tuple[float, int, dict[str, Any]]:
-        rows, total = received[3]
-        fields = {"count": np.asarray(len(self.data)), "squared": np.asarray(squared)}
-        masked = self.masked("project", received, fields, of_projection(int(rows), float(total)))
-        loss, told, about = super().verdict(squared, received)
-        return loss, told, {**about, "sealed": masked.astype("<u8").tobytes()}
+    def _checked(self, received: list[NDArray], fields: tuple[Field, ...]) -> list[NDArray]:
+        payload = Payload(fields)
+        payload.check(payload.named(received, SERVER), SERVER, {"d": self.data.shape[1]})
+        return received
 
     def _means(self) -> tuple[Fields, Layout]:
         data, bound = self.data, self.config.bound

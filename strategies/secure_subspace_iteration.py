@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedpca_flwr.contract import Field
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.products import scatter_product
@@ -48,7 +49,9 @@ class SecureSubspaceIterationClient(SecureMomentsClient):
     """Adds products of its scatter about the shared centre with the block that it receives."""
 
     def own_summands(self, phase, received):
-        centre, spread, block = received
-        V = block.astype(np.float64)
+        exact = len(received) == 3 and received[2].dtype == np.float64  # see `SecureSubspaceIteration.ask_own`
+        block = Field("block", ("d", "any"), "float64" if exact else "float32")
+        centre, spread, V = self.asked(received, block)
+        V = V.astype(np.float64)
         about_centre = Head(len(self.data), centre, np.zeros_like(centre))
         return {"product": scatter_product(self.data, about_centre, V)}, of_product(spread, V)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.columns import block_of
 from strategies.column_sums import of_left
+from strategies.secure import opened_last
 from strategies.secure_columns import FURTHER_ROUNDS, SecureColumnsClient, SecureColumnsStrategy, columns_card
-from strategies.sums import unsealed
 from strategies.vertical import CARD, Vertical, VerticalClient
 from strategies.vertical_kernel import CARD as KERNEL
 from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient
@@ -55,8 +55,7 @@ class SecureVertical(SecureColumnsStrategy, Vertical):
         return Parameters(parameters.tensors + limit.tensors, parameters.tensor_type), metrics
 
     def projected(self, replies):
-        layout = of_left(self._total)
-        return self.n_rows, float(self.opened(layout, unsealed(replies, layout))["squared"])
+        return self.n_rows, float(opened_last(of_left(self._total), replies)["squared"])
 
 
 class SecureVerticalClient(SecureColumnsClient, VerticalClient):

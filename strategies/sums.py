@@ -13,17 +13,15 @@ it may be 10^20 times the data's deviation, at no loss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, packed_size, two_sum
-from strategies.quorum import Reply
 
 Array = NDArray[np.float64]
 
@@ -120,19 +118,6 @@ def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: boo
             f"run-config: 'bound' is {bound:g}, and next to it the rows of all parties have no variance: they are "
             "identical, or the bound must be nearer to the largest size of a value"
         )
-
-
-def unsealed(replies: Sequence[Reply], layout: Layout) -> list[NDArray]:
-    """The masked vectors of the last round.
-
-    Raises
-    ------
-    ContractError
-    """
-    for reply in replies:
-        if len(reply.sealed) != 8 * layout.size:
-            raise ContractError(f"{reply.sender}: its masked error has another length than {8 * layout.size} bytes")
-    return [np.frombuffer(reply.sealed, "<u8") for reply in replies]
 
 
 def of_means(bound: float, d: int) -> Layout:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.maths.moments import Moments, unpack
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack
+from fedpca_flwr.maths.privacy import clipped_products, clipped_sum
+from fedpca_flwr.tables import Table
 from simulations import run
-from strategies import METHODS
+from strategies import METHODS, build_client
+from strategies.dp_options import DPOptions
 from tests.families import cut, rows
 from tests.harness import finish, own, server_of, tamper
 
@@ -74,3 +78,59 @@ def test_a_site_may_tell_a_rounded_number_of_rows_and_still_get_all_scores(tmp_p
     np.testing.assert_allclose(np.load(tmp_path / "s.npy"), model.transform(parts[0]), atol=1e-12)
     whole = run("p-cov", [parts[0][:60]], n_components=3, engine="loopback")
     assert whole.components_.tobytes() == model.components_.tobytes()
+
+
+# Is this person among your rows? Asked by someone who knows all other rows.
+
+CENTRED = PATIENTS - 50
+KNOWN, PERSON, OTHER = CENTRED[:4], CENTRED[6:7], CENTRED[5:6]
+CLIP = 21.0
+"""No row of `CENTRED` is longer; the two in question are its longest."""
+
+
+def replies(method, data, times=1, **options):
+    """What a real client with these few rows sends first, in so many runs with noise of their own."""
+    run_config = {"method": method, "n-components": 2, **{key.replace("_", "-"): v for key, v in options.items()}}
+    phase = "statistics" if method == "p-cov" else "joint"
+    for seed in range(1, times + 1):
+        own = {"noise-seed": seed} if method == "dp-pca" else {}  # the same in each run of this test
+        node = {"partition-id": 0, "num-partitions": 2, "min-rows": 5}
+        context = Context(seed, 1, node, RecordDict(), {**run_config, **own})
+        arrays, _, said = build_client(context, lambda node, config: Table(data)).fit([], {"phase": phase, "1": 1})
+        assert "error" not in said
+        yield arrays
+
+
+def is_nearer_to_the_first(reply, worlds, deviations):
+    """The likelihood ratio test for Gaussian noise of known deviations: no attack on this reply is better."""
+    distances = [
+        sum(float((((seen - true) / s) ** 2).sum()) for seen, true, s in zip(reply, world, deviations, strict=True))
+        for world in worlds
+    ]
+    return distances[0] < distances[1]
+
+
+def with_one_more():
+    return [np.vstack([KNOWN, row]) for row in (PERSON, OTHER)]
+
+
+def test_the_moments_of_few_rows_tell_who_is_among_them():
+    worlds = [next(replies("p-cov", data)) for data in with_one_more()]
+    for inside, data in zip((True, False), with_one_more(), strict=True):
+        (reply,) = replies("p-cov", data[::-1])
+        assert is_nearer_to_the_first(reply, worlds, [1.0] * 4) is inside
+
+
+@pytest.mark.parametrize(("epsilon", "least", "most"), [(0.1, -0.15, 0.15), (50.0, 0.95, 1.0)])
+def test_differential_privacy_hides_who_is_among_few_rows(epsilon, least, most):
+    """The advantage over a coin is at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1): 0.05, and 1 (no protection)."""
+    options = {"release": "joint", "relation": "replace-one", "clip": CLIP, "epsilon": epsilon}
+    noise = DPOptions(**options).noise("joint")
+    products = np.full(36, noise.products / np.sqrt(2))
+    products[diagonal_positions(8)] = noise.products
+    worlds = [[clipped_sum(data, CLIP), clipped_products(data, np.zeros(8), CLIP)] for data in with_one_more()]
+    says = [
+        np.mean([is_nearer_to_the_first(reply[1:], worlds, [noise.sum, products]) for reply in many])
+        for many in (replies("dp-pca", data, times=200, **options) for data in with_one_more())
+    ]
+    assert least <= says[0] - says[1] <= most

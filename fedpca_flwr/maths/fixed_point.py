@@ -8,11 +8,13 @@ generous one on raw values, before the variances are known) further words hold w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedpca_flwr.maths.moments import two_sum
 
 Array = NDArray[np.float64]
 Words = NDArray[np.uint64]
@@ -60,14 +62,40 @@ class Layout:
                 value = value - np.ldexp(whole, -exponents)
         return np.concatenate(parts).view(np.uint64)
 
+    def encode_sum(self, parts: Sequence[Mapping[str, NDArray]]) -> Words:
+        """One party's vector for the sum of ``parts``, each encoded by itself: nothing is rounded to float64 between.
+
+        A field that a part lacks is zero there.
+
+        Raises
+        ------
+        ValueError
+        """
+        zeros = {name: np.zeros(limit.shape) for name, limit in self.limits.items()}
+        total = np.zeros(self.size, np.uint64)
+        for part in parts:
+            total += self.encode({**zeros, **part})
+        total[0] = 1
+        return total
+
     def decode(self, total: Words) -> tuple[int, dict[str, NDArray]]:
         """How many parties are in a sum of vectors (modulo 2^64), and the sum of each field."""
+        parties, fields = self.decode_double(total)
+        return parties, {name: high for name, (high, _) in fields.items()}
+
+    def decode_double(self, total: Words) -> tuple[int, dict[str, tuple[Array, Array]]]:
+        """As `decode`, each sum as ``high + low``: two float64 numbers hold what one rounds off."""
         numbers, start, fields = total.view(np.int64), 1, {}
         for name, limit in self.limits.items():
             end = start + self.words * limit.size
-            parts = numbers[start:end].reshape(self.words, *limit.shape).astype(np.float64)
-            scaled = [np.ldexp(part, -e) for part, e in zip(parts, self._exponents(limit), strict=True)]
-            fields[name] = sum(reversed(scaled), np.zeros(limit.shape))  # the smallest first
+            parts = numbers[start:end].reshape(self.words, *limit.shape)
+            high, low = np.zeros(limit.shape), np.zeros(limit.shape)
+            for part, exponents in zip(reversed(parts), reversed(self._exponents(limit)), strict=True):
+                upper = part >> 32  # half a word is exact in float64
+                for half, e in ((part - (upper << 32), exponents), (upper, exponents - 32)):  # the smallest first
+                    high, error = two_sum(np.ldexp(half.astype(np.float64), -e), high)
+                    low = low + error
+            fields[name] = two_sum(high, low)
             start = end
         return int(numbers[0]), fields
 

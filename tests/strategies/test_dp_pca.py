@@ -42,7 +42,7 @@ def refusal(server, **message):
 
 @pytest.mark.parametrize("release", ["two-stage", "joint"])
 def test_without_noise_and_clipping_it_is_the_exact_pca(release, monkeypatch):
-    """Not bit for bit: the rows are centred about c, which is the mean up to rounding."""
+    """The noisy route itself. Not bit for bit: the rows are centred about c, which is the mean up to rounding."""
     monkeypatch.setattr("strategies.dp_options.gaussian_multiplier", lambda epsilon, delta: 0.0)
     model = fit("dp-pca", parties(), n_components=4, clip=1e3, centre_clip=1e3, release=release)
     exact = fit("p-cov", parties(), n_components=4)
@@ -50,6 +50,25 @@ def test_without_noise_and_clipping_it_is_the_exact_pca(release, monkeypatch):
     np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-9)
     np.testing.assert_allclose(model.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=1e-9)
     np.testing.assert_allclose(model.mean_, exact.mean_, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"release": "joint"}, {"clip": "", "centre_clip": ""}], ids=str)
+def test_with_infinite_epsilon_it_is_p_cov_bit_for_bit(options):
+    model, exact = (
+        fit("dp-pca", parties(), n_components=4, epsilon="infinity", **options),
+        fit("p-cov", parties(), n_components=4),
+    )
+    for name in ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
+        assert getattr(model, name).tobytes() == getattr(exact, name).tobytes(), name
+    assert "not private: epsilon is infinite, and this is p-cov" in model.log["notes"]
+
+
+def test_infinite_epsilon_is_for_simulations(tmp_path):
+    options = {"n_components": 2, "epsilon": "infinity", "noise_seed": 0}
+    with pytest.raises(ConfigError, match="'epsilon' is 'infinity': that is for simulations"):
+        finish(server_of("dp-pca", parties(), **options, site={"data": "x.npy"}))
+    with pytest.raises(ConfigError, match="'infinity', which is p-cov; with secure-aggregation run p-cov itself"):
+        fit("dp-pca", parties(), **options, secure_aggregation=True)
 
 
 @pytest.mark.parametrize(

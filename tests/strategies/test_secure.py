@@ -12,6 +12,7 @@ from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.secure import new_private_key, pair_key, public_key
 from simulations import run
 from strategies import METHODS
+from strategies.sums import of_means
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, finish, proxy_of, server_of, tamper, tamper_arrays
 
@@ -368,3 +369,85 @@ def test_scaling_never_takes_a_small_feature_for_constant():
     for bound in (1e20, 1e24):
         with pytest.raises(ConfigError, match="'bound' is"):
             secure("p-cov", parts, n_components=1, scale=True, bound=bound)
+
+
+MALFORMED = [
+    ("variances", lambda arrays: [], "the server: sent 0 arrays, expected 2 \\(rows, centre\\)"),
+    (
+        "variances",
+        lambda arrays: [arrays[0], arrays[1][:5]],
+        "the server: field 'centre' has shape \\(5,\\), expected \\(12,\\)",
+    ),
+    ("variances", lambda arrays: [arrays[0] * 0, arrays[1]], "the server: field 'rows' is 0, expected at least 1 row"),
+    ("scatter", lambda arrays: arrays[:1], "the server: sent 1 arrays, expected 2 \\(centre, spread\\)"),
+    ("scatter", lambda arrays: [arrays[0], arrays[1] * np.nan], "the server: field 'spread' holds NaN"),
+    ("scatter", lambda arrays: [arrays[0], -arrays[1]], "the server: field 'spread' holds .*, expected numbers from 0"),
+    ("product", lambda arrays: arrays[:2], "the server: sent 2 arrays, expected 3 \\(centre, spread, block\\)"),
+    ("product", lambda arrays: [*arrays[:2], arrays[2][0]], "the server: field 'block' has 1 axes, expected 2"),
+    (
+        "product",
+        lambda arrays: [*arrays[:2], arrays[2].astype(int)],
+        "the server: field 'block' has dtype int64, expected float32",
+    ),
+    ("unknown", lambda arrays: arrays, "the server asked for 'unknown', expected one of: keys, means, variances"),
+]
+
+
+@pytest.mark.parametrize(("phase", "change", "text"), MALFORMED)
+def test_what_the_server_sends_is_checked_by_field(phase, change, text):
+    server = secure_server("sub-it" if phase == "product" else "p-cov")
+    proxy = proxy_of(server, 1)
+    honest = proxy.fit
+
+    def altered(ins, timeout, group_id):
+        if ins.config["phase"] == phase:
+            ins = type(ins)(ndarrays_to_parameters(change(parameters_to_ndarrays(ins.parameters))), ins.config)
+        elif phase == "unknown":
+            ins = type(ins)(ins.parameters, {**ins.config, "phase": phase})
+        return honest(ins, timeout, group_id)
+
+    proxy.fit = altered
+    with pytest.raises(ContractError, match=f"client 1: {text}"):
+        finish(server)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda tensors: tensors[:2], "the server: sent 2 arrays, expected 4 \\(components, mean, scale, limits\\)"),
+        (
+            lambda tensors: [*tensors[:3], tensors[1]],
+            "the server: field 'limits' has shape \\(12,\\), expected \\(2,\\)",
+        ),
+    ],
+)
+def test_what_the_server_sends_last_is_checked_too(change, text):
+    server = secure_server("p-cov")
+    proxy = proxy_of(server, 1)
+    honest = proxy.evaluate
+
+    def altered(ins, timeout, group_id):
+        ins.parameters = type(ins.parameters)(change(ins.parameters.tensors), ins.parameters.tensor_type)
+        return honest(ins, timeout, group_id)
+
+    proxy.evaluate = altered
+    with pytest.raises(ContractError, match=f"client 1: {text}"):
+        finish(server)
+
+
+@pytest.mark.parametrize("said", [-300, -301, 2**41])
+def test_a_false_share_of_the_count_is_named(said):
+    """A party that lies can make the count of all whatever it likes: 0 once passed for keys that came twice."""
+    server = secure_server("p-cov")
+
+    def lie(arrays):
+        masked = arrays[0].copy()
+        layout = of_means(10.0, 12)
+        if masked.size == layout.size and masked.dtype == np.uint64:
+            exponent = 62 - int(np.frexp(float(layout.limits["count"]))[1])
+            masked[1] += np.array(said * 2**exponent, np.int64).view(np.uint64)
+        return [masked]
+
+    tamper_arrays(server, 1, lie)
+    with pytest.raises(ContractError, match="3 parties together say that they have .* rows, expected 3 to"):
+        finish(server)

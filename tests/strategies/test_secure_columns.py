@@ -11,6 +11,7 @@ from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.secure import new_private_key, public_key
 from simulations import run
+from strategies.secure import summed
 from tests.families import FAMILIES, rows
 from tests.harness import client_of, finish, proxy_of, server_of, tamper, tamper_arrays
 
@@ -210,10 +211,9 @@ def test_a_party_that_is_missing_ends_the_run(way):
         finish(server)
 
 
-def test_a_sum_without_one_party_is_noise():
+def test_a_sum_without_one_party_is_noise(monkeypatch):
     server = secure_server()
-    honest = server.strategy.opened
-    server.strategy.opened = lambda layout, vectors: honest(layout, vectors[:2])
+    monkeypatch.setattr("strategies.secure.summed", lambda layout, vectors: summed(layout, vectors[:2]))
     with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
         finish(server)
 

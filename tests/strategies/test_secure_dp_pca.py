@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.common import parameters_to_ndarrays
+from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
-from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.metrics import principal_angles
 from strategies import secure_dp_pca
 from tests.families import cut, rows
-from tests.harness import finish, fit, server_of, tamper
+from tests.harness import finish, fit, proxy_of, server_of, tamper
 
 PARTIES = cut(rows(6000) * 3 + 1, 4000, 1500, 500)
 WAYS = [
@@ -47,6 +47,32 @@ def test_the_server_meets_random_words_only():
     for array in masked:
         bits = np.unpackbits(array.view(np.uint8))
         assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(bits.size)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda arrays: arrays[:1], "the server: sent 1 arrays, expected 2 \\(centre, rows\\)"),
+        (
+            lambda arrays: [arrays[0][:3], arrays[1]],
+            "the server: field 'centre' has shape \\(3,\\), expected \\(12,\\)",
+        ),
+        (lambda arrays: [arrays[0], arrays[1] - 10**6], "the server: field 'rows' is .*, expected at least 1 row"),
+    ],
+)
+def test_what_the_server_sends_is_checked_by_field(change, text):
+    server = server_of("dp-pca", PARTIES, n_components=3, secure_aggregation=True)
+    proxy = proxy_of(server, 1)
+    honest = proxy.fit
+
+    def altered(ins, timeout, group_id):
+        if ins.config["phase"] == "products":
+            ins = FitIns(ndarrays_to_parameters(change(parameters_to_ndarrays(ins.parameters))), ins.config)
+        return honest(ins, timeout, group_id)
+
+    proxy.fit = altered
+    with pytest.raises(ContractError, match=f"client 1: {text}"):
+        finish(server)
 
 
 def test_distributed_noise_needs_it_on_a_real_site():

@@ -1,0 +1,197 @@
+"""Double masks: the sum over the parties that survive, opened once, and no share of anybody else.
+
+Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS 2017), section 4, with the
+check of consistency. A party hides its vector under pairwise masks and under a self mask from a seed of its own. It
+gives every party a Shamir share of that seed and of its mask key. When the survivors are known, each of them reveals
+for every party one of the two: the seed's share if that party survived, else the key's. So the server can remove the
+self masks of survivors and the pairwise masks with those that dropped out, and never both of one party.
+
+A party has two key pairs, new in each run. The *mask key* makes the pairwise masks of this one sum; its private half is
+what a dropped party's shares give. The *run key* is never shared: from it come the keys under which shares travel, the
+proofs that survivors agree, and the masks of the last round, all mixed with the sites' ``group-secret``, which the
+server has not. Mask keys are not, since the server must make masks from those of dropped parties. They need not be:
+shares and proofs depend on the public halves of all keys, so false ones show before anything is revealed.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths import shamir
+from fedpca_flwr.secure import KEY_BYTES, Words, combine, mask, pair_key, public_key, transcript
+
+SHARE = shamir.SHARE_BYTES
+SEALED = 2 * SHARE + 16
+"""Bytes of the shares of a seed and of a key, encrypted."""
+
+PROOF = 32
+
+WRONG = (
+    "the masks of the survivors do not come off: a party revealed a wrong share, or its vector was altered on its way"
+)
+
+
+def require_threshold(survivors: int, parties: int) -> None:
+    """Refuse fewer survivors than the protocol is secure with: more than two thirds of the parties.
+
+    For one party's vector the server needs ``t`` shares of its seed and ``t`` of its key. Of each party an honest one
+    reveals one of the two; ``c`` that collude with the server give both. So ``2 t > n + c`` keeps every vector hidden
+    from a server that tells the parties different things (section 6 of the paper), and ``t > 2 n / 3`` does while fewer
+    than a third collude. A majority would be enough against a server without any party on its side only.
+
+    Raises
+    ------
+    ConfigError
+    """
+    least = 2 * parties // 3 + 1
+    if not least <= survivors <= parties:
+        raise ConfigError(
+            f"run-config: 'survivors' is {survivors}, expected {least} to {parties}, more than two thirds of the "
+            f"{parties} parties (0: everyone or no one)"
+        )
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Who takes part, as one party or the server knows it.
+
+    Attributes
+    ----------
+    publics : sequence of bytes
+        By place: the public run key of a party, then its public mask key.
+    configuration : str
+        The run's; what travels between parties depends on it.
+    """
+
+    publics: Sequence[bytes]
+    configuration: str = ""
+
+    def run_key(self, place: int) -> bytes:
+        return self.publics[place][:KEY_BYTES]
+
+    def mask_keys(self, places: Sequence[int]) -> list[bytes]:
+        return [self.publics[place][KEY_BYTES:] for place in places]
+
+    def asked(self, phase: str, places: Sequence[int]) -> bytes:
+        """On what the pairwise masks of the parties at these places depend."""
+        return transcript(phase, "", self.publics, [np.asarray(places)])
+
+
+@dataclass(frozen=True)
+class Channels:
+    """What one party says to others, through the server, so that the server can neither read nor alter it.
+
+    Attributes
+    ----------
+    ring : Ring
+    own : int
+        This party's place.
+    private : bytes
+        Its run key.
+    secret : bytes
+        The group secret, or nothing.
+    """
+
+    ring: Ring
+    own: int
+    private: bytes
+    secret: bytes
+
+    def sealed(self, recipient: int, shares: bytes) -> bytes:
+        """Shares for another party."""
+        return self._cipher(self.own, recipient).encrypt(bytes(12), shares, None)
+
+    def unsealed(self, sender: int, text: bytes) -> bytes:
+        """Shares from another party.
+
+        Raises
+        ------
+        ContractError
+        """
+        try:
+            return self._cipher(sender, self.own).decrypt(bytes(12), text, None)
+        except InvalidTag:
+            raise ContractError(
+                "the shares of another site cannot be read: a site's 'group-secret' is not that of the others, or "
+                "keys or shares were altered on their way"
+            ) from None
+
+    def proof(self, sender: int, recipient: int, *told: Sequence[int]) -> bytes:
+        """32 bytes by which one party knows that the other was told the same lists, keys and configuration.
+
+        One of the two is this party. A key is derived from the statement, and so is a message authentication code.
+        """
+        return self._key(sender, recipient, "agree", [np.asarray(places) for places in told])
+
+    def agrees(self, sender: int, proof: bytes, *told: Sequence[int]) -> bool:
+        """Whether a proof from another party is right."""
+        return hmac.compare_digest(self.proof(sender, self.own, *told), proof)
+
+    def _cipher(self, sender: int, recipient: int) -> ChaCha20Poly1305:
+        """With a key for this one message, so that a constant nonce is right."""
+        return ChaCha20Poly1305(self._key(sender, recipient, "shares", []))
+
+    def _key(self, sender: int, recipient: int, phase: str, arrays: list) -> bytes:
+        said = transcript(phase, self.ring.configuration, self.ring.publics, [np.array([sender, recipient]), *arrays])
+        other = recipient if sender == self.own else sender
+        return pair_key(self.private, self.ring.run_key(other), said, self.secret)
+
+
+def hide(vector: Words, ring: Ring, phase: str, members: Sequence[int], private: bytes, seed: bytes) -> Words:
+    """One party's vector under its pairwise masks with the other ``members``, and under its self mask."""
+    vector = vector + mask(private, ring.mask_keys(members), ring.asked(phase, members), b"", vector.size)
+    combine(vector, seed, np.add)
+    return vector
+
+
+def opened(
+    total: Words,
+    ring: Ring,
+    phase: str,
+    members: Sequence[int],
+    survivors: Sequence[int],
+    revealed: Mapping[int, Mapping[int, bytes]],
+) -> Words:
+    """The plain sum, from the sum of the survivors' hidden vectors.
+
+    Parameters
+    ----------
+    total : ndarray of uint64
+    ring : Ring
+    phase : str
+        As in `hide`.
+    members : sequence of int
+        Places of the parties whose masks are in the vectors.
+    survivors : sequence of int
+        Places of those whose vectors are in ``total``.
+    revealed : mapping of int to mapping of int to bytes
+        By the place of the party that reveals, and by member, a share of the member's seed or key.
+
+    Raises
+    ------
+    ContractError
+        If the shares do not give the keys, or what is left does not count the survivors.
+    """
+    total = total.copy()
+    for place in members:
+        try:
+            found = shamir.combine({own: shares[place] for own, shares in revealed.items()})
+        except ValueError:
+            raise ContractError(f"{WRONG}; nothing can be read from the sum") from None
+        if place in survivors:
+            combine(total, found, np.subtract)
+            continue
+        if public_key(found) != ring.publics[place][KEY_BYTES:]:
+            raise ContractError(f"{WRONG}; nothing can be read from the sum")
+        keys = ring.mask_keys([place, *survivors])
+        total += mask(found, keys, ring.asked(phase, members), b"", total.size)
+    if int(total[0]) != len(survivors):
+        raise ContractError(f"{WRONG}; nothing can be read from the sum")
+    return total

@@ -1,0 +1,78 @@
+"""A secure sum that goes on with the survivors, on Flower's simulation and on a deployment whose site is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.reference import pooled_pca
+from simulations import ray_engine, run
+from tests.deployment.lab import Lab
+from tests.families import cut, rows
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+
+OPTIONS = {"n_components": 5, "secure_aggregation": True, "bound": 100.0, "survivors": 3}
+
+
+def hospitals():
+    return cut(rows(400, 20) + np.arange(20), 180, 100, 70, 50)
+
+
+def is_of_the_first_three(model):
+    assert principal_angles(model, pooled_pca(np.vstack(hospitals()[:3]), 5)).max <= 1e-6
+    assert model.n_samples_ == 350
+    assert [party["party"] for party in model.log["parties"]] == [0, 1, 2]
+    assert any(note.startswith("the PCA of 3 of 4 parties: client 3") for note in model.log["notes"])
+
+
+def test_a_party_that_fails_in_the_simulation_is_dropped(monkeypatch):
+    honest = ray_engine._client_fn
+
+    def failing(*arguments):
+        make = honest(*arguments)
+
+        def client_fn(context):
+            client = make(context)
+            if context.node_config["partition-id"] == 3:
+                fit = client.fit
+
+                def until_the_sum(instructions):
+                    if instructions.config["phase"] == "moments":
+                        raise RuntimeError
+                    return fit(instructions)
+
+                client.fit = until_the_sum
+            return client
+
+        return client_fn
+
+    monkeypatch.setattr(ray_engine, "_client_fn", failing)
+    is_of_the_first_three(run("p-cov", hospitals(), engine="ray", round_deadline=60.0, **OPTIONS))
+
+
+def test_a_site_that_is_killed_is_dropped_and_everyone_else_goes_on(tmp_path):
+    (tmp_path / "secret").write_bytes(os.urandom(32))
+    sites = []
+    for i, X in enumerate(hospitals()):
+        np.save(tmp_path / f"site{i}.npy", X)
+        site = {"name": f"hospital {i}", "partition-id": i, "num-partitions": 4}
+        sites.append({**site, "data": str(tmp_path / f"site{i}.npy"), "group-secret": str(tmp_path / "secret")})
+    config = "n-components=5 secure-aggregation=true bound=100.0 survivors=3"
+    with Lab(tmp_path / "flower", sites) as lab:
+        status, log = lab.run(f"{config} output={json.dumps(str(tmp_path / 'all'))}")
+        assert status == "finished:completed", log
+        everyone = run("p-cov", hospitals(), engine="loopback", **OPTIONS)
+        assert PCAModel.load(tmp_path / "all").components_.tobytes() == everyone.components_.tobytes()
+        lab.processes.pop("node3").send_signal(signal.SIGKILL)  # still registered: its silence costs a deadline
+        config += " join-deadline=30.0 round-deadline=60.0"
+        status, log = lab.run(f"{config} output={json.dumps(str(tmp_path / 'model'))}")
+    assert status == "finished:completed", log
+    is_of_the_first_three(PCAModel.load(tmp_path / "model"))
+    assert "secure aggregation    double masks, 3 of 4 parties" in log

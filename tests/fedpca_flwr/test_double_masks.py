@@ -1,0 +1,137 @@
+"""Double masks: they come off for the survivors' sum, and for nothing else."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.double_masks import PROOF, SEALED, SHARE, Channels, Ring, hide, opened, require_threshold
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths import shamir
+from fedpca_flwr.secure import BLOCK, mask, new_private_key, public_key
+
+PARTIES, THRESHOLD = 5, 4
+SIZE = BLOCK + 100
+
+
+class Group:
+    """Parties with their keys, seeds and shares."""
+
+    def __init__(self, secrets=(b"",) * PARTIES, configurations=("{}",) * PARTIES):
+        self.runs, self.masks = ([new_private_key() for _ in range(PARTIES)] for _ in range(2))
+        self.seeds = [bytes([i]) * 32 for i in range(PARTIES)]
+        publics = [public_key(run) + public_key(own) for run, own in zip(self.runs, self.masks, strict=True)]
+        self.ring = Ring(publics)
+        self.channels = [
+            Channels(Ring(publics, configurations[i]), i, self.runs[i], secrets[i]) for i in range(PARTIES)
+        ]
+
+    def hidden(self, place, members):
+        plain = np.arange(SIZE, dtype=np.uint64) * np.uint64(place + 1)
+        plain[0] = 1
+        return plain, hide(plain, self.ring, "moments", members, self.masks[place], self.seeds[place])
+
+    def revealed(self, members, survivors):
+        """By party, a share of each member's seed or key."""
+        secret = {m: self.seeds[m] if m in survivors else self.masks[m] for m in members}
+        shares = {m: shamir.split(secret[m], THRESHOLD, PARTIES) for m in members}
+        return {place: {m: shares[m][place] for m in members} for place in survivors[:THRESHOLD]}
+
+
+@pytest.mark.parametrize("members", [(0, 1, 2, 3, 4), (0, 2, 3, 4)])
+def test_whoever_survives_the_sum_is_theirs(members):
+    group = Group()
+    for survivors in combinations(members, THRESHOLD):
+        pairs = [group.hidden(place, members) for place in survivors]
+        plain, total = (np.add.reduce(vectors) for vectors in zip(*pairs, strict=True))
+        found = opened(total, group.ring, "moments", members, survivors, group.revealed(members, survivors))
+        np.testing.assert_array_equal(found, plain)
+
+
+def test_without_its_self_mask_a_vector_stays_random_words():
+    """What the server has of a party that it says dropped out, and whose vector it keeps: all pairwise masks."""
+    group, members = Group(), range(PARTIES)
+    plain, hidden = group.hidden(0, members)
+    ring, asked = group.ring, group.ring.asked("moments", members)
+    without = hidden - mask(group.masks[0], ring.mask_keys(members), asked, b"", SIZE)
+    bits = np.unpackbits((without - plain).view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(bits.size)
+
+
+def test_a_wrong_share_is_noticed():
+    group, members, survivors = Group(), (0, 1, 2, 3, 4), (0, 1, 2, 4)
+    total = np.add.reduce([group.hidden(place, members)[1] for place in survivors])
+    for wrong in members:  # a survivor's seed, or the key of the party that dropped out
+        revealed = group.revealed(members, survivors)
+        revealed[1][wrong] = bytes(SHARE)
+        with pytest.raises(ContractError, match="a party revealed a wrong share"):
+            opened(total, group.ring, "moments", members, survivors, revealed)
+
+
+def test_shares_are_for_their_recipient_only():
+    group = Group()
+    shares = bytes(range(2 * SHARE))
+    text = group.channels[0].sealed(1, shares)
+    assert len(text) == SEALED
+    assert group.channels[1].unsealed(0, text) == shares
+    for recipient, sender, sent in ((2, 0, text), (1, 2, text), (1, 0, text[:-1] + bytes([text[-1] ^ 1]))):
+        with pytest.raises(ContractError, match="shares of another site cannot be read"):
+            group.channels[recipient].unsealed(sender, sent)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"secrets": (b"", b"sixteen bytes or more", *[b""] * 3)},
+        {"configurations": ("{}", '{"survivors": 3}', *["{}"] * 3)},
+    ],
+    ids=["group secret", "configuration"],
+)
+def test_sites_that_differ_read_nothing_and_do_not_agree(other):
+    group = Group(**other)
+    text = group.channels[0].sealed(1, bytes(2 * SHARE))
+    with pytest.raises(ContractError, match="cannot be read"):
+        group.channels[1].unsealed(0, text)
+    proof = group.channels[0].proof(0, 1, [0, 1, 2, 3])
+    assert not group.channels[1].agrees(0, proof, [0, 1, 2, 3])
+    assert group.channels[2].agrees(0, group.channels[0].proof(0, 2, [0, 1, 2, 3]), [0, 1, 2, 3])
+
+
+def test_a_proof_is_of_one_statement_by_one_party_to_one_other():
+    group = Group()
+    members, survivors = [0, 1, 2, 3, 4], [0, 1, 2, 3]
+    proof = group.channels[0].proof(0, 1, members, survivors)
+    assert len(proof) == PROOF
+    assert group.channels[1].agrees(0, proof, members, survivors)
+    assert not group.channels[1].agrees(0, proof, members, [0, 1, 2, 4])
+    assert not group.channels[1].agrees(0, proof, survivors, survivors)
+    assert not group.channels[1].agrees(2, proof, members, survivors)
+    assert not group.channels[2].agrees(0, proof, members, survivors)
+    assert not group.channels[0].agrees(1, proof, members, survivors)  # sent back
+
+
+def test_another_key_in_the_ring_is_another_statement():
+    group = Group()
+    publics = [*group.ring.publics[:4], group.ring.publics[4][:32] + public_key(new_private_key())]
+    other = Channels(Ring(publics, "{}"), 1, group.runs[1], b"")
+    assert not other.agrees(0, group.channels[0].proof(0, 1, [0, 1]), [0, 1])
+    with pytest.raises(ContractError, match="cannot be read"):
+        other.unsealed(0, group.channels[0].sealed(1, bytes(2 * SHARE)))
+
+
+def test_the_threshold_leaves_no_vector_to_a_server_with_less_than_a_third_of_the_parties():
+    """2 t > n + c: t shares of a seed and t of a key cannot both come, and the smallest such t is allowed."""
+    for n in range(1, 60):
+        least = 2 * n // 3 + 1
+        for survivors in range(n + 2):
+            if least <= survivors <= n:
+                require_threshold(survivors, n)
+            else:
+                with pytest.raises(ConfigError, match=f"'survivors' is {survivors}, expected {least} to {n}"):
+                    require_threshold(survivors, n)
+        colluding = max(0, -(-n // 3) - 1)  # less than a third
+        assert 2 * least > n + colluding
+        if n > 3:
+            assert 2 * (least - 1) <= n + n // 3  # with one less, a third is enough

@@ -1,0 +1,466 @@
+"""Secure sums that go on with the survivors: their PCA, named as such, or an error; and nothing else for the server."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+
+from fedpca_flwr.double_masks import SHARE
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, QuorumError
+from fedpca_flwr.maths import shamir
+from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.metrics import principal_angles
+from strategies import METHODS
+from strategies.secure_client import STATE
+from strategies.survivors_covariance import of_moments
+from tests.families import FAMILIES, cut, rows
+from tests.harness import client_of, finish, fit, proxy_of, server_of, tamper, tamper_arrays
+
+PARTIES = cut(rows(400) + 2, 150, 100, 80, 50, 20)
+SUM = {"p-cov": "moments", "ap-cov": "moments", "dp-pca": "joint"}
+ROUNDS = ("keys", "shares", "sum", "agree", "reveal")
+LARGE = {name: family for name, family in FAMILIES.items() if 3 <= len(family.parties) <= 10}
+
+every_method = pytest.mark.parametrize("method", SUM)
+exact_methods = pytest.mark.parametrize("method", ["p-cov", "ap-cov"])
+
+
+def options_of(method, **options):
+    own = {"release": "joint", "drop": False} if method == "dp-pca" else {}
+    return {"n_components": 3, "secure_aggregation": True, "bound": 20.0, "survivors": 4, **own, **options}
+
+
+def server(method="p-cov", parties=PARTIES, **options):
+    return server_of(method, parties, **options_of(method, **options))
+
+
+def plain(method, parties, **options):
+    """The same method of the same parties, all there, without secure aggregation."""
+    own = {"release": "joint", "drop": False} if method == "dp-pca" else {}
+    return fit(method, parties, **{"n_components": 3, **own, **options})
+
+
+def drop(running, party, at):
+    """Let one party be silent from a round on, and note what it is asked after that."""
+    proxy, asked = proxy_of(running, party), []
+    honest, project = proxy.fit, proxy.evaluate
+    stages = ["keys", "shares", SUM[running.strategy.card.name], "agree", "reveal"]
+    at = SUM.get(running.strategy.card.name) if at == "sum" else at
+
+    def fit_until(ins, timeout, group_id):
+        phase = ins.config["phase"]
+        if at in stages and stages.index(phase) >= stages.index(at):
+            asked.append(phase)
+            raise TimeoutError("no reply within its deadline of 1 s")
+        return honest(ins, timeout, group_id)
+
+    def silent(ins, timeout, group_id):
+        asked.append("project")
+        raise TimeoutError("no reply within its deadline of 1 s")
+
+    proxy.fit = fit_until
+    proxy.evaluate = silent if at in (*stages, "project") else project
+    return asked
+
+
+def on_request(running, party, phase, change):
+    """Let ``change`` alter the arrays of one request to one party."""
+    proxy = proxy_of(running, party)
+    honest = proxy.fit
+
+    def altered(ins, timeout, group_id):
+        if ins.config["phase"] != phase:
+            return honest(ins, timeout, group_id)
+        arrays = change(parameters_to_ndarrays(ins.parameters))
+        return honest(type(ins)(ndarrays_to_parameters(arrays), ins.config), timeout, group_id)
+
+    proxy.fit = altered
+
+
+def same(model, other):
+    assert principal_angles(model, other).max <= 1e-8
+    assert model.n_samples_ == other.n_samples_
+    np.testing.assert_allclose(model.explained_variance_, other.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(model.mean_, other.mean_, rtol=1e-12, atol=1e-12)
+
+
+# The result
+
+
+@exact_methods
+@pytest.mark.parametrize("family", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
+def test_with_everyone_there_it_is_the_result_without(method, family, options):
+    if options.get("scale") and family is FAMILIES["repeated eigenvalues"]:
+        pytest.skip("scaled, all its eigenvalues are equal")
+    bound = 2 * float(np.abs(family.pooled).max())
+    alone = fit(method, family.parties, n_components=family.k, **options)
+    given = options_of(method, n_components=family.k, bound=bound, survivors=len(family.parties), **options)
+    model = fit(method, family.parties, **given)
+    assert principal_angles(model, alone).max <= 1e-8
+    np.testing.assert_allclose(model.explained_variance_, alone.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, alone.explained_variance_ratio_, rtol=1e-9)
+    assert model.n_samples_ == alone.n_samples_
+
+
+@every_method
+@pytest.mark.parametrize("at", ["keys", "shares", "sum"])
+def test_a_party_that_drops_out_before_its_vector_came_is_not_in_the_result(method, at):
+    running = server(method)
+    asked = drop(running, 4, at)
+    model = finish(running)
+    same(model, plain(method, PARTIES[:4]))
+    assert [party["party"] for party in model.log["parties"]] == [0, 1, 2, 3]
+    assert "the PCA of 4 of 5 parties: client 4 dropped out" in model.log["notes"]
+    assert model.log["measured"]["secure aggregation"] == "double masks, 4 of 5 parties"
+    assert asked == [SUM[method] if at == "sum" else at]  # and nothing afterwards
+    assert method == "dp-pca" or "measured" in model.log["measured"]["squared error per row"]
+
+
+@every_method
+@pytest.mark.parametrize("at", ["agree", "reveal", "project"])
+def test_a_party_that_drops_out_later_is_in_the_result(method, at):
+    running = server(method)
+    drop(running, 1, at)
+    model = finish(running)
+    same(model, plain(method, PARTIES))
+    assert [party["party"] for party in model.log["parties"]] == [0, 1, 2, 3, 4]
+    assert model.log["measured"]["secure aggregation"] == "double masks, 5 of 5 parties"
+    assert not any("dropped out" in note for note in model.log["notes"])
+    assert method == "dp-pca" or any("squared error is not measured" in note for note in model.log["notes"])
+
+
+@pytest.mark.parametrize("rounds", [("keys", "keys"), ("keys", "sum"), ("shares", "agree"), ("sum", "reveal")], ids=str)
+def test_several_may_drop_out_down_to_the_threshold(rounds):
+    parties = cut(rows(490) + 2, *[70] * 7)
+    running = server(parties=parties, survivors=5)
+    for party, at in zip((2, 5), rounds, strict=True):
+        drop(running, party, at)
+    gone = {party for party, at in zip((2, 5), rounds, strict=True) if at in ("keys", "shares", "sum")}
+    same(finish(running), plain("p-cov", [X for i, X in enumerate(parties) if i not in gone]))
+
+
+@pytest.mark.parametrize("at", ROUNDS)
+def test_fewer_than_the_threshold_are_an_error(at):
+    running = server()
+    drop(running, 0, "shares")
+    drop(running, 3, at)
+    text = "did not answer: .*client [03].* 3 are left, and the run needs at least 'survivors' = 4 of them"
+    with pytest.raises(QuorumError, match=text):
+        finish(running)
+
+
+@every_method
+def test_everyone_or_no_one_is_the_default(method):
+    running = server(method, survivors=0)
+    proxy_of(running, 3).fit = lambda ins, timeout, group_id: (_ for _ in ()).throw(TimeoutError)
+    with pytest.raises(QuorumError, match="1 of 5 clients did not answer: client 3"):
+        finish(running)
+
+
+def test_a_party_that_never_joins_is_dropped():
+    running = server()
+    running.client_manager().unregister(proxy_of(running, 0))
+    model = finish(running)
+    same(model, plain("p-cov", PARTIES[1:]))
+    assert "the PCA of 4 of 5 parties: client 0 dropped out" in model.log["notes"]
+
+
+def test_a_party_that_answers_nothing_at_all_is_dropped():
+    """Not even what it is: the server asks the next one."""
+    running = server()
+    drop(running, 0, "keys")
+    proxy_of(running, 0).get_properties = lambda ins, timeout, group_id: (_ for _ in ()).throw(TimeoutError)
+    same(finish(running), plain("p-cov", PARTIES[1:]))
+
+
+def test_a_party_that_hangs_is_dropped_at_the_deadline():
+    running, never = server(round_deadline=0.3), threading.Event()
+    proxy = proxy_of(running, 2)
+    honest, make = proxy.fit, proxy.make
+
+    def hang(ins, timeout, group_id):
+        if ins.config["phase"] == "moments":
+            proxy.make = lambda: never.wait() and make()
+        return honest(ins, timeout, group_id)
+
+    proxy.fit = hang
+    assert len(finish(running).log["parties"]) == 4
+    never.set()
+
+
+def test_a_party_whose_node_goes_offline_is_dropped():
+    running = server()
+    asked = on_offline = proxy_of(running, 2)
+    honest = asked.fit
+
+    def leave(ins, timeout, group_id):
+        reply = honest(ins, timeout, group_id)
+        if ins.config["phase"] == "shares":
+            running.client_manager().unregister(on_offline)
+        return reply
+
+    asked.fit = leave
+    assert len(finish(running).log["parties"]) == 4
+
+
+def test_a_party_that_refuses_ends_the_run_as_ever():
+    running = server()
+    client_of(running, 2).context.node_config["min-rows"] = 500
+    with pytest.raises(DisclosureError, match="client 2: this site has fewer rows than its own minimum"):
+        finish(running)
+
+
+def test_distributed_noise_is_that_of_the_survivors():
+    """Each adds its share; what the eigenvalues are corrected for is the noise of four shares."""
+    distributed = {"trust": "distributed", "honest_parties": 3}
+    running = server("dp-pca", **distributed)
+    drop(running, 4, "sum")
+    same(finish(running), plain("dp-pca", PARTIES[:4], **distributed))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "text"),
+    [
+        ("p-cov", {"survivors": 3}, "'survivors' is 3, expected 4 to 5, more than two thirds of the 5 parties"),
+        ("p-cov", {"survivors": 6}, "'survivors' is 6, expected 4 to 5"),
+        ("p-cov", {"secure_aggregation": False}, "'survivors' is 4, but secure-aggregation is false"),
+        ("p-cov", {"bound": 0.0}, "'secure-aggregation' is true, but 'bound' is 0"),
+        ("p-cov", {"bound": 1e19}, "'bound' is 1e[+]19, and next to it the rows .* have no variance"),
+        ("sub-it", {}, "'survivors' is 4, but 'sub-it' asks for many sums.* with one sum: p-cov, ap-cov, dp-pca"),
+        ("qr-pca", {}, "'qr-pca' needs more than a sum"),
+        ("dp-pca", {"release": "two-stage"}, "'release' is 'two-stage', which asks for two sums"),
+        ("dp-pca", {"trust": "distributed", "honest_parties": 5}, "'honest-parties' is 5, at most 4 = 'survivors'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(method, options, text):
+    with pytest.raises(ConfigError, match=text):
+        finish(server(method, **options))
+
+
+def test_the_methods_that_have_it_ask_for_one_sum():
+    assert {name for name, method in METHODS.items() if method.survivors} == set(SUM)
+
+
+@pytest.mark.parametrize("at", ["keys", "sum"])
+def test_a_site_keeps_its_least_number_of_parties(at):
+    running = server(min_parties=5)
+    drop(running, 4, at)
+    with pytest.raises(DisclosureError, match="client 0: the sum would have 4 different parties, .* at least 5"):
+        finish(running)
+
+
+def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
+    site = {"data": "x.npy", "honest-parties": 3}
+    distributed = {"trust": "distributed", "honest_parties": 3, "noise_seed": 0, "site": site}
+    assert finish(server("dp-pca", **distributed)).n_components_ == 3
+    running = server("dp-pca", **distributed)
+    drop(running, 4, "sum")
+    text = "1 of 5 parties dropped out, and the run needs 3 honest ones among the others; this site trusts 3 in all"
+    with pytest.raises(DisclosureError, match=text):
+        finish(running)
+
+
+# A server that lies
+
+
+@pytest.mark.parametrize(
+    ("phase", "change", "text"),
+    [
+        ("shares", lambda arrays: [arrays[0][:3]], "goes on with 3 parties, fewer than the run's 'survivors' = 4"),
+        ("shares", lambda arrays: [arrays[0][[0, 1, 2, 2, 4]]], "sent 10 keys, of which 8 differ"),
+        ("shares", lambda arrays: [arrays[0][[0, 2, 3, 4]]], "this site's own included"),
+        ("shares", lambda arrays: [], "the server: sent 0 arrays, expected 1 \\(publics\\)"),
+        ("shares", lambda arrays: [arrays[0][:, :32]], "field 'publics' has shape \\(5, 32\\), expected \\(5, 64\\)"),
+        ("moments", lambda arrays: [arrays[0][:3]], "goes on with 3 parties"),
+        ("moments", lambda arrays: [arrays[0][::-1]], "list of parties is \\[4, 3, 2, 1, 0\\]"),
+        ("moments", lambda arrays: [arrays[0] + 1], "expected some of \\[0, 1, 2, 3, 4\\]"),
+        ("agree", lambda arrays: [np.array([0, 2, 3, 4])], "with this site's own place 1"),
+        ("agree", lambda arrays: [np.array([1])], "goes on with 1 parties"),
+        ("agree", lambda arrays: [arrays[0].astype(float)], "field 'survivors' has dtype float64, expected int64"),
+        ("moments", lambda arrays: [np.array([0, 1, 2, 3])], "list of parties is .* expected some of \\[0, 1, 2, 3\\]"),
+        ("reveal", lambda arrays: [arrays[0][:3], arrays[1], arrays[2][:3]], "goes on with 3 parties"),
+        ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2] ^ 1], "nothing is revealed"),
+        ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2][:4]], "nothing is revealed"),
+        ("reveal", lambda arrays: [arrays[0], arrays[1] ^ 1, arrays[2]], "shares of another site cannot be read"),
+        ("reveal", lambda arrays: [arrays[0], arrays[1][:4], arrays[2]], "field 'sealed' has shape \\(4, 82\\)"),
+    ],
+)
+def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, text):
+    running, revealed = server(), []
+    on_request(running, 1, phase, change)
+    for party in range(5):
+        tamper(running, party, lambda reply: revealed.append(reply) or reply)
+    with pytest.raises(ContractError, match=text):
+        finish(running)
+    shares = [r for r in revealed if [len(t) - 128 for t in r.parameters.tensors] == [5 * SHARE]]
+    assert not shares or phase == "reveal"  # then those who were told the truth have revealed
+
+
+def test_a_server_that_tells_two_lists_of_survivors_opens_neither():
+    """All vectors came. Half of the parties hear that the last one dropped out, and half that the first one did."""
+    running, lists = server(), [[0, 1, 2, 3], [1, 2, 3, 4]]
+    told = {0: lists[0], 1: lists[0], 2: lists[0], 3: lists[1], 4: lists[1]}
+
+    def ask(party, phase, *arrays, **sizes):
+        return client_of(running, party).fit(list(arrays), {"phase": phase, **sizes})
+
+    keys = np.stack([ask(party, "keys", key=64)[0][0] for party in range(5)])
+    sealed = [ask(party, "shares", keys, parties=5, sealed=82)[0][0] for party in range(5)]
+    words = of_moments(20.0, 12, within=False).size
+    for party in range(5):
+        ask(party, "moments", np.arange(5), words=words)
+    proofs = {party: ask(party, "agree", np.array(told[party]), survivors=4, proof=32)[0][0] for party in range(5)}
+    for party in range(5):
+        agreed = [other for other in told[party] if party in told[other]]
+        column = np.stack([proofs[other][told[other].index(party)] for other in agreed])
+        shares = np.stack([rows[party] for rows in sealed])
+        arrays, _, said = ask(party, "reveal", np.array(agreed), shares, column, members=5, share=SHARE)
+        assert arrays == []
+        assert "nothing is revealed" in said["message"] or "goes on with" in said["message"]
+
+
+def test_a_server_that_shows_other_keys_to_one_party_learns_nothing():
+    """It puts a mask key of its own in place of another party's, for one of the others."""
+
+    def change(arrays):
+        keys = arrays[0].copy()
+        keys[2, 32:] = np.arange(32)
+        return [keys]
+
+    running = server()
+    on_request(running, 1, "shares", change)
+    with pytest.raises(ContractError, match="another site was told other survivors, or knows other keys"):
+        finish(running)
+
+
+@pytest.mark.parametrize("phase", ["keys", "shares", "moments", "agree", "reveal"])
+def test_each_request_is_answered_once_and_in_order(phase):
+    running = server()
+    proxy = proxy_of(running, 1)
+    honest = proxy.fit
+
+    def twice(ins, timeout, group_id):
+        reply = honest(ins, timeout, group_id)
+        return honest(ins, timeout, group_id) if ins.config["phase"] == phase else reply
+
+    proxy.fit = twice
+    with pytest.raises(ContractError, match="client 1: .*(a second key in one run|answered once, in the order)"):
+        finish(running)
+
+
+def test_the_group_secret_must_be_that_of_all(tmp_path):
+    running = server()
+    for party in range(5):
+        (tmp_path / f"{party}").write_text("one secret of many bytes" if party else "another, also long")
+        client_of(running, party).context.node_config["group-secret"] = str(tmp_path / f"{party}")
+    with pytest.raises(ContractError, match="another 'group-secret'; nothing is revealed"):
+        finish(running)
+
+
+def test_with_one_group_secret_the_masks_of_dropped_parties_come_off_too(tmp_path):
+    (tmp_path / "secret").write_text("one secret of many bytes")
+    running = server(group_secret=str(tmp_path / "secret"))
+    drop(running, 0, "sum")
+    same(finish(running), plain("p-cov", PARTIES[1:]))
+
+
+# What the server has
+
+
+def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both():
+    running, revealed = server(), []
+    drop(running, 3, "sum")
+
+    def note(reply):
+        (array,) = parameters_to_ndarrays(reply.parameters)
+        if array.shape == (5, SHARE):
+            revealed.append(array)
+        return reply
+
+    for party in (0, 1, 2, 4):
+        tamper(running, party, note)
+    finish(running)
+    places = (0, 1, 2, 4)
+    assert len(revealed) == 4
+    for member in range(5):
+        found = shamir.combine(
+            {place: shares[member].tobytes() for place, shares in zip(places, revealed, strict=True)}
+        )
+        record = client_of(running, member).context.state.config_records[STATE]
+        assert found == record["masking" if member == 3 else "seed"]
+
+
+@every_method
+def test_nothing_in_clear_reaches_the_server(method, monkeypatch):
+    clear, encode = set(), Layout.encode
+
+    def noting(self, values):
+        vector = encode(self, values)
+        clear.update(np.float64(value).tobytes() for array in values.values() for value in np.ravel(array) if value)
+        clear.update(word.tobytes() for word in vector if word)
+        return vector
+
+    monkeypatch.setattr(Layout, "encode", noting)
+    running, messages = server(method), []
+
+    def listen(reply):
+        assert reply.num_examples == 1
+        messages.append(b"".join(reply.parameters.tensors))
+        return reply
+
+    for party in range(5):
+        tamper(running, party, listen)
+    finish(running)
+    everything = b"|".join(messages)
+    assert len(messages) == 5 * 5
+    assert len(clear) > 100
+    assert not [value for value in clear if value in everything]
+    for party in range(5):
+        record = client_of(running, party).context.state.config_records[STATE]
+        assert not any(record[name] in everything for name in ("private", "masking", "seed"))
+
+
+def test_shares_are_of_keys_so_their_bytes_do_not_grow_with_the_data():
+    def sent(d):
+        model = finish(server(parties=cut(rows(400, d), 150, 100, 80, 50, 20)))
+        return {entry["phase"]: max(entry["up"]) for entry in model.log["rounds"]}
+
+    narrow, wide = sent(6), sent(40)
+    for phase in ("keys", "shares", "agree", "reveal"):
+        assert narrow[phase] == wide[phase] < 700
+    assert wide["moments"] > 15 * narrow["moments"]
+
+
+# A party that lies
+
+
+def test_a_wrong_share_is_noticed():
+    def other(arrays):
+        return [np.zeros_like(arrays[0])] if arrays[0].shape == (5, SHARE) else arrays
+
+    running = server()
+    tamper_arrays(running, 0, other)
+    with pytest.raises(ContractError, match="a party revealed a wrong share"):
+        finish(running)
+
+
+def test_a_false_count_is_named():
+    def fewer(arrays):
+        masked = arrays[0].copy()
+        if masked.dtype == np.uint64:
+            layout = running.strategy.layout()
+            less = layout.encode({**{k: np.zeros(v.shape) for k, v in layout.limits.items()}, "count": np.array(400.0)})
+            masked[1:] -= less[1:]
+        return [masked]
+
+    running = server()
+    tamper_arrays(running, 2, fewer)
+    with pytest.raises(ContractError, match="5 parties together say that they have 0 rows, expected 5 to"):
+        finish(running)
