@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from simulations import compare
-from simulations.benchmarks import published
+from simulations.benchmarks import as_written, published, scaling, side_by_side, truncation
 from simulations.benchmarks import published_numbers as note
 
 DIGITS = ["--dataset", "digits"]
@@ -73,3 +74,43 @@ def test_a_table_without_its_setting_is_named(tmp_path, capsys):
 def test_every_table_prints_on_data_that_the_notes_do_not_have(table, tmp_path, capsys):
     assert published.main([*DIGITS, "--output", str(tmp_path), "--table", table]) == 0
     assert len(cells(capsys.readouterr().out)) >= 4
+
+
+def test_as_written_has_the_faults_that_it_is_there_for(capsys):
+    side_by_side.main([*DIGITS, "--repeats", "1"])
+    rows = {row[0]: row[1:] for row in cells(capsys.readouterr().out)}
+    angles = {name: [[float(part) for part in cell.split("/")] for cell in row[:2]] for name, row in rows.items()}
+    errors = {name: [float(cell) for cell in row[2:4]] for name, row in rows.items()}
+    for name in ("p-cov", "sub-it", "qr-pca"):
+        assert angles[name][1][0] < 1e-6 > errors[name][1]
+    assert angles["p-cov"][0][0] < 1e-6  # as written it is right
+    assert errors["sub-it"][0] > 1000  # N times the squares
+    assert angles["qr-pca"][0][0] > 1  # rows counted twice
+    assert angles["ap-cov"][0] == angles["ap-cov"][1]  # the same method
+    rounded = "compressed codec=quantise bits=16"
+    assert angles[rounded][0][1] > 2 * angles[rounded][1][1]  # cut down instead of rounded
+    assert [rows["sub-it"][4], rows["p-cov"][5]] == ["101", "1"]
+
+
+def test_scatter_without_a_between_part_is_what_ap_cov_has():
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    shifted = [X[:30], X[30:] + 50]
+    assert as_written.ap_cov(shifted, 1).variances[0] < 5 < as_written.p_cov(shifted, 1).variances[0]
+
+
+def test_scaling_shows_rounds_and_bytes_of_every_method():
+    point = scaling.Point(n=300, d=12, k=2, K=4)
+    n, d, k, parties, *methods = scaling.line(point, 1)
+    assert (n, d, k, parties) == ("300", "12", "2", "4")
+    _, rounds, megabytes = methods[scaling.METHODS.index("p-cov")].split("; ")
+    up, down = map(float, megabytes.split(" + "))
+    values = 12 * 13 // 2 + 12 + 1
+    assert (rounds, down) == ("1", 0)
+    assert 8 * values <= up * 1e6 < 8 * values + 4 * 128 + 5
+    assert len(methods) == 3
+    assert len(set(scaling.points())) == 9
+
+
+def test_draws_of_a_partition_are_lines_of_their_own(capsys):
+    truncation.main([*DIGITS, "--seeds", "42", "1"])
+    assert [row[0] for row in cells(capsys.readouterr().out)] == ["42", "1"]
