@@ -6,7 +6,8 @@
 A method may carry options, as in the example. With ``--output FOLDER`` every run is one line of JSON in its
 ``runs.jsonl``, with all that is needed to repeat it, beside its model; what is there already is not run again, so
 an interrupted comparison goes on where it stopped. ``report.html`` shows it all (extra ``plots``). Angles are to
-``PCA(svd_solver="full")`` of the pooled rows in float64.
+``PCA(svd_solver="full")`` of the pooled rows in float64. `simulations.benchmarks.published` makes of such runs the
+design notes' tables, ours beside the published numbers.
 """
 
 from __future__ import annotations
