@@ -6,7 +6,8 @@
 A method may carry options, as in the example. With ``--output FOLDER`` every run is one line of JSON in its
 ``runs.jsonl``, with all that is needed to repeat it, beside its model; what is there already is not run again, so
 an interrupted comparison goes on where it stopped. ``report.html`` shows it all (extra ``plots``). Angles are to
-``PCA(svd_solver="full")`` of the pooled rows in float64.
+``PCA(svd_solver="full")`` of the pooled rows in float64. `simulations.benchmarks.published` makes of such runs the
+design notes' tables, ours beside the published numbers.
 """
 
 from __future__ import annotations
@@ -180,7 +181,8 @@ def table(records: Iterable[Record]) -> str:
 
 def _measured(one: Record, data_root: str, folder: Path | None) -> Record:
     center, scale = (bool(one["options"].get(key, default)) for key, default in (("center", True), ("scale", False)))
-    source, truth = _truth(one["dataset"], data_root, one["components"], center, scale)
+    pool = (one["dataset"], data_root, one["components"], center, scale)
+    source, truth = _truth(*pool)
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
     rows = source.all_rows()
@@ -204,6 +206,7 @@ def _measured(one: Record, data_root: str, folder: Path | None) -> Record:
         "MB down": float(np.mean(sum(np.array(entry["down"]) for entry in fit)) / 1e6),
         "seconds": round(seconds, 3),
         "knn accuracy": _accuracy(model, source) if one["knn"] else None,
+        "pooled knn accuracy": _pooled_accuracy(*pool) if one["knn"] else None,
         "exact": model.log["exact"],
         "measured": model.log["measured"],
         "versions": {"python": platform.python_version(), **{n: version(n) for n in ("fedpca-flwr", "flwr", "numpy")}},
@@ -217,6 +220,12 @@ def _truth(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> t
     if not 1 <= k <= min(rows.shape):
         raise ConfigError(f"comparison: 'components' is {k}, expected 1 to {min(rows.shape)} for {dataset}")
     return source, pooled_pca(rows, k, center=center, scale=scale)
+
+
+@cache
+def _pooled_accuracy(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> float | None:
+    source, truth = _truth(dataset, data_root, k, center, scale)
+    return _accuracy(truth, source)
 
 
 def _accuracy(model: PCAModel, source: data.Dataset) -> float | None:

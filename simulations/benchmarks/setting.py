@@ -32,11 +32,11 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def clients(dataset: str, root: str, *, kind: str = "dirichlet", alpha: float = 0.1) -> list[NDArray]:
+def clients(dataset: str, root: str, *, kind: str = "dirichlet", alpha: float = 0.1, seed: int = 42) -> list[NDArray]:
     """The clients' rows."""
     source = data.load(dataset, root)
     rows = source.all_rows()
-    return [rows[part] for part in split(source.labels, 10, kind=kind, alpha=alpha, seed=42)]
+    return [rows[part] for part in split(source.labels, 10, kind=kind, alpha=alpha, seed=seed)]
 
 
 def truth(parts: list[NDArray]) -> PCAModel:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import statistics
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,6 +23,7 @@ from fedpca_flwr.maths.moments import Moments, unpack
 from fedpca_flwr.partition import split
 from simulations import run
 from simulations.benchmarks.replies import message, results
+from simulations.benchmarks.timing import alternated, ratio, seconds
 from strategies import build_strategy
 
 COMPONENTS = 50
@@ -32,13 +31,9 @@ COMPONENTS = 50
 
 def compare(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> str:
     """Median seconds of both, and the median of the ratios pair by pair."""
-    pairs = []
-    for _ in range(repeats + 1):  # the first pair warms up
-        pairs.append((_seconds(ours), _seconds(theirs)))
-    pairs = pairs[1:]
-    ratio = statistics.median(a / b for a, b in pairs)
-    first, second = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return f"{first:.3f} s | {second:.3f} s | **{ratio:.2f}**"
+    times = alternated([ours, theirs], repeats + 1)[1:]  # the first pair warms up
+    first, second = np.median(times, axis=0)
+    return f"{first:.3f} s | {second:.3f} s | **{ratio(times, 0, 1):.2f}**"
 
 
 def client_speed(rows: NDArray, repeats: int) -> str:
@@ -59,7 +54,7 @@ def server_speed(parts: list[Moments], repeats: int) -> str:
     def direct() -> None:
         eigh(matrix, driver="evr", subset_by_index=(d - COMPONENTS, d - 1), check_finite=False)
 
-    best = min((lanczos, direct), key=_seconds)
+    best = min((lanczos, direct), key=seconds)
     messages = [message(part) for part in parts]
 
     def serve() -> None:
@@ -76,12 +71,6 @@ def run_speed(rows: NDArray, parties: list[NDArray], repeats: int) -> str:
         lambda: PCA(COMPONENTS, svd_solver="covariance_eigh").fit_transform(rows),
         repeats,
     )
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -117,3 +117,17 @@ def test_a_last_line_that_is_no_record_is_kept(tmp_path):
     other.write_bytes(b"precious line one\nprecious last line without newline")
     assert main(["--methods", "p-cov", "--output", str(tmp_path)]) == 2
     assert other.read_bytes().endswith(b"without newline")
+
+
+def test_the_accuracy_of_the_pooled_rows_is_beside_that_of_the_model(tmp_path):
+    for part, seed in (("train", 0), ("test", 1)):
+        for shade, label in enumerate(("one", "two")):
+            (tmp_path / part / label).mkdir(parents=True)
+            rng = np.random.default_rng(seed)
+            for i in range(8):
+                pixels = rng.integers(40 * shade, 40 * shade + 120, (4, 4), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / part / label / f"{i}.png")
+    exact, other = compare(
+        ["p-cov", "ap-cov"], datasets=["images"], data_root=tmp_path, clients=[2], components=2, knn=True
+    )
+    assert 0.5 < exact["knn accuracy"] == exact["pooled knn accuracy"] == other["pooled knn accuracy"] <= 1

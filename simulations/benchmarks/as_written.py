@@ -1,0 +1,151 @@
+"""The algorithms of note 001 as written and as their public program has them, faults included, in plain NumPy.
+
+For `simulations.benchmarks.side_by_side`, and for nothing else. Written anew from the notes and from what is known of
+the program: what each gets wrong stands in its docstring. Everything is in one process, float64 and without messages.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = list[NDArray]
+
+
+class Result(NamedTuple):
+    """What an algorithm finds, and what it sends.
+
+    Attributes
+    ----------
+    components : ndarray of shape (k, d)
+    variances : ndarray of shape (k,)
+    rounds : int
+        In which the clients send something.
+    up : float
+        Bytes that a client sends.
+    """
+
+    components: NDArray
+    variances: NDArray
+    rounds: int
+    up: float
+
+
+def p_cov(parts: Rows, k: int) -> Result:
+    """Note 000, section 8.1: right, with full matrices, a loop of outer products and all d eigenvectors."""
+    return _pooled([_moments(X) for X in parts], k)
+
+
+def ap_cov(parts: Rows, k: int) -> Result:
+    """The mean of the covariances: the variance between the clients is missing."""
+    stats = [_moments(X) for X in parts]
+    d = parts[0].shape[1]
+    return _leading(np.average([C for _, _, C in stats], axis=0, weights=[n for n, _, _ in stats]), k, d)
+
+
+def sub_it(parts: Rows, k: int, iterations: int = 100) -> Result:
+    """Plain iteration with k columns, however close the eigenvalues are, and no test of convergence.
+
+    Takes ``diag(R)**2 / N`` for the eigenvalues, which is N times their square.
+    """
+    total = sum(map(len, parts))
+    mean = np.sum([X.sum(axis=0, dtype=np.float64) for X in parts], axis=0) / total
+    centred = [X - mean for X in parts]
+    V = np.linalg.qr(np.random.default_rng(42).standard_normal((mean.size, k)))[0]
+    for _ in range(iterations):
+        V, R = np.linalg.qr(np.sum([X.T @ (X @ V) for X in centred], axis=0))
+    up = 8 * (mean.size + 1) + 8 * mean.size * k * iterations
+    return Result(V.T, np.diag(R) ** 2 / total, 1 + iterations, up)
+
+
+def qr_pca(parts: Rows, k: int) -> Result:
+    """Factors cut to 2k rows, times ``sqrt(n / N)`` though singular values have the rows in them: n counts twice."""
+    total = sum(map(len, parts))
+    means = [X.mean(axis=0) for X in parts]
+    mean = np.average(means, axis=0, weights=[len(X) for X in parts])
+    stack = []
+    for X, m in zip(parts, means, strict=True):
+        R = np.linalg.qr(X - m, mode="r")
+        _, s, Vt = np.linalg.svd(R, full_matrices=False)
+        rows = np.vstack([s[: 2 * k, None] * Vt[: 2 * k], np.sqrt(len(X)) * (m - mean)])
+        stack.append(np.sqrt(len(X) / total) * rows)
+    return _stacked(stack, k, total, up=8 * (2 * k * mean.size + mean.size + 1))
+
+
+def ap_stack(parts: Rows, k: int) -> Result:
+    """Eigenvectors times the roots of the covariance's eigenvalues: neither the row counts nor the means are used."""
+    stack = []
+    for X in parts:
+        values, vectors = np.linalg.eigh(_moments(X)[2])
+        stack.append((vectors[:, -k:] * np.sqrt(values[-k:].clip(min=0.0))).T)
+    d = parts[0].shape[1]
+    return _stacked(stack, k, len(parts), up=8 * (k * d + k))
+
+
+def quantised(parts: Rows, k: int, bits: int) -> Result:
+    """P-COV with covariances in steps between their extremes, cut down instead of rounded: always too small."""
+    stats = []
+    for n, mean, C in map(_moments, parts):
+        step = (C.max() - C.min()) / (2**bits - 1)
+        stats.append((n, mean, np.floor((C - C.min()) / step) * step + C.min()))
+    d = parts[0].shape[1]
+    return _pooled(stats, k)._replace(up=d * d * bits / 8 + 8 * (d + 3))
+
+
+def low_rank(parts: Rows, k: int, rank: int) -> Result:
+    """P-COV with leading eigenvectors, and the rest of the trace spread over the coordinates from ``rank`` on.
+
+    It belongs to the omitted eigenvectors, not to coordinates.
+    """
+    stats = []
+    for n, mean, C in map(_moments, parts):
+        values, vectors = np.linalg.eigh(C)
+        leading = vectors[:, -rank:]
+        near = (leading * values[-rank:]) @ leading.T
+        rest = np.arange(len(C)) >= rank
+        near[rest, rest] += values[:-rank].sum() / max(1, rest.sum())
+        stats.append((n, mean, near))
+    d = parts[0].shape[1]
+    return _pooled(stats, k)._replace(up=8 * (rank * d + rank + d + 2))
+
+
+def dp_pca(parts: Rows, k: int, epsilon: float, delta: float = 1e-5) -> Result:
+    """Noise for sensitivities B / n and 2 B^2 / n, which are half of the true ones, from a formula for epsilon < 1.
+
+    The bound B, the 95th percentile of the clients' row lengths, is read off the data and not accounted for.
+    """
+    rng = np.random.default_rng(42)
+    sigma = np.sqrt(2 * np.log(1.25 / delta)) / (epsilon / 2)  # half of epsilon for the mean, half for the covariance
+    stats = []
+    for X in parts:
+        lengths = np.linalg.norm(X, axis=1)
+        bound = np.percentile(lengths, 95)
+        n, mean, C = _moments(X * np.minimum(1, bound / np.maximum(lengths, 1e-12))[:, None])
+        noise = rng.normal(0, sigma * 2 * bound**2 / n, C.shape)
+        stats.append((n, mean + rng.normal(0, sigma * bound / n, mean.shape), C + (noise + noise.T) / 2))
+    return _pooled(stats, k)
+
+
+def _moments(X: NDArray) -> tuple[int, NDArray, NDArray]:
+    return len(X), X.mean(axis=0), np.cov(X, rowvar=False, ddof=0)
+
+
+def _pooled(stats: list[tuple[int, NDArray, NDArray]], k: int) -> Result:
+    weights = [n for n, _, _ in stats]
+    mean = np.average([m for _, m, _ in stats], axis=0, weights=weights)
+    pooled = np.zeros((mean.size, mean.size))
+    for n, m, C in stats:
+        pooled += n * (C + np.outer(m - mean, m - mean))
+    return _leading(pooled / sum(weights), k, mean.size)
+
+
+def _leading(C: NDArray, k: int, d: int) -> Result:
+    values, vectors = np.linalg.eigh(C)
+    return Result(vectors[:, ::-1][:, :k].T, values[::-1][:k], 1, 8 * (d * d + d + 1))
+
+
+def _stacked(parts: Rows, k: int, divisor: int, *, up: float) -> Result:
+    _, s, Vt = np.linalg.svd(np.vstack(parts), full_matrices=False)
+    return Result(Vt[:k], s[:k] ** 2 / divisor, 1, up)

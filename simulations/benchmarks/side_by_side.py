@@ -1,0 +1,126 @@
+"""Ours, the published algorithms as written, and scikit-learn on the pooled rows: in one run, on the same partition.
+
+    python -m simulations.benchmarks.side_by_side --dataset mnist --data-root DEST
+
+10 clients, Dirichlet 0.1, 50 components, one BLAS thread. Angles (largest / mean, degrees) and eigenvalues (the largest
+relative error) are to ``PCA(svd_solver="full")`` of the pool. Rounds are those in which clients send, MB those sent by
+a client. Times are multiples of ``PCA(svd_solver="covariance_eigh").fit_transform`` of the pool, measured in turn, the
+median of the repetitions. Ours have all messages, checks and the projection of every row; those as written have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from threadpoolctl import threadpool_limits
+
+from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.reference import pooled_pca
+from simulations import run
+from simulations.benchmarks import as_written
+from simulations.benchmarks.as_written import Result
+from simulations.benchmarks.published import CLIPS
+from simulations.benchmarks.setting import COMPONENTS, clients, parser, told
+from simulations.benchmarks.timing import alternated, ratio
+
+HEADS = (
+    "method",
+    "angle: as written",
+    "ours",
+    "eigenvalues: as written",
+    "ours",
+    "rounds: as written",
+    "ours",
+    "MB up: as written",
+    "ours",
+    "time: as written",
+    "ours",
+)
+
+
+class Pair(NamedTuple):
+    """An algorithm as written, and what answers to it here."""
+
+    written: Callable[..., Result]
+    method: str
+    options: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        return f"{self.method} {told(self.options)}".rstrip()
+
+
+def pairs(dataset: str) -> list[Pair]:
+    clip, centre = CLIPS.get(dataset, (None, None))
+    private = {"epsilon": 1.0, "clip": clip, "centre_clip": centre, "noise_seed": 1}
+    return [
+        Pair(as_written.p_cov, "p-cov", {}),
+        Pair(as_written.sub_it, "sub-it", {}),
+        Pair(as_written.qr_pca, "qr-pca", {}),
+        Pair(as_written.qr_pca, "qr-pca", {"rank": 2 * COMPONENTS}),
+        Pair(as_written.ap_stack, "ap-stack", {}),
+        Pair(as_written.ap_cov, "ap-cov", {}),
+        Pair(partial(as_written.quantised, bits=16), "compressed", {"codec": "quantise", "bits": 16}),
+        Pair(partial(as_written.quantised, bits=8), "compressed", {"codec": "quantise", "bits": 8}),
+        Pair(partial(as_written.low_rank, rank=100), "compressed", {"codec": "low-rank", "rank": 100}),
+        *([Pair(partial(as_written.dp_pca, epsilon=1.0), "dp-pca", private)] if clip else []),
+    ]
+
+
+def line(pair: Pair, parts: list[NDArray], truth: PCAModel, repeats: int) -> list[str]:
+    """One method's cells."""
+    found: dict[str, Any] = {}
+
+    def theirs() -> None:
+        found["written"] = pair.written(parts, COMPONENTS)
+
+    def ours() -> None:
+        found["ours"] = run(pair.method, parts, n_components=COMPONENTS, engine="loopback", min_rows=1, **pair.options)
+
+    pool = np.vstack(parts)
+    times = alternated(
+        [theirs, ours, lambda: PCA(COMPONENTS, svd_solver="covariance_eigh").fit_transform(pool)], repeats
+    )
+    written, model = found["written"], found["ours"]
+    fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
+    up = sum(sum(entry["up"]) for entry in fit) / len(parts)
+    scale = pool.shape[0] / (pool.shape[0] - 1)  # the notes divide by N
+    both = [
+        (_angle(written.components, truth), _angle(model.loadings()[0], truth)),
+        (_error(written.variances * scale, truth), _error(model.explained_variance_, truth)),
+        (str(written.rounds), str(len(fit))),
+        (f"{written.up / 1e6:.3g}", f"{up / 1e6:.3g}"),
+        (f"{ratio(times, 0, 2):.2g}", f"{ratio(times, 1, 2):.2g}"),
+    ]
+    return [pair.title, *(cell for two in both for cell in two)]
+
+
+def _angle(components: NDArray, truth: PCAModel) -> str:
+    degrees = principal_angles(components.T, truth.loadings()[0].T)
+    return f"{degrees.max():.2g} / {degrees.mean():.2g}"
+
+
+def _error(variances: NDArray, truth: PCAModel) -> str:
+    return f"{np.abs(variances / truth.explained_variance_ - 1).max():.1g}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=3)
+    args = options.parse_args(arguments)
+    parts = clients(args.dataset, args.data_root)
+    truth = pooled_pca(np.vstack(parts), COMPONENTS)
+    print(f"| {' | '.join(HEADS)} |\n| {' | '.join(['---'] * len(HEADS))} |")
+    with threadpool_limits(1, user_api="blas"):
+        for pair in pairs(args.dataset):
+            print(f"| {' | '.join(line(pair, parts, truth, args.repeats))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

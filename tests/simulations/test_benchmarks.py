@@ -1,0 +1,116 @@
+"""Benchmarks run on small data, and what they quote is what the notes print."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from simulations import compare
+from simulations.benchmarks import as_written, published, scaling, side_by_side, truncation
+from simulations.benchmarks import published_numbers as note
+
+DIGITS = ["--dataset", "digits"]
+
+
+def cells(out: str) -> list[list[str]]:
+    """The rows of the last Markdown table, without its heads."""
+    table = out.rstrip().split("\n\n")[-1].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+
+
+def test_the_published_numbers_are_those_of_the_notes():
+    assert note.ANGLES["mnist"]["Dirichlet 0.1"]["ap-stack"] == 39.72
+    assert note.ANGLES["mnist"]["shards"]["ap-cov"] == 1.04
+    assert note.ANGLES["images"]["Dirichlet 0.5"]["qr-pca"] == 1.77
+    assert note.ACCURACY["mnist"]["Dirichlet 0.1"]["ap-stack"] == 0.9469
+    assert note.ACCURACY["images"]["IID"]["pooled"] == 0.3954
+    assert note.PRIVACY["mnist"][5.0] == (60.0, 0.9487)
+    assert note.COMPRESSION["mnist"][2] == ("codec=low-rank rank=100", 8, 1.5, 0.9569)
+    assert note.ADAPTIVE["mnist"]["shards"] == (0.74, "p-cov", 0.01)
+    assert note.STREAMING_REAL == {"mnist": 0.002}
+
+
+def test_every_published_cell_has_a_run_beside_it():
+    for known in note.ANGLES.values():
+        assert set(known) == set(published.PARTITIONS)
+        assert all(set(line) == set(note.METHODS) for line in known.values())
+    assert published.PUBLISHED["mnist"] == list(published.TABLES)
+
+
+def test_published_angles_have_three_lines_a_partition(tmp_path, capsys):
+    assert published.main([*DIGITS, "--output", str(tmp_path), "--table", "angles"]) == 0
+    rows = cells(capsys.readouterr().out)
+    assert [row[1] for row in rows] == ["ours, mean", "ours, max", "published, mean"] * 4
+    ours = [[float(cell) for cell in row[2:]] for row in rows if row[1] == "ours, max"]
+    assert all(max(line[0], line[1], line[3]) < 1e-6 < min(line[2], line[4]) for line in ours)
+
+
+def test_published_tables_are_made_of_runs_that_are_kept(tmp_path, capsys, monkeypatch):
+    wanted = [*DIGITS, "--output", str(tmp_path), "--table", "compression", "streaming"]
+    assert published.main(wanted) == 0
+    first = capsys.readouterr().out
+    assert len([json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]) == 5
+    monkeypatch.setattr(compare, "run", None)
+    monkeypatch.setattr(published, "run", None)
+    assert published.main(wanted) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_streaming_is_that_of_the_rows_that_are_there(tmp_path, capsys):
+    assert published.main([*DIGITS, "--output", str(tmp_path), "--table", "streaming"]) == 0
+    rows = cells(capsys.readouterr().out)
+    assert [row[0] for row in rows] == list(note.STREAMING)
+    assert max(float(row[2]) for row in rows) < 1e-9
+
+
+def test_a_table_without_its_setting_is_named(tmp_path, capsys):
+    assert published.main(["--dataset", "images", "--output", str(tmp_path), "--table", "privacy"]) == 2
+    assert "'privacy' has no clips for images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("table", sorted(published.TABLES.keys() - {"angles", "compression", "streaming"}))
+def test_every_table_prints_on_data_that_the_notes_do_not_have(table, tmp_path, capsys):
+    assert published.main([*DIGITS, "--output", str(tmp_path), "--table", table]) == 0
+    assert len(cells(capsys.readouterr().out)) >= 4
+
+
+def test_as_written_has_the_faults_that_it_is_there_for(capsys):
+    side_by_side.main([*DIGITS, "--repeats", "1"])
+    rows = {row[0]: row[1:] for row in cells(capsys.readouterr().out)}
+    angles = {name: [[float(part) for part in cell.split("/")] for cell in row[:2]] for name, row in rows.items()}
+    errors = {name: [float(cell) for cell in row[2:4]] for name, row in rows.items()}
+    for name in ("p-cov", "sub-it", "qr-pca"):
+        assert angles[name][1][0] < 1e-6 > errors[name][1]
+    assert angles["p-cov"][0][0] < 1e-6  # as written it is right
+    assert errors["sub-it"][0] > 1000  # N times the squares
+    assert angles["qr-pca"][0][0] > 1  # rows counted twice
+    assert angles["ap-cov"][0] == angles["ap-cov"][1]  # the same method
+    rounded = "compressed codec=quantise bits=16"
+    assert angles[rounded][0][1] > 2 * angles[rounded][1][1]  # cut down instead of rounded
+    assert [rows["sub-it"][4], rows["p-cov"][5]] == ["101", "1"]
+
+
+def test_scatter_without_a_between_part_is_what_ap_cov_has():
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    shifted = [X[:30], X[30:] + 50]
+    assert as_written.ap_cov(shifted, 1).variances[0] < 5 < as_written.p_cov(shifted, 1).variances[0]
+
+
+def test_scaling_shows_rounds_and_bytes_of_every_method():
+    point = scaling.Point(n=300, d=12, k=2, K=4)
+    n, d, k, parties, *methods = scaling.line(point, 1)
+    assert (n, d, k, parties) == ("300", "12", "2", "4")
+    _, rounds, megabytes = methods[scaling.METHODS.index("p-cov")].split("; ")
+    up, down = map(float, megabytes.split(" + "))
+    values = 12 * 13 // 2 + 12 + 1
+    assert (rounds, down) == ("1", 0)
+    assert 8 * values <= up * 1e6 < 8 * values + 4 * 128 + 5
+    assert len(methods) == 3
+    assert len(set(scaling.points())) == 9
+
+
+def test_draws_of_a_partition_are_lines_of_their_own(capsys):
+    truncation.main([*DIGITS, "--seeds", "42", "1"])
+    assert [row[0] for row in cells(capsys.readouterr().out)] == ["42", "1"]
