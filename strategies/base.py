@@ -36,7 +36,8 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.solution import Solution, check_components
 from strategies.card import CountOptions, MethodCard, PCAOptions
 from strategies.client import PCAClient
-from strategies.quorum import Quorum, Reply, Results
+from strategies.quorum import Quorum, Results
+from strategies.reply import Reply
 
 __all__ = ["CountOptions", "MethodCard", "PCAClient", "PCAOptions", "PCAStrategy", "Reply", "Request", "Solution"]
 

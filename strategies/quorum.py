@@ -8,24 +8,20 @@ Flower samples whoever has registered when a round starts (6 of 10 in a trial), 
 
 from __future__ import annotations
 
-import io
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Annotated, Any
+from typing import Any
 
-import numpy as np
-from flwr.common import EvaluateRes, FitRes, GetPropertiesIns
+from flwr.common import GetPropertiesIns
 from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
-from numpy.typing import NDArray
-from pydantic import Field as Limits
 
-from fedpca_flwr.config import Config, Count, Name, RunConfig
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import BY_NAME, ConfigError, ContractError, PartyError, QuorumError
+from strategies.reply import About, Reply, Report, reply_of, said_by, sender
 
 Results = list[tuple[ClientProxy, Any]]
 """Flower's results of one round: `FitRes` or `EvaluateRes` by client."""
@@ -38,68 +34,6 @@ REASONS = (
     ("Node Unavailable", "its node is offline"),
 )
 """Flower's texts, which may quote anything, and what we say instead."""
-
-
-class About(Config):
-    """What a client says of itself in every reply."""
-
-    public = False
-
-    partition_id: Annotated[int, Limits(ge=0)]
-    num_partitions: Count
-    name: Name = ""
-    columns: Annotated[str, Limits(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
-    simulated: bool
-    features: Annotated[int, Limits(ge=0)] = 0
-    sealed: Annotated[bytes, Limits(max_length=64)] = b""
-    """With secure aggregation, in the last round: count and squared error, masked."""
-
-    @property
-    def sender(self) -> str:
-        return sender(self.partition_id, self.name)
-
-
-class Report(Config):
-    """What a client says instead when something is wrong; partition -1: it does not know which it is."""
-
-    public = False
-
-    partition_id: Annotated[int, Limits(ge=-1)]
-    name: Name = ""
-    error: Annotated[str, Limits(max_length=64)]
-    message: Annotated[str, Limits(max_length=4000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f]*$")]
-
-    @property
-    def sender(self) -> str:
-        return sender(self.partition_id, self.name) if self.partition_id >= 0 else "a client"
-
-
-@dataclass
-class Reply:
-    """One party's answer in one round. ``fields`` is set once the payload is checked."""
-
-    party: int
-    name: str
-    rows: int
-    nbytes: int
-    arrays: list[NDArray]
-    loss: float = 0.0
-    sealed: bytes = b""
-    fields: dict[str, NDArray] = field(default_factory=dict)
-
-    @property
-    def sender(self) -> str:
-        return sender(self.party, self.name)
-
-    @property
-    def member(self) -> str:
-        """What a federation that lasts knows it by: its name, or its partition where it has none."""
-        return self.name or f"partition {self.party}"
-
-
-def sender(party: int, name: str) -> str:
-    """How texts name a party."""
-    return f"client {party} ({name})" if name else f"client {party}"
 
 
 class Quorum:
@@ -172,14 +106,14 @@ class Quorum:
 
     def complete(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies by party, or the error that says whose is missing, doubled, refused or in the wrong run."""
-        said = [_said(result.metrics) for _, result in results]
+        said = [said_by(result.metrics) for _, result in results]
         answered = frozenset(client.cid for client, _ in results)
         self._raise_reported(said)
         self._check_partitions([about for about in said if isinstance(about, About)])
         replies = []
         while results:  # taken one by one: the caller's list is emptied, so that no payload outlives its use
             client, result = results.pop()
-            replies.append(_reply(result))
+            replies.append(reply_of(result))
             self.seats[client.cid] = replies[-1].party
         replies.sort(key=lambda reply: reply.party)
         doubled = [party for party, times in Counter(r.party for r in replies).items() if times > 1]
@@ -249,7 +183,7 @@ class Quorum:
                 reason = _reason(failure)
         else:
             raise QuorumError(f"a client did not say what it holds ({reason})")
-        about = _said(said.properties)
+        about = said_by(said.properties)
         self._raise_reported([about])
         assert isinstance(about, About)
         if not about.features:
@@ -302,50 +236,6 @@ class Quorum:
                 )
             self.columns = about.columns
         self.simulated = all(about.simulated for about in said)
-
-
-def _said(metrics: dict[str, Any]) -> About | Report:
-    """What a client says of itself, checked: it may be anything."""
-    try:
-        return (Report if "error" in metrics else About).parse(metrics, source="a client's reply")
-    except ConfigError as error:
-        raise ContractError(f"{error}; do all parties run the same version?") from None
-
-
-def _reply(result: FitRes | EvaluateRes) -> Reply:
-    about = About.parse(result.metrics)
-    party, name = about.partition_id, about.name
-    if result.num_examples < 1:
-        raise ContractError(f"{about.sender}: it says that it has {result.num_examples} rows, expected at least 1")
-    if isinstance(result, EvaluateRes):
-        if not (np.isfinite(result.loss) and result.loss >= 0):
-            raise ContractError(f"{about.sender}: its squared error is {result.loss}, expected a number from 0")
-        return Reply(
-            party,
-            name,
-            result.num_examples,
-            nbytes=16 + len(about.sealed),
-            arrays=[],
-            loss=result.loss,
-            sealed=about.sealed,
-        )
-    tensors = result.parameters.tensors
-    try:
-        arrays = [_view(tensor) for tensor in tensors]
-    except Exception:  # NumPy evaluates the header as a Python literal, which can fail in many ways
-        raise ContractError(f"{about.sender}: its reply does not hold whole arrays") from None
-    return Reply(party, name, result.num_examples, nbytes=sum(map(len, tensors)), arrays=arrays)
-
-
-def _view(tensor: bytes) -> NDArray:
-    """The array in a message of Flower's (NumPy's own file format), without a copy and without pickle."""
-    stream = io.BytesIO(tensor)
-    version = np.lib.format.read_magic(stream)
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = header(stream)
-    if dtype.hasobject:
-        raise ValueError("objects are not accepted")
-    return np.frombuffer(tensor, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran else "C")
 
 
 def _names(parties: Sequence[int]) -> str:
