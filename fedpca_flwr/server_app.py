@@ -14,6 +14,7 @@ from fedpca_flwr import data
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.model import PCAModel, model_file
+from fedpca_flwr.polling import prompt
 from fedpca_flwr.reference import pooled_pca
 from strategies import build_strategy
 from strategies.base import PCAStrategy
@@ -43,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
 def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
     """Run a strategy on a Flower grid and return its model."""
     config = ServerConfig(num_rounds=strategy.rounds, round_timeout=strategy.config.round_deadline)
-    start_grid(grid=grid, server=PCAServer(strategy), config=config)
+    start_grid(grid=prompt(grid), server=PCAServer(strategy), config=config)
     return strategy.result()
 
 

@@ -1,0 +1,60 @@
+"""Replies are found soon after they came, and the link is not asked all the time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from fedpca_flwr import polling
+from fedpca_flwr.polling import prompt
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(polling, "time", clock)
+    return clock
+
+
+class Link:
+    """Messages are their own ids, and the seconds after which their replies are there."""
+
+    def __init__(self, clock):
+        self.clock, self.looks = clock, 0
+
+    def push_messages(self, messages):
+        return list(messages)
+
+    def pull_messages(self, ids):
+        self.looks += 1
+        return [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=i)) for i in ids if i <= self.clock.now]
+
+
+@pytest.mark.parametrize("seconds", [0.05, 2.0, 600.0])
+def test_a_reply_is_found_within_a_tenth_of_its_time(seconds, clock):
+    link = Link(clock)
+    assert len(prompt(link).send_and_receive([seconds])) == 1
+    assert clock.now <= max(1.1 * seconds, seconds + 0.1) + 1e-9
+    assert link.looks < 100
+
+
+def test_all_replies_are_waited_for_and_each_is_returned_once(clock):
+    found = prompt(Link(clock)).send_and_receive([0.0, 5.0, 1.0])
+    assert [reply.metadata.reply_to_message_id for reply in found] == [0.0, 1.0, 5.0]
+
+
+def test_a_timeout_returns_what_is_there(clock):
+    found = prompt(Link(clock)).send_and_receive([1.0, 1e9], timeout=3.0)
+    assert [reply.metadata.reply_to_message_id for reply in found] == [1.0]
