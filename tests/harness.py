@@ -50,7 +50,7 @@ def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
     given = {"min_rows": 1, **own(method), **options}
     options = {key.replace("_", "-"): value for key, value in given.items()}
     site = {key: options.pop(key) for key in (*POLICY, "scores") if key in options} | options.pop("site", {})
-    values = {"method": method, "clients": len(parties), "round-deadline": 20.0, "join-deadline": 0.3}
+    values = {"method": method, "clients": len(parties), "round-deadline": 20.0, "join-deadline": 5.0}
     return assemble({**values, **options}, parties, site)
 
 

@@ -66,12 +66,8 @@ def test_a_site_that_is_killed_is_dropped_and_everyone_else_goes_on(tmp_path):
         sites.append({**site, "data": str(tmp_path / f"site{i}.npy"), "group-secret": str(tmp_path / "secret")})
     config = "n-components=5 secure-aggregation=true bound=100.0 survivors=3"
     with Lab(tmp_path / "flower", sites) as lab:
-        status, log = lab.run(f"{config} output={json.dumps(str(tmp_path / 'all'))}")
-        assert status == "finished:completed", log
-        everyone = run("p-cov", hospitals(), engine="loopback", **OPTIONS)
-        assert PCAModel.load(tmp_path / "all").components_.tobytes() == everyone.components_.tobytes()
         lab.processes.pop("node3").send_signal(signal.SIGKILL)  # still registered: its silence costs a deadline
-        config += " join-deadline=30.0 round-deadline=60.0"
+        config += " join-deadline=30.0 round-deadline=40.0"
         status, log = lab.run(f"{config} output={json.dumps(str(tmp_path / 'model'))}")
     assert status == "finished:completed", log
     is_of_the_first_three(PCAModel.load(tmp_path / "model"))

@@ -215,7 +215,7 @@ def test_a_client_that_dies_is_named(method):
 
 @every_method
 def test_a_missing_client_is_an_error_after_the_join_deadline(method):
-    server = server_of(method, parties_of_three(), n_components=2)
+    server = server_of(method, parties_of_three(), n_components=2, join_deadline=0.3)
     server.client_manager().unregister(proxy_of(server, 1))
     with pytest.raises(QuorumError, match="2 of 3 clients joined within join-deadline"):
         finish(server)

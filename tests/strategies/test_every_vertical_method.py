@@ -168,7 +168,7 @@ def test_a_party_that_dies_or_is_missing_is_named(method):
     tamper(server, 2, die)
     with pytest.raises(QuorumError, match="1 of 3 clients did not answer: client 2"):
         finish(server)
-    server = server_of(method, parties_of_three(), n_components=2)
+    server = server_of(method, parties_of_three(), n_components=2, join_deadline=0.3)
     server.client_manager().unregister(proxy_of(server, 1))
     with pytest.raises(QuorumError, match="2 of 3 clients joined within join-deadline"):
         finish(server)

@@ -313,7 +313,7 @@ def test_a_scatter_that_was_changed_on_its_way_does_not_pass_the_last_round():
     def enlarge(arrays):
         masked = arrays[0].copy()
         if masked.size == 1 + 12 * 13 // 2:
-            masked[1] += np.uint64(2**60)
+            masked[1:2] += np.uint64(2**60)  # wraps; a scalar would warn where it does
         return [masked]
 
     tamper_arrays(server, 1, enlarge)

@@ -162,7 +162,7 @@ def test_everyone_or_no_one_is_the_default(method):
 
 
 def test_a_party_that_never_joins_is_dropped():
-    running = server()
+    running = server(join_deadline=0.3)
     running.client_manager().unregister(proxy_of(running, 0))
     model = finish(running)
     same(model, plain("p-cov", PARTIES[1:]))
@@ -193,7 +193,7 @@ def test_a_party_that_hangs_is_dropped_at_the_deadline():
 
 
 def test_a_party_whose_node_goes_offline_is_dropped():
-    running = server()
+    running = server(join_deadline=0.3)
     asked = on_offline = proxy_of(running, 2)
     honest = asked.fit
 
