@@ -160,21 +160,23 @@ def compare(
 
 
 def table(records: Iterable[Record]) -> str:
-    """Markdown; MB are the mean over the clients."""
-    lines = [
-        "| data | partition | clients | method | max angle (deg) | mean | rounds | MB up | MB down | k-NN(5) |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    """Markdown; MB are the mean over the clients. Accuracies are there if any were measured."""
+    records = list(records)
+    accuracies = any(r.get("knn accuracy") is not None for r in records)
+    heads = ["data", "partition", "clients", "method", "max angle (deg)", "mean", "rounds", "MB up", "MB down"]
+    heads += ["k-NN(5)"] if accuracies else []
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for r in records:
         where = r["partition"] + (f" {r['alpha']:g}" if r["alpha"] is not None else "")
         told = " ".join([r["method"], *(f"{key}={value}" for key, value in r["options"].items())])
         cells = [r["dataset"], where, str(r["clients"]), told]
         if "error" in r:
-            cells += [r["error"].replace("\n", " "), *[""] * 5]
+            cells += [r["error"].replace("\n", " "), *[""] * (len(heads) - 5)]
         else:
-            knn = f"{r['knn accuracy']:.2%}" if r.get("knn accuracy") is not None else ""
             cells += [f"{r['max angle']:.2g}", f"{r['mean angle']:.2g}", str(r["rounds"])]
-            cells += [f"{r['MB up']:.3g}", f"{r['MB down']:.3g}", knn]
+            cells += [f"{r['MB up']:.3g}", f"{r['MB down']:.3g}"]
+            if accuracies:
+                cells.append("" if r.get("knn accuracy") is None else f"{r['knn accuracy']:.2%}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -112,15 +112,17 @@ def _where(record: Record) -> tuple[str, str, float, int]:
     return record["dataset"], record["partition"], alpha, record["clients"]
 
 
-def _table(records: Iterable[Record]) -> str:
-    heads = "".join(f'<th scope="col"><button>{UNITS.get(name, name)}</button></th>' for name in COLUMNS)
+def _table(records: Sequence[Record]) -> str:
+    measured = [name for name in COLUMNS[1:] if any(record.get(name) is not None for record in records)]
+    columns = [COLUMNS[0], *measured]
+    heads = "".join(f'<th scope="col"><button>{UNITS.get(name, name)}</button></th>' for name in columns)
     rows = []
     for record in records:
         if "error" in record:
             message = html.escape(record["error"])
-            cells = f'<td data-value="">{message}</td>' + '<td data-value=""></td>' * (len(COLUMNS) - 2)
+            cells = f'<td data-value="">{message}</td>' + '<td data-value=""></td>' * (len(measured) - 1)
         else:
-            cells = "".join(_cell(record[name]) for name in COLUMNS[1:])
+            cells = "".join(_cell(record[name]) for name in measured)
         name = html.escape(named(record))
         rows.append(f'<tr><td data-value="{name}">{name}</td>{cells}</tr>')
     body = "\n".join(rows)
