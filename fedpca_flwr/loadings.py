@@ -41,8 +41,8 @@ class Loadings:
         """This party's part (n, k) of the scores of new rows, of which ``X`` (n, f) has this party's columns.
 
         With data split by rows that is all of the scores. Else the scores are the sum over all parties; a part alone
-        tells much about the rows: the method 'vertical-scores' adds parts, with
-        secure aggregation so that nobody sees them.
+        tells much about the rows: the method 'vertical-scores' adds parts, with secure aggregation so that nobody sees
+        them.
 
         Raises
         ------

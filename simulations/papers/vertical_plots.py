@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,21 +41,19 @@ def draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
     return drawn
 
 
+def _line(axis: Any, rows: list[Row], **style: Any) -> None:
+    """Distance by period."""
+    axis.plot([row["period"] for row in rows], [row["distance"] for row in rows], **style)
+
+
 def _curves(target: Path, lines: dict[str, list[Row]], what: str) -> None:
     """Distance by period: as published, and dashed without the memory of earlier periods."""
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(5.2, 3.8))
     for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
-        for lists, style in (("as published", "-"), ("reset", ":")):
-            points = [row for row in rows if row["lists"] == lists]
-            axis.plot(
-                [row["period"] for row in points],
-                [row["distance"] for row in points],
-                color=colour,
-                linestyle=style,
-                marker=marker if lists == "as published" else "",
-                label=f"{number} {what}" if lists == "as published" else f"{number}, lists reset",
-            )
+        solid, dotted = ([row for row in rows if row["lists"] == lists] for lists in ("as published", "reset"))
+        _line(axis, solid, color=colour, marker=marker, label=f"{number} {what}")
+        _line(axis, dotted, color=colour, linestyle=":", label=f"{number}, lists reset")
     axis.set(xlabel="communication period (0: isolated)", ylabel="distance (equation 4)")
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
@@ -69,16 +68,9 @@ def _splits(target: Path, results: dict[str, list[Row]]) -> None:
     for axis, split, what in zip(axes, ("vertical", "horizontal"), ("columns", "rows"), strict=True):
         lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
         for colour, marker, (parties, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
-            for signs, style in (("as they come", "-"), ("aligned", ":")):
-                points = [row for row in rows if row["signs"] == signs]
-                axis.plot(
-                    [row["period"] for row in points],
-                    [row["distance"] for row in points],
-                    color=colour,
-                    linestyle=style,
-                    marker=marker if signs == "as they come" else "",
-                    label=f"{parties} parties" if signs == "as they come" else f"{parties}, signs aligned",
-                )
+            solid, dotted = ([row for row in rows if row["signs"] == signs] for signs in ("as they come", "aligned"))
+            _line(axis, solid, color=colour, marker=marker, label=f"{parties} parties")
+            _line(axis, dotted, color=colour, linestyle=":", label=f"{parties}, signs aligned")
         axis.set(xlabel="communication period (0: isolated)")
         axis.set_title(f"{split}: different {what} at each party", fontsize="medium")
         axis.grid(alpha=0.3)

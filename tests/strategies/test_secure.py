@@ -14,7 +14,7 @@ from simulations import run
 from strategies import METHODS
 from strategies.sums import of_means
 from tests.families import FAMILIES, cut, rows
-from tests.harness import client_of, finish, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
 
 SUMMABLE = [name for name, method in METHODS.items() if method.secure and method.strategy.card.split == "rows"]
 TOGETHER = {name: family for name, family in FAMILIES.items() if len(family.parties) > 1}
@@ -98,22 +98,7 @@ def test_nothing_in_clear_reaches_the_server(method, monkeypatch):
 
     monkeypatch.setattr(Layout, "encode", noting)
     server = secure_server(method)
-    messages: list[bytes] = []
-    for party in range(3):
-        proxy = proxy_of(server, party)
-        for kind, honest in (("fit", proxy.fit), ("evaluate", proxy.evaluate)):
-
-            def listen(ins, timeout, group_id, honest=honest):
-                reply = honest(ins, timeout, group_id)
-                assert reply.num_examples == 1
-                assert getattr(reply, "loss", 0.0) == 0.0
-                about = {"partition-id", "num-partitions", "name", "columns", "simulated"}
-                assert set(reply.metrics) <= about | {"sealed"}
-                tensors = reply.parameters.tensors if hasattr(reply, "parameters") else []
-                messages.append(b"".join(tensors) + reply.metrics.get("sealed", b""))
-                return reply
-
-            setattr(proxy, kind, listen)
+    messages = messages_of(server)
     finish(server)
     everything = b"|".join(messages)
     assert len(messages) >= 3 * 5

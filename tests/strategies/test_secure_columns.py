@@ -13,7 +13,7 @@ from fedpca_flwr.secure import new_private_key, public_key
 from simulations import run
 from strategies.secure import summed
 from tests.families import FAMILIES, rows
-from tests.harness import client_of, finish, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
 
 WAYS = [
     ("vertical", {}),
@@ -139,22 +139,7 @@ def overheard(server, monkeypatch):
         return vector
 
     monkeypatch.setattr(Layout, "encode", noting)
-    messages: list[bytes] = []
-    for party in range(3):
-        proxy = proxy_of(server, party)
-        for kind, honest in (("fit", proxy.fit), ("evaluate", proxy.evaluate)):
-
-            def listen(ins, timeout, group_id, honest=honest):
-                reply = honest(ins, timeout, group_id)
-                assert reply.num_examples == 1
-                assert getattr(reply, "loss", 0.0) == 0.0
-                about = {"partition-id", "num-partitions", "name", "columns", "simulated"}
-                assert set(reply.metrics) <= about | {"sealed"}
-                tensors = reply.parameters.tensors if hasattr(reply, "parameters") else []
-                messages.append(b"".join(tensors) + reply.metrics.get("sealed", b""))
-                return reply
-
-            setattr(proxy, kind, listen)
+    messages = messages_of(server)
     finish(server)
     return plain, b"|".join(messages)
 
