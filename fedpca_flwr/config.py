@@ -96,6 +96,13 @@ class RunConfig(Config):
     join_deadline: Seconds = 300.0
     round_deadline: Seconds = 600.0
 
+    @property
+    def transport(self) -> Literal["clear", "masked", "surviving"]:
+        """How answers travel."""
+        if not self.secure_aggregation:
+            return "clear"
+        return "surviving" if self.survivors else "masked"
+
     @model_validator(mode="after")
     def _survivors_are_hidden(self) -> Self:
         if self.survivors and not self.secure_aggregation:
@@ -152,6 +159,9 @@ class NodeConfig(Config):
     """With secure aggregation: refuse a sum of fewer parties."""
     group_secret: str = ""
     """With secure aggregation: path of a file with bytes that all sites share and the server does not know."""
+    journal: str = ""
+    """Folder in which this site keeps what it was asked and has answered; a site with data of its own needs one for
+    secure aggregation and for private methods. Empty: only for the length of a run."""
     ledger: str = ""
     """Where this site's privacy ledger is kept (a JSON file); empty: only for the length of a run."""
     epsilon_budget: Annotated[float, Field(gt=0)] | None = None

@@ -128,7 +128,7 @@ class Federation:
             "measured": {"revision": f"{self.revision}{', and changes that are not saved' if self.changed else ''}"},
             "notes": [],
         }
-        return PCAModel.from_eigenpairs(**vars(solution), log=about)
+        return PCAModel.of(solution, about)
 
     # What changes it
 

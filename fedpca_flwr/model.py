@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.solution import Solution
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -66,6 +67,18 @@ class PCAModel:
     scale_: Array | None = None
     scores_: Array | None = None
     log: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, solution: Solution, log: dict[str, Any]) -> PCAModel:
+        """The model of what a method found."""
+        return cls.from_eigenpairs(
+            solution.pairs,
+            mean=solution.mean,
+            total=solution.total,
+            rows=solution.rows,
+            scale=solution.scale,
+            log=log,
+        )
 
     @classmethod
     def from_eigenpairs(

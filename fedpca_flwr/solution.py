@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from fedpca_flwr.maths.moments import Moments, safe_deviation, unpack
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """What a method hands to `PCAModel.from_eigenpairs`.
+    """What a method found.
 
     Attributes
     ----------
@@ -28,6 +29,10 @@ class Solution:
         Rows of all parties.
     scale : ndarray of shape (d,) or None
         What each centred feature is divided by.
+    notes : sequence of str
+        What a reader of the model must know.
+    measured : mapping of str to str
+        Named measurements for the summary.
     """
 
     pairs: Eigenpairs
@@ -35,6 +40,12 @@ class Solution:
     total: float
     rows: int
     scale: NDArray | None = None
+    notes: Sequence[str] = ()
+    measured: Mapping[str, str] = field(default_factory=dict)
+
+    def with_told(self, *, notes: Sequence[str] = (), measured: Mapping[str, str] | None = None) -> Solution:
+        """The same with more to tell."""
+        return replace(self, notes=[*self.notes, *notes], measured={**self.measured, **(measured or {})})
 
 
 def solve(moments: Moments, diagonal: NDArray, *, n_components: int | float, center: bool, scale: bool) -> Solution:
@@ -120,3 +131,15 @@ def require_variance(total: float, rows: int, mean: NDArray) -> None:
         )
     if total <= rows * float(((np.finfo(np.float64).eps * mean) ** 2).sum()):
         raise DataError("the rows of all parties are identical: there is no variance to explain")
+
+
+def doubts(pairs: Eigenpairs) -> list[str]:
+    """Where the components are not determined by the data."""
+    floor = 1e-13 * len(pairs.vectors) * pairs.values[0]
+    rank = int((pairs.values > floor).sum())
+    k = pairs.values.size
+    if rank < k:
+        return [f"the data have rank {rank}: components {rank + 1} to {k} have no variance and arbitrary directions"]
+    if pairs.values[-1] - pairs.following <= floor and pairs.following > floor:
+        return [f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"]
+    return []

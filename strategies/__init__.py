@@ -11,6 +11,10 @@ from flwr.app import Context
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.party import Table, local_table
+from fedpca_flwr.protocol.client import PCAClient as NewClient
+from fedpca_flwr.protocol.strategy import PCAStrategy as NewStrategy
+from fedpca_flwr.site.site import Site
+from fedpca_flwr.transports.choice import party_transport, server_transport
 from strategies.adaptive import Adaptive, AdaptiveClient
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
@@ -24,12 +28,6 @@ from strategies.personalised_client import PersonalisedClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.sapca import SAPCA, SAPCAClient
-from strategies.secure_covariance import (
-    SecureApproximateCovariance,
-    SecureApproximateCovarianceClient,
-    SecurePooledCovariance,
-    SecurePooledCovarianceClient,
-)
 from strategies.secure_dp_pca import SecureDPPCA, SecureDPPCAClient, SurvivorsDPPCA, SurvivorsDPPCAClient
 from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
 from strategies.secure_vertical import (
@@ -42,12 +40,6 @@ from strategies.secure_vertical import (
 )
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
-from strategies.survivors_covariance import (
-    SurvivorsApproximateCovariance,
-    SurvivorsApproximateCovarianceClient,
-    SurvivorsPooledCovariance,
-    SurvivorsPooledCovarianceClient,
-)
 from strategies.vertical import Vertical, VerticalClient
 from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient
 from strategies.vertical_scores import VerticalScores, VerticalScoresClient
@@ -68,18 +60,8 @@ class Method(NamedTuple):
 METHODS = {
     method.strategy.card.name: method
     for method in (
-        Method(
-            PooledCovariance,
-            PooledCovarianceClient,
-            secure=Method(SecurePooledCovariance, SecurePooledCovarianceClient),
-            survivors=Method(SurvivorsPooledCovariance, SurvivorsPooledCovarianceClient),
-        ),
-        Method(
-            ApproximateCovariance,
-            ApproximateCovarianceClient,
-            secure=Method(SecureApproximateCovariance, SecureApproximateCovarianceClient),
-            survivors=Method(SurvivorsApproximateCovariance, SurvivorsApproximateCovarianceClient),
-        ),
+        Method(PooledCovariance, PooledCovarianceClient),
+        Method(ApproximateCovariance, ApproximateCovarianceClient),
         Method(
             SubspaceIteration,
             SubspaceIterationClient,
@@ -161,6 +143,11 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
         For an unknown method, a key that neither every run nor this method has, or a value that is not allowed.
     """
     config, rest = RunConfig.split(run_config)
+    named = method_named(config.method)
+    if issubclass(named.strategy, NewStrategy):
+        options = named.strategy.card.options
+        parsed = options.parse(rest, known=(*RunConfig.keys(), *options.keys()))
+        return named.strategy(config, parsed, server_transport(config))
     strategy = method_of(config).strategy
     options = strategy.card.options
     return strategy(config, options.parse(rest, known=(*RunConfig.keys(), *options.keys())))
@@ -169,5 +156,8 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
 def build_client(context: Context, load: Callable[..., Table] = local_table) -> PCAClient:
     """A party's half of the run that ``context`` describes; ``load`` gives its rows (see `PCAClient`)."""
     config, _ = RunConfig.split(context.run_config)
+    named = method_named(config.method)
+    if issubclass(named.client, NewClient):
+        return named.client(named.strategy.card, Site(context, load), party_transport)
     method = method_of(config)
     return method.client(method.strategy.card, context, load)

@@ -5,63 +5,73 @@ The scatter between the parties' means is left out::
     C = sum (n_k / N) C_k       instead of      C + sum (n_k / N) (m_k - m)(m_k - m)^T
 
 so the result is wrong by as much as the parties' means differ. The payload is that of P-COV, so P-COV costs the same
-and is exact: this method stays for the comparison. Since the server holds the means, it measures how far off it is.
+and is exact: this method stays for the comparison. Where the server holds the means, it measures how far off it is.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Generator
+from typing import Any
+
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.moments import pool, within
+from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.subspace import principal_angles
-from strategies.base import MethodCard, Solution
-from strategies.moments import MOMENTS, CovarianceOptions, CovarianceStrategy, MomentsClient, moments_of
+from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
+from fedpca_flwr.protocol.phase import Ask
+from fedpca_flwr.solution import Solution, solve
+from fedpca_flwr.statistics.rows import averaged_moments, moments_phases, projection_phase
+from fedpca_flwr.statistics.rows_client import RowsClient
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 CARD = MethodCard(
     name="ap-cov",
     title="Averaged covariance",
     exact=False,
     result="without the variance between parties; for comparison",
-    rounds=1,
+    rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
-    options=CovarianceOptions,
-    payloads={"statistics": MOMENTS},
+    options=ScaledOptions,
+    phases=lambda config, options: {**moments_phases(config, within=options.center), **projection_phase(config)},
     reference="note 001, methods implemented",
 )
 
 NOTE = "averaged covariances leave out the variance between parties; p-cov costs the same and is exact"
 
 
-class ApproximateCovariance(CovarianceStrategy):
-    """AP-COV; ``measured`` holds its angle to the exact components and the share of variance it leaves out."""
+class ApproximateCovariance(RowsStrategy):
+    """AP-COV; ``measured`` holds the share of variance it leaves out, and where it can be had its angle to exact."""
 
     card = CARD
+    options: ScaledOptions
 
-    def aggregate_fit(self, server_round, results, failures):
-        parts = [moments_of(reply) for reply in self.collect(server_round, results, failures)]
-        pooled = pool(parts)
-        diagonal = pooled.diagonal()
-        averaged = within(parts) if self.options.center else pooled  # averaged raw second moments leave nothing out
-        exact, solution = self.solve(pooled, diagonal), self.solve(averaged, diagonal)
-        k = min(len(exact.pairs.values), len(solution.pairs.values))
-        angles = principal_angles(solution.pairs.vectors[:, :k], exact.pairs.vectors[:, :k])
-        return self.finish(
-            solution,
-            notes=[NOTE],
-            measured={
-                "angle to exact": f"{angles.max():.2g} max, {angles.mean():.2g} mean (degrees, computed by the server)",
-                "between parties": left_out(diagonal - averaged.diagonal(), solution),
-            },
-        )
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        # averaged raw second moments leave nothing out
+        averaged, diagonal, pooled = yield from averaged_moments(self, within=self.options.center)
+        solution = self._solved(averaged, diagonal)
+        measured = {"between parties": _left_out(diagonal - averaged.diagonal(), solution)}
+        if pooled is not None:
+            exact = self._solved(pooled, diagonal).pairs.vectors
+            k = min(exact.shape[1], solution.pairs.vectors.shape[1])
+            angles = principal_angles(solution.pairs.vectors[:, :k], exact[:, :k])
+            told = f"{angles.max():.2g} max, {angles.mean():.2g} mean (degrees, computed by the server)"
+            measured = {"angle to exact": told, **measured}
+        return solution.with_told(notes=[NOTE], measured=measured)
 
-
-class ApproximateCovarianceClient(MomentsClient):
-    """Sends the moments of its rows."""
+    def _solved(self, moments: Moments, diagonal: NDArray) -> Solution:
+        return solve(moments, diagonal, **self.options.model_dump())
 
 
-def left_out(diagonal: NDArray, solution: Solution) -> str:
+class ApproximateCovarianceClient(RowsClient):
+    """Sends the moments of its rows; where only sums are shown its scatter about its own mean."""
+
+    @property
+    def within(self) -> bool:
+        return bool(self.options.center)
+
+
+def _left_out(diagonal: NDArray, solution: Solution) -> str:
     """What share of the variance, in the units of the solution, a scatter with this ``diagonal`` (d,) has."""
     weights = 1.0 if solution.scale is None else solution.scale**-2
-    return f"{max(0.0, float(np.sum(diagonal * weights)) / solution.total):.2%} of the variance, left out"
+    return f"{max(0.0, float((diagonal * weights).sum()) / solution.total):.2%} of the variance, left out"

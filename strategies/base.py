@@ -182,7 +182,7 @@ class PCAStrategy(Strategy):
             Named measurements for the summary.
         """
         about = self.history(solution.pairs, notes, measured)
-        self.model = PCAModel.from_eigenpairs(**vars(solution), log=about)
+        self.model = PCAModel.of(solution, about)
         scale = np.empty(0) if solution.scale is None else solution.scale
         return ndarrays_to_parameters([*self.model.loadings(), scale]), {}
 

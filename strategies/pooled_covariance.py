@@ -6,36 +6,45 @@ Every party k sends its count n_k, mean m_k and centred scatter S_k. The server 
 
 and takes its leading eigenvectors. Exact up to rounding for any partition of the rows, however unequal or shifted.
 
-Upload per party: ``8 (d (d + 1) / 2 + d + 1)`` bytes. The server sees each party's covariance.
+Upload per party: ``8 (d (d + 1) / 2 + d + 1)`` bytes. The server sees each party's covariance; with secure aggregation
+sums only.
 """
 
 from __future__ import annotations
 
-from fedpca_flwr.maths.moments import pool
-from strategies.base import MethodCard
-from strategies.moments import MOMENTS, CovarianceOptions, CovarianceStrategy, MomentsClient, moments_of
+from collections.abc import Generator
+from typing import Any
+
+from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
+from fedpca_flwr.protocol.phase import Ask
+from fedpca_flwr.solution import Solution, solve
+from fedpca_flwr.statistics.rows import moments_phases, pooled_moments, projection_phase
+from fedpca_flwr.statistics.rows_client import RowsClient
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 CARD = MethodCard(
     name="p-cov",
     title="Pooled covariance",
     exact=True,
-    rounds=1,
+    rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
-    options=CovarianceOptions,
-    payloads={"statistics": MOMENTS},
+    options=ScaledOptions,
+    phases=lambda config, options: {**moments_phases(config), **projection_phase(config)},
     reference="note 000, sections 3.2 and 4",
 )
 
 
-class PooledCovariance(CovarianceStrategy):
+class PooledCovariance(RowsStrategy):
+    """P-COV."""
+
     card = CARD
+    options: ScaledOptions
 
-    def aggregate_fit(self, server_round, results, failures):
-        replies = self.collect(server_round, results, failures)
-        moments = pool(moments_of(reply) for reply in replies)
-        return self.finish(self.solve(moments, moments.diagonal()))
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        moments, diagonal = yield from pooled_moments(self)
+        return solve(moments, diagonal, **self.options.model_dump())
 
 
-class PooledCovarianceClient(MomentsClient):
+class PooledCovarianceClient(RowsClient):
     """Sends the moments of its rows."""

@@ -14,7 +14,6 @@ from scipy.linalg import blas
 from fedpca_flwr.maths.moments import Moments
 from strategies.approximate_covariance import CARD as AVERAGED
 from strategies.approximate_covariance import NOTE, left_out
-from strategies.moments import CovarianceStrategy
 from strategies.pooled_covariance import CARD as POOLED
 from strategies.secure_moments import SecureMomentsClient, SecureMomentsStrategy, centred_card
 from strategies.sums import of_scatter

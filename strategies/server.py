@@ -42,10 +42,12 @@ class PCAServer(Server):
                 answers = fit_clients(fits, self.max_workers or len(fits), timeout, server_round)
             parameters, _ = strategy.aggregate_fit(server_round, *answers)
             self.parameters = parameters or self.parameters
-            if strategy.model is not None:
+            if strategy.done or strategy.model is not None:
                 break
         else:
             raise ContractError(f"method '{strategy.card.name}' has no result after {num_rounds} rounds")
+        if strategy.done:
+            return History(), time.monotonic() - started
         evaluations = strategy.configure_evaluate(
             server_round=server_round, parameters=self.parameters, client_manager=manager
         )

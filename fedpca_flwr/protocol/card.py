@@ -1,0 +1,81 @@
+"""What a method says of itself, once, for the code, the tests and the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field as Limits
+
+from fedpca_flwr.config import Config, Count, Fraction, RunConfig
+from fedpca_flwr.protocol.phase import Phases
+
+
+class PCAOptions(Config):
+    """Options that every method has."""
+
+    n_components: Annotated[Count | Fraction, Limits(union_mode="left_to_right")] = 10
+    """How many components, or the fraction of the variance that they must exceed."""
+
+
+class CountOptions(PCAOptions):
+    """Options of a method that cannot tell in advance how many components a fraction of the variance needs."""
+
+    n_components: Count = 10  # type: ignore[assignment]
+    """How many components."""
+
+
+class ScaledOptions(PCAOptions):
+    """Options of the methods that know every variance."""
+
+    center: bool = True
+    """Subtract the pooled mean."""
+    scale: bool = False
+    """Divide each feature by its pooled standard deviation (z-scores), which the moments already hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodCard:
+    """Attributes
+    ----------
+    name : str
+        As in ``method='p-cov'``.
+    title : str
+    exact : bool
+        Whether the model equals the PCA of the pooled rows up to rounding.
+    rounds : str
+        How many rounds before the parties project their rows.
+    options : type
+        The method's own options.
+    phases : callable
+        The run's script but for what the transport adds: what the run-config and the options say that it may ask.
+    reference : str
+    upload : str
+        What a party sends, in float64 values of d features, k components, n rows.
+    server_sees : str
+    result : str
+        What a reader must know of the result besides `exact`.
+    noised : bool
+        Whether all that leaves a party is differentially private: then its messages tell no row count, and its answer
+        in the last round is constant.
+    split : {"rows", "columns"}
+        What the parties' data are: some rows of all features, or all rows of some features.
+    exposes : {"", "scores", "inner products"}
+        What is shown of single rows, beyond what the model of pooled rows tells: their scores (with products of the
+        same kind), or all inner products or distances between them.
+    """
+
+    name: str
+    title: str
+    exact: bool
+    rounds: str
+    options: type[PCAOptions]
+    phases: Callable[[RunConfig, Any], Phases]
+    reference: str
+    upload: str
+    server_sees: str
+    result: str = ""
+    noised: bool = False
+    split: Literal["rows", "columns"] = "rows"
+    exposes: Literal["", "scores", "inner products"] = ""

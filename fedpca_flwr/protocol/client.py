@@ -1,0 +1,198 @@
+"""`PCAClient`: a party's half of every method. It answers its script and nothing else, and no error of its holds data.
+
+A party does not trust the server: whoever holds it may ask anything, in any order, any number of times. Every question
+is held against the run's script (`fedpca_flwr.protocol.script`) and noted before it is answered; the first that is not
+in it ends the run for this party. A method adds `statistics`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.journal import Journal
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.phase import SERVER, Phases, Public
+from fedpca_flwr.protocol.script import require_next
+from fedpca_flwr.protocol.state import State
+from fedpca_flwr.protocol.transport import PartyTransport
+
+
+class Home(Protocol):
+    """What a party needs of its site."""
+
+    state: State
+
+    @property
+    def config(self) -> RunConfig: ...
+
+    @property
+    def journal(self) -> Journal: ...
+
+    def options(self, kind: type[PCAOptions]) -> Any: ...
+
+    def data(self, split: str) -> NDArray: ...
+
+    def public(self, split: str, options: PCAOptions) -> Public: ...
+
+    def about(self, split: str) -> dict[str, Any]: ...
+
+    def permit(self, card: MethodCard, exposes: str, *, sums_only: bool) -> None: ...
+
+    def permit_size(self, nbytes: int) -> None: ...
+
+    def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]: ...
+
+
+class PCAClient(NumPyClient):
+    """Base of every method's client. A method adds `statistics`.
+
+    Parameters
+    ----------
+    card : MethodCard
+        Of the method that the run uses.
+    site : Site
+        This party's rows, rules and memory.
+    transport_of : callable
+        Gives how its answers travel, once the site's own configuration is known to be right.
+    """
+
+    def __init__(self, card: MethodCard, site: Home, transport_of: Callable[[Any], PartyTransport]) -> None:
+        super().__init__()
+        self.card = card
+        self.site = site
+        self._transport_of = transport_of
+
+    # What a method writes
+
+    @abstractmethod
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        """The fields that this party returns in a phase, or the parts of which they are the sum; no row leaves."""
+
+    def ready(self) -> None:
+        """Refuse, before anything is answered, what this party's rows do not allow."""
+
+    def permit_survivors(self, dropped: int) -> None:
+        """Refuse to open a sum without so many of the parties, where that breaks a promise."""
+
+    @property
+    def exposes(self) -> str:
+        """What this run shows of single rows (see `MethodCard.exposes`)."""
+        return self.card.exposes
+
+    # What it knows
+
+    @cached_property
+    def options(self) -> Any:
+        """The method's own options, an instance of ``card.options``."""
+        return self.site.options(self.card.options)
+
+    @cached_property
+    def transport(self) -> PartyTransport:
+        """How answers travel."""
+        return self._transport_of(self.site)
+
+    @cached_property
+    def script(self) -> Phases:
+        """The questions of this run, in their order."""
+        return self.transport.script(self.card.name, self.card.phases(self.site.config, self.options))
+
+    @property
+    def data(self) -> NDArray:
+        """This party's rows (n, d): those that take part."""
+        return self.site.data(self.card.split)
+
+    @property
+    def journal(self) -> Journal:
+        return self.site.journal
+
+    @property
+    def public(self) -> Public:
+        """What the server knows too."""
+        return self.site.public(self.card.split, self.options)
+
+    # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
+
+    def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+        try:
+            self._permit()
+            return {**self.site.about(self.card.split), "features": int(self.data.shape[1])}
+        except Exception as error:
+            return self._report(error)
+
+    def fit(self, parameters: list[NDArray], config: dict[str, Any]) -> tuple[list[NDArray], int, dict[str, Any]]:
+        try:
+            self._permit()
+            phase = str(config.get("phase", ""))
+            arrays = self._answer(phase, self._question(phase, parameters))
+            return arrays, 1 if self._hidden else len(self.data), self.site.about(self.card.split)
+        except Exception as error:
+            return [], 0, self._report(error)
+
+    def evaluate(self, parameters: list[NDArray], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Nothing is asked in this way."""
+        return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
+
+    # Inside
+
+    @property
+    def _hidden(self) -> bool:
+        """Whether a message tells no number of rows."""
+        return self.card.noised or self.transport.sums_only
+
+    def _permit(self) -> None:
+        """The site's own policy, before anything is computed."""
+        self.site.permit(self.card, self.exposes, sums_only=self.transport.sums_only)
+        self.ready()
+
+    def _report(self, error: Exception) -> dict[str, Any]:
+        """What is told of an error; once anything was answered it ends the run for this party."""
+        try:
+            late = self.journal.begun()
+            if late:
+                self.journal.end(type(error).__name__)
+        except Exception:  # no journal can be had: nothing is told but that
+            late = True
+        return self.site.report(error, late=late)
+
+    def _question(self, phase: str, arrays: list[NDArray]) -> Fields:
+        """What is asked, by name, if it is the next of the script and is what it must be."""
+        asked: Fields = {}
+
+        def permit(answered: Sequence[str]) -> None:
+            nonlocal asked
+            require_next(self.script, answered, phase)
+            known = self.script[phase]
+            asked = known.asked.named(arrays, SERVER)
+            known.asked.check(asked, SERVER, known.asked_sizes(self.public))
+
+        self.journal.begin(phase, _digest(phase, arrays), permit)
+        return asked
+
+    def _answer(self, phase: str, asked: Fields) -> list[NDArray]:
+        """The arrays that leave in answer to a question."""
+        known = self.script[phase]
+        fields = self.transport.answer(self, phase, asked)
+        known.reply.check(fields, "this site's reply", known.reply_sizes(asked, self.public))
+        arrays = known.reply.to_arrays(fields)
+        size = sum(array.nbytes for array in arrays)
+        self.site.permit_size(size)
+        self.journal.told(", ".join(field.name for field in known.reply.fields), size)
+        return arrays
+
+
+def _digest(phase: str, arrays: Sequence[NDArray]) -> str:
+    """SHA-256 of a question."""
+    sha = hashlib.sha256(phase.encode())
+    for array in arrays:
+        sha.update(f"|{array.dtype.str}{array.shape}|".encode())
+        sha.update(array.tobytes())
+    return sha.hexdigest()

@@ -1,0 +1,54 @@
+"""What a party must remember of a run, whatever happens to its process: how far the script is, and its keys."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+ENDED = "this site answers no more in this run; its own log says why"
+
+
+class Journal(ABC):
+    """One party's record of one run."""
+
+    @abstractmethod
+    def begin(self, phase: str, digest: str, permit: Callable[[Sequence[str]], None]) -> None:
+        """Note a question before it is answered, so that it is never answered twice.
+
+        Parameters
+        ----------
+        phase : str
+        digest : str
+            Of all that was asked.
+        permit : callable
+            Is given the phases of the questions before, and raises what refuses this one.
+
+        Raises
+        ------
+        ContractError
+            Where this party answers no more in this run.
+        """
+
+    @abstractmethod
+    def begun(self) -> bool:
+        """Whether any question was answered."""
+
+    @abstractmethod
+    def told(self, what: str, nbytes: int) -> None:
+        """Note what leaves in answer to the last question."""
+
+    @abstractmethod
+    def end(self, why: str) -> None:
+        """Note that this party answers no more in this run."""
+
+    @abstractmethod
+    def keep(self, name: str, value: bytes) -> None:
+        """Remember a secret of this run."""
+
+    @abstractmethod
+    def recall(self, name: str) -> bytes | None:
+        """The secret of that name; None where there is none."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drop the secrets of this run."""

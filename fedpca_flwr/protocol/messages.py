@@ -1,0 +1,116 @@
+"""What a client says, checked where it arrives: it may be anything."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+from flwr.common import FitRes
+from numpy.typing import NDArray
+from pydantic import Field as Limits
+
+from fedpca_flwr.config import Config, Count, Name
+from fedpca_flwr.errors import ConfigError, ContractError
+
+
+class About(Config):
+    """What a client says of itself in every reply."""
+
+    public = False
+
+    partition_id: Annotated[int, Limits(ge=0)]
+    num_partitions: Count
+    name: Name = ""
+    columns: Annotated[str, Limits(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
+    simulated: bool
+    features: Annotated[int, Limits(ge=0)] = 0
+
+    @property
+    def sender(self) -> str:
+        return sender(self.partition_id, self.name)
+
+
+class Report(Config):
+    """What a client says instead when something is wrong; partition -1: it does not know which it is."""
+
+    public = False
+
+    partition_id: Annotated[int, Limits(ge=-1)]
+    name: Name = ""
+    error: Annotated[str, Limits(max_length=64)]
+    message: Annotated[str, Limits(max_length=4000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f]*$")]
+
+    @property
+    def sender(self) -> str:
+        return sender(self.partition_id, self.name) if self.partition_id >= 0 else "a client"
+
+
+@dataclass
+class Reply:
+    """One party's answer to one question. ``fields`` is set once the payload is checked."""
+
+    party: int
+    name: str
+    rows: int
+    tensors: list[bytes]
+    fields: dict[str, NDArray] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self.tensors))
+
+    @property
+    def sender(self) -> str:
+        return sender(self.party, self.name)
+
+    @property
+    def member(self) -> str:
+        """What a federation that lasts knows it by: its name, or its partition where it has none."""
+        return self.name or f"partition {self.party}"
+
+
+def sender(party: int, name: str) -> str:
+    """How texts name a party."""
+    return f"client {party} ({name})" if name else f"client {party}"
+
+
+def said_by(metrics: dict[str, Any]) -> About | Report:
+    """What a client says of itself, checked: it may be anything."""
+    try:
+        return (Report if "error" in metrics else About).parse(metrics, source="a client's reply")
+    except ConfigError as error:
+        raise ContractError(f"{error}; do all parties run the same version?") from None
+
+
+def reply_of(result: FitRes) -> Reply:
+    """A party's reply, before its arrays are read."""
+    about = About.parse(result.metrics)
+    if result.num_examples < 1:
+        raise ContractError(f"{about.sender}: it says that it has {result.num_examples} rows, expected at least 1")
+    return Reply(about.partition_id, about.name, result.num_examples, result.parameters.tensors)
+
+
+def arrays_in(reply: Reply) -> list[NDArray]:
+    """The arrays of a reply, as views of the message.
+
+    Raises
+    ------
+    ContractError
+    """
+    try:
+        return [_view(tensor) for tensor in reply.tensors]
+    except Exception:  # NumPy evaluates the header as a Python literal, which can fail in many ways
+        raise ContractError(f"{reply.sender}: its reply does not hold whole arrays") from None
+
+
+def _view(tensor: bytes) -> NDArray:
+    """The array in a message of Flower's (NumPy's own file format), without a copy and without pickle."""
+    stream = io.BytesIO(tensor)
+    version = np.lib.format.read_magic(stream)
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = header(stream)
+    if dtype.hasobject:
+        raise ValueError("objects are not accepted")
+    return np.frombuffer(tensor, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran else "C")

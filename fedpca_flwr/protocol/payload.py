@@ -1,0 +1,208 @@
+"""What a payload must be: named fields with shapes and dtypes, checked once, where it arrives.
+
+A method declares the fields of each phase. The party checks its own reply before it is sent and the server checks
+every reply before anything is added up, so that a fault is named where it arises and again where it would do harm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.factors import trapezoid_size
+from fedpca_flwr.maths.moments import diagonal_positions, packed_size
+
+Fields = Mapping[str, NDArray]
+
+ORTHONORMAL = 1e-5
+"""By how much inner products of orthonormal vectors may differ from 0 and 1: they may travel in float32."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a payload.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of str
+        Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
+        ``"n(n-1)/2"``), ``"trapezoid"`` a
+        packed triangular factor of ``n`` rows, ``"any"`` a length that only the decoder can judge, others as the
+        method says (``"b"`` columns of a block, ``"<=b"`` at most so many); ``()`` a scalar.
+    dtype : str
+        Or several: ``"float32 or float64"``.
+    kind : {"real", "count", "scatter", "size", "positive", "orthonormal rows", "orthonormal columns"}
+        What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
+        far as its entries can tell, a size is not negative.
+    optional : bool
+        Whether an empty array may stand for "all zeros".
+    """
+
+    name: str
+    shape: tuple[str, ...]
+    dtype: str = "float64"
+    kind: str = "real"
+    optional: bool = False
+
+    @property
+    def dtypes(self) -> list[np.dtype]:
+        """Those that are allowed, the smallest first."""
+        return [np.dtype(name) for name in self.dtype.split(" or ")]
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The fields of one phase, in the order in which they travel."""
+
+    fields: tuple[Field, ...]
+
+    def to_arrays(self, values: Fields) -> list[NDArray]:
+        """The arrays in travelling order."""
+        return [np.asarray(values[field.name]) for field in self.fields]
+
+    def named(self, arrays: Sequence[NDArray], sender: str) -> dict[str, NDArray]:
+        """The arrays by field name, after a check of number, dtype and number of axes.
+
+        Raises
+        ------
+        ContractError
+            Naming the sender and the field.
+        """
+        self.require_count(len(arrays), sender)
+        for field, array in zip(self.fields, arrays, strict=True):
+            if array.dtype not in field.dtypes:
+                raise ContractError(f"{sender}: field '{field.name}' has dtype {array.dtype}, expected {field.dtype}")
+            if array.ndim != len(field.shape):
+                raise ContractError(
+                    f"{sender}: field '{field.name}' has {array.ndim} axes, expected {len(field.shape)}"
+                )
+        return {field.name: array for field, array in zip(self.fields, arrays, strict=True)}
+
+    def require_count(self, arrays: int, sender: str) -> None:
+        """Refuse a message of so many arrays, before they are read, where there should be others.
+
+        Raises
+        ------
+        ContractError
+        """
+        if arrays != len(self.fields):
+            expected = ", ".join(field.name for field in self.fields)
+            raise ContractError(
+                f"{sender}: sent {arrays} arrays, expected {len(self.fields)} ({expected}); "
+                "do all parties run the same version?"
+            )
+
+    def nbytes(self, sizes: Mapping[str, int]) -> int:
+        """Bytes of a reply without its optional fields, each array with NumPy's header of 128 bytes."""
+        counts = [math.prod(_size(symbol, sizes) for symbol in f.shape) for f in self.fields if not f.optional]
+        items = [f.dtypes[-1].itemsize for f in self.fields if not f.optional]
+        return 128 * len(self.fields) + sum(n * size for n, size in zip(counts, items, strict=True))
+
+    def features(self, values: Fields) -> int | None:
+        """The number of features that a payload claims: the length of its first axis named ``d``."""
+        for field in self.fields:
+            if "d" in field.shape and not field.optional:
+                return int(values[field.name].shape[field.shape.index("d")])
+        return None
+
+    def check(self, values: Fields, sender: str, sizes: Mapping[str, int], reference: str = "") -> None:
+        """Check shapes against ``sizes`` and the values themselves.
+
+        Parameters
+        ----------
+        values : mapping of str to ndarray
+            As `named` returns them.
+        sender : str
+            How errors name the party.
+        sizes : mapping of str to int
+            What the symbols of the shapes stand for, e.g. ``{"d": 784}``.
+        reference : str, optional
+            Where those sizes come from, for the error's text.
+
+        Raises
+        ------
+        ContractError
+        """
+        if "count" in values:
+            sizes = {**sizes, "n": int(values["count"])}
+        for field in self.fields:
+            array = values[field.name]
+            actual = zip(field.shape, array.shape, strict=True)
+            expected = tuple(_expected(symbol, length, sizes) for symbol, length in actual)
+            if array.shape != expected and not (field.optional and array.size == 0):
+                raise ContractError(
+                    f"{sender}: field '{field.name}' has shape {array.shape}, expected {expected}{reference}"
+                )
+            _check_values(field, array, sender)
+
+
+def check_together(payload: Payload, replies: Mapping[str, Fields], sizes: Mapping[str, int]) -> None:
+    """Check the replies of one phase, by sender; features must agree, and the minority is the one at fault.
+
+    ``sizes`` holds what the symbols other than ``d`` and ``n`` stand for.
+    """
+    claims = {sender: payload.features(values) for sender, values in replies.items()}
+    (features, _), *_ = Counter(claims.values()).most_common(1)
+    witness = next(sender for sender, claim in claims.items() if claim == features)
+    for sender, values in replies.items():
+        reference = ""
+        if claims[sender] != features:
+            reference = f": its data has {claims[sender]} features, {witness} has {features}"
+        payload.check(values, sender, sizes if features is None else {**sizes, "d": features}, reference)
+
+
+def _expected(symbol: str, length: int, sizes: Mapping[str, int]) -> int:
+    """The length that an axis should have, of which it has ``length``."""
+    if symbol.startswith("<="):
+        return min(length, _size(symbol[2:], sizes))
+    return length if symbol == "any" else _size(symbol, sizes)
+
+
+def _size(symbol: str, sizes: Mapping[str, int]) -> int:
+    if symbol == "d(d+1)/2":
+        return packed_size(sizes["d"])
+    if symbol in {"n(n+1)/2", "n(n-1)/2"}:
+        return packed_size(sizes["n"] - (symbol == "n(n-1)/2"))
+    if symbol == "trapezoid":
+        return trapezoid_size(sizes["n"], sizes["d"])
+    return sizes[symbol.removeprefix("<=")] if symbol != "any" else 0
+
+
+def _check_values(field: Field, array: NDArray, sender: str) -> None:
+    if array.size == 0:
+        return
+    low, high = array.min(), array.max()  # NaN and infinity show in the extremes: no temporary array
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise ContractError(f"{sender}: field '{field.name}' holds NaN or infinite values")
+    if field.kind == "count" and low < 1:
+        raise ContractError(f"{sender}: field '{field.name}' is {int(low)}, expected at least 1 row")
+    if field.kind == "size" and low < 0:
+        raise ContractError(f"{sender}: field '{field.name}' holds {low:.3g}, expected numbers from 0")
+    if field.kind == "positive" and low <= 0:
+        raise ContractError(f"{sender}: field '{field.name}' holds numbers that are not above 0")
+    if field.kind.startswith("orthonormal"):
+        _check_orthonormal(field, array, sender)
+    if field.kind == "scatter":
+        d = int((np.sqrt(8 * array.size + 1) - 1) / 2)
+        diagonal = array[diagonal_positions(d)]
+        if diagonal.min() < 0:
+            raise ContractError(f"{sender}: field '{field.name}' has a negative diagonal: it is not a scatter")
+        if max(-low, high) > diagonal.max() * (1 + 1e-9):
+            raise ContractError(
+                f"{sender}: field '{field.name}' has an entry larger than its diagonal: it is not positive semidefinite"
+            )
+
+
+def _check_orthonormal(field: Field, array: NDArray, sender: str) -> None:
+    vectors = array.astype(np.float64).T if field.kind == "orthonormal columns" else array
+    # no vector that is longer than 2 is multiplied: its square may be infinite
+    bounded = np.abs(vectors).max() <= 2
+    if not bounded or np.abs(vectors @ vectors.T - np.eye(len(vectors))).max() > ORTHONORMAL:
+        raise ContractError(f"{sender}: field '{field.name}' has {field.kind.split()[1]} that are not orthonormal")

@@ -1,0 +1,195 @@
+"""Questions and answers: what a method asks in each phase, declared once and known to both sides.
+
+A method's server half is a generator, a *program*. It yields `Ask` and `Sum`, and goes on with what comes back. Its
+*script* is its phases in their order: the only questions that a party answers in a run (`fedpca_flwr.protocol.script`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+
+if TYPE_CHECKING:
+    from fedpca_flwr.protocol.messages import Reply
+
+SERVER = "the server"
+"""How errors name whoever asked."""
+
+Limits = Mapping[str, NDArray[np.float64]]
+"""By field, the largest size that each entry of the sum over all parties can have."""
+
+
+@dataclass(frozen=True)
+class Public:
+    """What every party and the server know of a run.
+
+    Attributes
+    ----------
+    config : RunConfig
+    options : PCAOptions
+        The method's own.
+    parties : int
+        How many take part in the run.
+    features : int
+        d, where the parties hold rows of the same features.
+    rows : int
+        n, where they hold columns of the same rows.
+    """
+
+    config: RunConfig
+    options: Any
+    parties: int
+    features: int = 0
+    rows: int = 0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What the symbols ``d`` and ``n`` in shapes stand for, where they are known."""
+        return {symbol: size for symbol, size in (("d", self.features), ("n", self.rows)) if size}
+
+
+def _no_sizes(public: Public) -> Mapping[str, int]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One kind of question.
+
+    Attributes
+    ----------
+    asked : Payload
+        What the server sends. The party checks it as strictly as the server checks replies.
+    reply : Payload
+        What a party returns.
+    sizes : callable
+        From what is public: what symbols in the shapes stand for, besides ``d`` and ``n``.
+    limits : callable, optional
+        From what was asked and what is public: limits on the sum of the replies. A phase without them is no sum, and
+        is refused where only sums may be shown.
+    words : int
+        Words of 64 bits that a value of that sum travels in.
+    times : int
+        How often one run may ask it, at most.
+    optional : bool
+        Whether a run may leave it out.
+    open : bool
+        Whether replies tell nothing of anyone's values (how many rows there are, say), so that they travel in clear
+        however the other answers do.
+    closing : bool
+        Whether it comes after the method has its result: where a party has left since, it is left out.
+    """
+
+    asked: Payload = Payload(())
+    reply: Payload
+    sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
+    limits: Callable[[Fields, Public], Limits] | None = None
+    words: int = 1
+    times: int = 1
+    optional: bool = False
+    open: bool = False
+    closing: bool = False
+
+    def layout(self, asked: Fields, public: Public) -> Layout:
+        """How the sum of the replies travels in fixed point."""
+        assert self.limits is not None
+        return Layout(self.limits(asked, public), words=self.words)
+
+    def asked_sizes(self, public: Public) -> dict[str, int]:
+        """What every symbol in the shapes of what is asked stands for."""
+        return {**public.sizes, **self.sizes(public)}
+
+    def reply_sizes(self, asked: Fields, public: Public) -> dict[str, int]:
+        """The same in those of the reply, where a size of which only the most was known is that of what was asked."""
+        found = self.asked_sizes(public)
+        for known in self.asked.fields:
+            if known.name in asked:
+                lengths = zip(known.shape, asked[known.name].shape, strict=True)
+                found |= {symbol[2:]: length for symbol, length in lengths if symbol.startswith("<=")}
+        return found
+
+
+Phases = Mapping[str, Phase]
+"""By name, in the order in which a run asks them."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question to all parties, whose replies the server sees one by one.
+
+    Attributes
+    ----------
+    phase : str
+    asked : mapping of str to ndarray
+        What every party receives.
+    each : mapping of int to mapping, optional
+        What the party of a partition receives besides.
+    """
+
+    phase: str
+    asked: Fields = field(default_factory=dict)
+    each: Mapping[int, Fields] = field(default_factory=dict)
+
+
+class Sum(Ask):
+    """A question of whose replies only the sum is needed."""
+
+
+@dataclass(frozen=True)
+class Total(Mapping[str, NDArray[np.float64]]):
+    """The sum of the parties' replies, by field.
+
+    Attributes
+    ----------
+    fields : mapping of str to ndarray
+    parties : int
+        How many are in it.
+    low : mapping of str to ndarray
+        What rounding each sum to float64 left out, where the transport knows it.
+    missed : mapping of str to ndarray
+        Bound on what fixed point rounded off in each entry; empty where nothing was.
+    """
+
+    fields: Fields
+    parties: int
+    low: Fields = field(default_factory=dict)
+    missed: Fields = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        return self.fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+
+Answers = "list[Reply] | Total | None"
+
+Program = Generator[Ask, Any, Any]
+"""Yields an `Ask`, and goes on with the parties' replies by partition; or a `Sum`, and goes on with a `Total`, or with
+None where no sum could be had (in the last round of a run from which a party has left)."""
+
+__all__ = [
+    "SERVER",
+    "Ask",
+    "Field",
+    "Fields",
+    "Limits",
+    "Payload",
+    "Phase",
+    "Phases",
+    "Program",
+    "Public",
+    "Sum",
+    "Total",
+]

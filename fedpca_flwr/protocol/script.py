@@ -1,0 +1,51 @@
+"""A run's script: which question may come when. Server and parties read the same one, and neither knows the other.
+
+The phases come in their order, each at most `Phase.times` times in a row; those that are not optional at least once.
+A pure function of the run-config: what is not in it is never answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.protocol.phase import Phases
+
+
+def require_next(phases: Phases, answered: Sequence[str], phase: str) -> None:
+    """Refuse a question that is not the next of the script.
+
+    Parameters
+    ----------
+    phases : mapping of str to Phase
+        The script.
+    answered : sequence of str
+        The phases of all questions so far.
+    phase : str
+        Of the question.
+
+    Raises
+    ------
+    ContractError
+    """
+    names = list(phases)
+    if phase not in phases:
+        raise ContractError(
+            f"the server asked for '{phase[:20]}', expected one of: {', '.join(names)}; do all parties run the same "
+            "version?"
+        )
+    place, last = names.index(phase), names.index(answered[-1]) if answered else -1
+    if place == last:
+        times = list(answered).count(phase)
+        if times >= phases[phase].times:
+            raise ContractError(f"the server asked for '{phase}' {times + 1} times in one run; {times} are allowed")
+        return
+    skipped = [name for name in names[last + 1 : place] if not phases[name].optional]
+    if place < last or skipped:
+        before = f"after '{answered[-1]}'" if answered else "first"
+        raise ContractError(f"the server asked for '{phase}' {before}; a run asks in the order {', '.join(names)}")
+
+
+def most_rounds(phases: Phases) -> int:
+    """So many questions a run has, at most."""
+    return sum(phase.times for phase in phases.values())

@@ -1,0 +1,84 @@
+"""What Flower keeps for a party over the rounds of one run, in a simulation and on a site alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.protocol.journal import ENDED, Journal
+
+__all__ = ["Context", "State", "StateJournal"]
+
+RECORD = "journal"
+
+
+class State:
+    """Named lists of arrays.
+
+    Parameters
+    ----------
+    records : RecordDict
+        Flower's.
+    """
+
+    def __init__(self, records: RecordDict) -> None:
+        self.records = records
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.records.array_records
+
+    def __getitem__(self, name: str) -> list[NDArray]:
+        if name not in self:
+            raise ContractError(f"the server asked for what follows '{name}', which this party was not asked for")
+        return self.records.array_records[name].to_numpy_ndarrays()
+
+    def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
+        self.records.array_records[name] = ArrayRecord([np.asarray(array) for array in arrays])
+
+    def drop(self, name: str) -> None:
+        self.records.array_records.pop(name, None)
+
+
+class StateJournal(Journal):
+    """In the state that Flower keeps for a party during a run: for simulations."""
+
+    def __init__(self, state: RecordDict) -> None:
+        if RECORD not in state.config_records:
+            state.config_records[RECORD] = ConfigRecord({"questions": [], "ended": ""})
+        self.record = state.config_records[RECORD]
+
+    def begin(self, phase: str, digest: str, permit: Callable[[Sequence[str]], None]) -> None:
+        answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]
+        if self.record["ended"]:
+            raise ContractError(ENDED)
+        try:
+            permit(answered)
+        except Exception as error:
+            self.end(type(error).__name__)
+            raise
+        self.record["questions"] = [*answered, phase]
+
+    def begun(self) -> bool:
+        return bool(self.record["questions"])
+
+    def told(self, what: str, nbytes: int) -> None:
+        pass
+
+    def end(self, why: str) -> None:
+        self.record["ended"] = why
+        self.forget()
+
+    def keep(self, name: str, value: bytes) -> None:
+        self.record[f"secret {name}"] = value
+
+    def recall(self, name: str) -> bytes | None:
+        value = self.record.get(f"secret {name}")
+        return value if isinstance(value, bytes) else None
+
+    def forget(self) -> None:
+        for name in [name for name in self.record if name.startswith("secret ")]:
+            del self.record[name]

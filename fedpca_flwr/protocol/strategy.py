@@ -1,0 +1,214 @@
+"""`PCAStrategy`: Flower's side of every method. It drives the method's program, one question a round.
+
+It waits for exactly the expected parties, refuses a partial round, checks every reply before it is used, and keeps the
+byte log. A method adds `aggregate`, straight-line code that yields questions (`fedpca_flwr.protocol.phase`).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from logging import INFO
+from typing import Any, ClassVar
+
+from flwr.common import FitIns, Parameters, Scalar, ndarrays_to_parameters
+from flwr.common.logger import log
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.messages import Reply, arrays_in
+from fedpca_flwr.protocol.payload import check_together
+from fedpca_flwr.protocol.phase import Ask, Phase, Program, Public
+from fedpca_flwr.protocol.quorum import Quorum, Results
+from fedpca_flwr.protocol.script import most_rounds
+from fedpca_flwr.protocol.transport import ServerTransport
+
+
+class PCAStrategy(Strategy):
+    """Base of every method's strategy.
+
+    Parameters
+    ----------
+    config : RunConfig
+    options : PCAOptions
+        The method's own, an instance of ``card.options``.
+    transport : ServerTransport
+        How answers travel.
+
+    Attributes
+    ----------
+    model : PCAModel or None
+        Set when it is made.
+    done : bool
+        Whether the program has ended: the run is over.
+    """
+
+    card: ClassVar[MethodCard]
+    open_membership: ClassVar[bool] = False
+
+    def __init__(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        super().__init__()
+        self.config = config
+        self.options = options
+        self.transport = transport
+        self.phases = transport.script(self.card.name, self.card.phases(config, options))
+        self.quorum = Quorum(config, open_membership=self.open_membership)
+        self.model: PCAModel | None = None
+        self.done = False
+        self._program: Program | None = None
+        self._open = Ask("")  # the question of this round
+        self._rounds: list[dict[str, Any]] = []
+        self._sent: dict[str, int] = {}  # its bytes to each of Flower's clients
+        self._since = 0.0  # its time
+
+    # What a method writes
+
+    @abstractmethod
+    def program(self) -> Program:
+        """All questions of a run; sets `model`."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether this run's model equals the PCA of the pooled rows: then the last round is held against it."""
+        return self.card.exact
+
+    # What it knows
+
+    @property
+    def public(self) -> Public:
+        """What the parties know too."""
+        return Public(self.config, self.options, self.quorum.total, features=self.quorum.features)
+
+    @property
+    def rounds(self) -> int:
+        """At most so many rounds."""
+        return most_rounds(self.phases)
+
+    def history(self, notes: Sequence[str], measured: Mapping[str, str]) -> dict[str, Any]:
+        """How the model is made: its ``log``."""
+        parties = self.transport.parties(self.quorum)
+        hidden = self.card.noised or self.transport.sums_only
+        return {
+            "method": self.card.name,
+            "exact": self.exact,
+            "options": self.options.model_dump(by_alias=True),
+            "parties": [{**party, "rows": None} if hidden else party for party in parties],
+            "rounds": self._rounds,
+            "measured": {**measured, **self.transport.measured(self.quorum)},
+            "notes": [*notes, *self.transport.notes(self.quorum)],
+        }
+
+    def result(self) -> PCAModel:
+        """The model of a finished run."""
+        if self.model is None or not self.done:
+            raise ContractError(f"method '{self.card.name}' ended without a result")
+        return self.model
+
+    # What Flower calls
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        return ndarrays_to_parameters([])
+
+    def configure_fit(self, server_round: int, parameters: Parameters, client_manager: ClientManager):
+        if self.done:
+            return []
+        clients = self.quorum.gather(client_manager)
+        if self._program is None:
+            self._program = self.transport.questions(self.program(), self)
+            self._open = next(self._program)
+            self._forecast()
+        question, payload = self._open, self._phase.asked
+        shared = {name: ndarrays_to_parameters([array]).tensors[0] for name, array in question.asked.items()}
+        instructions = []
+        for client in clients:
+            own = question.each.get(self.quorum.seats.get(client.cid, -1), {})
+            tensors = {**shared, **{name: ndarrays_to_parameters([array]).tensors[0] for name, array in own.items()}}
+            ordered = [tensors[field.name] for field in payload.fields]
+            instructions.append((client, FitIns(Parameters(ordered, "numpy.ndarray"), {"phase": question.phase})))
+        self._sending(instructions)
+        return instructions
+
+    def aggregate_fit(
+        self, server_round: int, results: Results, failures: Sequence[Any]
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        replies = self._checked(results, failures)
+        assert self._program is not None
+        try:
+            self._open = self._program.send(replies)
+        except StopIteration:
+            self.done = True
+        return None, {}
+
+    def configure_evaluate(self, server_round: int, parameters: Parameters, client_manager: ClientManager):
+        return []
+
+    def aggregate_evaluate(self, server_round: int, results, failures):
+        return None, {}
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> None:
+        return None
+
+    # Inside
+
+    @property
+    def _phase(self) -> Phase:
+        return self.phases[self._open.phase]
+
+    def _checked(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
+        """The replies of all parties, in the order of their partitions, checked field by field."""
+        payload = self._phase.reply
+        replies = self.quorum.complete(results, failures)
+        self._record(self._open.phase, replies)
+        named = {}
+        for reply in replies:
+            payload.require_count(len(reply.tensors), reply.sender)
+            named[reply.sender] = payload.named(arrays_in(reply), reply.sender)
+        check_together(payload, named, self._phase.reply_sizes(self._open.asked, self.public))
+        hidden = self.card.noised or self.transport.sums_only
+        for reply in replies:
+            reply.fields = named[reply.sender]
+            reply.tensors.clear()
+            if not hidden and "count" in reply.fields and reply.rows != int(reply.fields["count"]):
+                count = int(reply.fields["count"])
+                raise ContractError(f"{reply.sender}: its count is {count}, but its message says {reply.rows} rows")
+        return replies
+
+    def _forecast(self) -> None:
+        d = self.quorum.features
+        upload = self._phase.reply.nbytes({"n": d + 1, "d": d, **self._phase.reply_sizes(self._open.asked, self.public)})
+        log(
+            INFO,
+            "forecast: %s parties, each sends at most %s bytes in the first round (%s features)",
+            self.quorum.expected,
+            f"{upload:,}",
+            d,
+        )
+
+    def _sending(self, instructions: Sequence[tuple[ClientProxy, FitIns]]) -> None:
+        self._sent = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}
+        self._since = time.monotonic()
+
+    def _record(self, phase: str, replies: list[Reply]) -> None:
+        sizes, nobody = {reply.party: reply.nbytes for reply in replies}, self.quorum.total
+        entry: dict[str, Any] = {
+            "round": len(self._rounds) + 1,
+            "phase": phase,
+            "up": [sizes.get(party, 0) for party in sorted({*sizes, *self.quorum.dropped})],
+            "down": [self._sent[cid] for cid in sorted(self._sent, key=lambda cid: self.quorum.seats.get(cid, nobody))],
+            "seconds": round(time.monotonic() - self._since, 3),
+        }
+        self._rounds.append(entry)
+        log(
+            INFO,
+            "round %s (%s): %s bytes up, %s bytes down",
+            entry["round"],
+            phase,
+            f"{sum(entry['up']):,}",
+            f"{sum(entry['down']):,}",
+        )

@@ -1,0 +1,130 @@
+"""A party's journal in the site's own folder.
+
+The folder (node-config ``journal``) holds one SQLite database, which only its owner may read. A question is in it
+before it is answered, in one transaction with the check that it may be asked, so that a process that dies between the
+two never answers twice. Secrets of a run leave it when the run has ended; what was asked and told stays.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedpca_flwr.errors import ContractError, DisclosureError
+from fedpca_flwr.protocol.journal import ENDED, Journal
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS event (
+    number INTEGER PRIMARY KEY, time TEXT NOT NULL, run TEXT NOT NULL, party INTEGER NOT NULL,
+    kind TEXT NOT NULL, about TEXT NOT NULL, digest TEXT NOT NULL, bytes INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS event_of_run ON event (run, party);
+CREATE TABLE IF NOT EXISTS secret (
+    run TEXT NOT NULL, party INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (run, party, name));
+"""
+
+
+class FileJournal(Journal):
+    """In the site's own folder.
+
+    Parameters
+    ----------
+    folder : str
+    run : str
+        Flower's id of the run.
+    party : int
+        The partition.
+    """
+
+    def __init__(self, folder: str, run: str, party: int) -> None:
+        self.path = Path(folder).expanduser() / "journal.sqlite"
+        self.key = (run, party)
+
+    def begin(self, phase: str, digest: str, permit: Callable[[Sequence[str]], None]) -> None:
+        refusal: Exception | None = None
+        with self._opened() as database:
+            if self._of_kind(database, "ended"):
+                raise ContractError(ENDED)
+            answered = self._of_kind(database, "question")
+            try:
+                permit(answered)
+            except Exception as error:
+                refusal = error
+                self._note(database, "refused", phase[:64], digest)
+                self._end(database, type(error).__name__)
+            else:
+                self._note(database, "question", phase, digest)
+        if refusal is not None:  # once that it was refused is on disk
+            raise refusal
+
+    def begun(self) -> bool:
+        with self._opened() as database:
+            return bool(self._of_kind(database, "question"))
+
+    def told(self, what: str, nbytes: int) -> None:
+        with self._opened() as database:
+            self._note(database, "answer", what, "", nbytes)
+
+    def end(self, why: str) -> None:
+        with self._opened() as database:
+            self._end(database, why)
+
+    def keep(self, name: str, value: bytes) -> None:
+        with self._opened() as database:
+            database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))
+
+    def recall(self, name: str) -> bytes | None:
+        with self._opened() as database:
+            found = database.execute(
+                "SELECT value FROM secret WHERE run = ? AND party = ? AND name = ?", (*self.key, name)
+            ).fetchone()
+        return bytes(found[0]) if found else None
+
+    def forget(self) -> None:
+        with self._opened() as database:
+            database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
+
+    # Inside
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that no other process is in, on disk when it ends; nothing of it where it fails."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.touch(mode=0o600)
+            database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute("PRAGMA secure_delete = ON")
+            database.execute("BEGIN IMMEDIATE")
+            for statement in TABLES.split(";"):
+                database.execute(statement)
+        except (sqlite3.Error, OSError) as error:
+            raise DisclosureError(
+                "this site's journal cannot be opened, so nothing may be answered; see its own log",
+                local=f"{type(error).__name__} in {self.path}",
+            ) from None
+        try:
+            yield database
+            database.execute("COMMIT")
+        finally:
+            database.close()  # what is not committed is rolled back
+
+    def _of_kind(self, database: sqlite3.Connection, kind: str) -> list[str]:
+        rows = database.execute(
+            "SELECT about FROM event WHERE run = ? AND party = ? AND kind = ? ORDER BY number", (*self.key, kind)
+        )
+        return [about for (about,) in rows]
+
+    def _note(self, database: sqlite3.Connection, kind: str, about: str, digest: str = "", nbytes: int = 0) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        database.execute(
+            "INSERT INTO event (time, run, party, kind, about, digest, bytes) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (now, *self.key, kind, about, digest, nbytes),
+        )
+
+    def _end(self, database: sqlite3.Connection, why: str) -> None:
+        self._note(database, "ended", why)
+        database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)

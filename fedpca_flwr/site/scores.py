@@ -1,0 +1,61 @@
+"""A site's own scores: its rows projected, written whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.files import written_whole
+from fedpca_flwr.maths.moments import chunks
+
+
+def projections(data: NDArray, components: NDArray, mean: NDArray, scale: NDArray) -> Iterator[tuple[NDArray, float]]:
+    """Chunk by chunk, the scores (m, k) of rows and the sum of the squared errors of the reconstruction from them.
+
+    Parameters
+    ----------
+    data : ndarray of shape (n, d)
+    components : ndarray of shape (k, d)
+    mean : ndarray of shape (d,)
+    scale : ndarray of shape (d,) or (0,)
+        Empty where the features are not scaled.
+    """
+    for chunk in chunks(data):
+        centred = np.subtract(chunk, mean, dtype=np.float64)
+        if scale.size:
+            centred /= scale
+        scores = centred @ components.T
+        # Pythagoras, since the components are orthonormal
+        yield scores, float(np.vdot(centred, centred) - np.vdot(scores, scores))
+
+
+@contextmanager
+def score_file(path: str, n: int, k: int) -> Iterator[Callable[[NDArray], object]]:
+    """A function that appends scores to a site's own file (nowhere for an empty path), whole or not at all.
+
+    Parameters
+    ----------
+    path : str
+        ``.npy`` or ``.csv``; rows in the order of the site's data.
+    n, k : int
+        Rows and components.
+    """
+    target = Path(path).expanduser()
+    if not path:
+        yield lambda scores: None
+    elif target.suffix == ".npy":
+        with written_whole(target) as stream:
+            header = {"descr": "<f8", "fortran_order": False, "shape": (n, k)}
+            np.lib.format.write_array_header_1_0(stream, header)
+            yield lambda scores: stream.write(scores.astype("<f8").tobytes())
+    elif target.suffix == ".csv":
+        with written_whole(target) as stream:
+            stream.write((",".join(f"PC{j + 1}" for j in range(k)) + "\n").encode())
+            yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
+    else:
+        raise ConfigError(f"node-config: 'scores' ends in '{target.suffix}', expected .npy or .csv")

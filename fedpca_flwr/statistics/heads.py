@@ -1,0 +1,85 @@
+"""The fields that say count, mean and second moments of a party's rows, to write and to read.
+
+Where rounding the mean would cost digits (a feature whose mean is more than about 1e4 times its standard deviation),
+the rounding error follows as ``d`` more values; else ``remainder`` is empty.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.factors import Factor, truncated
+from fedpca_flwr.maths.moments import Head, Moments
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+
+COUNT = Field("count", (), dtype="int64", kind="count")
+
+HEAD = (
+    COUNT,
+    Field("mean", ("d",)),
+    Field("remainder", ("d",), optional=True),
+)
+"""Count and mean: the beginning of every first reply."""
+
+TRUNCATED = Payload((*HEAD, Field("trace", ()), Field("omitted", ()), Field("rows", ("r", "d"))))
+"""A truncated factor: the leading r eigenvectors of a scatter times the roots of their eigenvalues."""
+
+MOMENTS = Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter")))
+
+NEGLIGIBLE = 1e-12
+"""A rounding error of the mean below this many standard deviations turns no component by 1e-7 degrees."""
+
+
+def remainder_if_needed(head: Head, diagonal: NDArray) -> NDArray:
+    """The rounding error of a mean, or nothing where it is negligible against every feature's deviation."""
+    spread = np.sqrt(diagonal / head.n)
+    return head.remainder if (np.abs(head.remainder) > NEGLIGIBLE * spread).any() else np.empty(0)
+
+
+def head_fields(head: Head, diagonal: NDArray) -> Fields:
+    """The fields of `HEAD`."""
+    return {
+        "count": np.asarray(head.n),
+        "mean": head.mean,
+        "remainder": remainder_if_needed(head, diagonal),
+    }
+
+
+def truncated_fields(data: NDArray, rank: int) -> Fields:
+    """The fields of a truncated factor of a party's rows."""
+    moments = Moments.of(data)
+    factor = truncated(moments, rank)
+    return {
+        **head_fields(moments.head, moments.diagonal()),
+        "trace": np.asarray(factor.trace),
+        "omitted": np.asarray(factor.omitted),
+        "rows": factor.rows,
+    }
+
+
+def factor_of(reply: Reply) -> Factor:
+    """The truncated factor that a checked reply holds."""
+    fields = reply.fields
+    return Factor(head_of(reply), fields["rows"], float(fields["trace"]), float(fields["omitted"]))
+
+
+def head_of(reply: Reply) -> Head:
+    """Count and mean that a checked reply holds."""
+    return _head_in(reply.fields)
+
+
+def _head_in(fields: Fields) -> Head:
+    remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(fields["mean"])
+    return Head(int(fields["count"]), fields["mean"], remainder)
+
+
+def moments_of(reply: Reply) -> Moments:
+    """The moments that a checked reply holds; its arrays are handed over, not copied."""
+    return moments_in(reply.fields)
+
+
+def moments_in(fields: Fields) -> Moments:
+    """The moments that the fields of `MOMENTS` say, as whoever receives them understands them."""
+    return Moments(*_head_in(fields), scatter=fields["scatter"])

@@ -1,0 +1,178 @@
+"""Statistics of all rows, where the parties hold rows of the same features: what is asked, and how they are had.
+
+Means of parties do not add up, so where only sums may be shown the pooled mean m comes first, from counts and plain
+sums, then the deviations about it, and all that follows is taken about m (`fedpca_flwr.statistics.row_limits` has the
+limits). Where parties may drop out, one uncentred sum has it all, in two floats (`fedpca_flwr.maths.uncentred`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, pool
+from fedpca_flwr.maths.moments import within as inside
+from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares
+from fedpca_flwr.maths.uncentred import head_of as uncentred_head
+from fedpca_flwr.protocol.payload import Field, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
+from fedpca_flwr.statistics.heads import COUNT, MOMENTS, moments_of
+from fedpca_flwr.statistics.row_limits import (
+    FIRST_WORDS,
+    UNCENTRED_WORDS,
+    Pooled,
+    of_means,
+    of_projection,
+    of_scatter,
+    of_uncentred,
+    of_variances,
+    pooled_of,
+    require_bound,
+    require_resolved,
+    rows_in,
+)
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+
+Array = NDArray[np.float64]
+
+CENTRE, SPREAD = Field("centre", ("d",)), Field("spread", ("d",), kind="size")
+
+
+# The phases
+
+
+def _centre_phases() -> Phases:
+    return {
+        "means": Phase(
+            reply=Payload((COUNT, Field("sum", ("d",)))),
+            limits=lambda asked, public: of_means(public.config.bound, public.features),
+            words=FIRST_WORDS,
+        ),
+        "variances": Phase(
+            asked=Payload((Field("rows", (), "int64", kind="count"), CENTRE)),
+            reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
+            limits=lambda asked, public: of_variances(public.config.bound, int(asked["rows"]), public.features),
+            words=FIRST_WORDS,
+        ),
+    }
+
+
+SCATTER = Field("scatter", ("d(d+1)/2",))
+
+
+def moments_phases(config: RunConfig, *, within: bool = False) -> Phases:
+    """The phases of `pooled_moments`; ``within``: of scatters about the parties' own means."""
+    if config.transport == "clear":
+        return {"moments": Phase(reply=MOMENTS)}
+    require_bound(config.bound)
+    if config.transport == "masked":
+        scatter = Phase(
+            asked=Payload((CENTRE, SPREAD)),
+            reply=Payload((SCATTER,)),
+            limits=lambda asked, public: of_scatter(asked["spread"]),
+        )
+        return {**_centre_phases(), "scatter": scatter}
+    squares = (Field("squares", ("d",)),) if within else ()
+    uncentred = Phase(
+        reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
+        limits=lambda asked, public: of_uncentred(public.config.bound, public.features, within=within),
+        words=UNCENTRED_WORDS,
+    )
+    return {"uncentred": uncentred}
+
+
+def projection_phase(config: RunConfig, *, noised: bool = False) -> Phases:
+    """The last question: every party projects its own rows and tells what squared error that leaves.
+
+    Where only sums are shown, the rows and total variance of the model say how large that can be. A method that is
+    private by noise replies a constant, in clear.
+    """
+    summed = config.transport != "clear" and not noised
+    limits = (Field("rows", (), "int64", kind="count"), Field("total", (), kind="positive"))
+    return {
+        "project": Phase(
+            asked=Payload(
+                (
+                    Field("components", ("<=k", "d"), kind="orthonormal rows"),
+                    Field("mean", ("d",)),
+                    Field("scale", ("d",), kind="positive", optional=True),
+                    *(limits if summed else ()),
+                )
+            ),
+            reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
+            sizes=lambda public: {"k": public.features},
+            limits=lambda asked, public: of_projection(int(asked["rows"]), float(asked["total"])),
+            open=noised,
+            closing=True,
+        )
+    }
+
+
+# The statistics
+
+
+def pooled_centre(run: RowsStrategy) -> Generator[Ask, Any, Pooled]:
+    """Rows, mean and deviations of all rows, by two short sums."""
+    bound = run.config.bound
+    first: Total = yield Sum("means")
+    rows = rows_in(first["count"], first.parties)
+    centre = first["sum"] / rows
+    second: Total = yield Sum("variances", {"rows": np.asarray(rows), "centre": centre})
+    scale = getattr(run.options, "scale", False)
+    require_resolved(bound, second.missed["diagonal"], second["diagonal"], scale=scale)
+    run.missed = second.missed["diagonal"]
+    return pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
+
+
+def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Array]]:
+    """The moments of all rows, and the diagonal (d,) of their scatter."""
+    if run.config.transport == "clear":
+        pooled = pool([moments_of(reply) for reply in (yield Ask("moments"))])
+        return pooled, pooled.diagonal()
+    return (yield from _summed_moments(run, within=False))
+
+
+def averaged_moments(
+    run: RowsStrategy, *, within: bool
+) -> Generator[Ask, Any, tuple[Moments, Array, Moments | None]]:
+    """Moments whose scatter leaves out what is between the parties' means, the diagonal (d,) of the whole scatter, and
+    where the server has them the moments of all rows; without ``within`` nothing is left out."""
+    if run.config.transport == "clear":
+        parts = [moments_of(reply) for reply in (yield Ask("moments"))]
+        pooled = pool(parts)
+        return (inside(parts) if within else pooled), pooled.diagonal(), pooled
+    return (*(yield from _summed_moments(run, within=within)), None)
+
+
+def _summed_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+    by = _by_three_sums if run.config.transport == "masked" else _by_one_sum
+    return (yield from by(run, within))
+
+
+def _by_three_sums(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+    pooled = yield from pooled_centre(run)
+    sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": pooled.spread})
+    scatter, d = sums["scatter"], pooled.centre.size
+    run.missed = run.missed + sums.missed["scatter"][diagonal_positions(d)]
+    if not within:
+        scatter = blas.dspr(d, -float(pooled.rows), pooled.remainder, scatter, lower=1)
+    return Moments(*pooled.head, scatter=scatter), pooled.diagonal
+
+
+def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+    sums: Total = yield Sum("uncentred")
+    double = {name: (sums[name], sums.low[name]) for name in sums}
+    head = uncentred_head(rows_in(sums["count"], sums.parties), double["sum"])
+    if within:
+        scatter, diagonal = sums["scatter"], about_mean(double["squares"], mean_squares(head))
+    else:
+        scatter = about_mean(double["scatter"], mean_products(head))
+        diagonal = scatter[diagonal_positions(head.mean.size)]
+    run.missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
+    require_resolved(run.config.bound, run.missed, diagonal, scale=run.options.scale)
+    return Moments(*head, scatter=scatter), diagonal.clip(min=0.0)

@@ -1,0 +1,105 @@
+"""`RowsClient`: what a party returns about its own rows, for every statistic of `fedpca_flwr.statistics.rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.products import head_and_diagonal
+from fedpca_flwr.maths.uncentred import mean_products, mean_squares, total_of
+from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.site.scores import projections, score_file
+from fedpca_flwr.site.site import Site
+from fedpca_flwr.statistics.heads import head_fields
+from fedpca_flwr.statistics.row_limits import require_within
+
+
+class RowsClient(PCAClient):
+    """Answers what the statistics of rows ask. A method with questions of its own adds them to `statistics`."""
+
+    site: Site
+
+    @property
+    def within(self) -> bool:
+        """Whether scatters are about this party's own mean, also where all share a centre."""
+        return False
+
+    def ready(self) -> None:
+        if self.transport.sums_only and not self.card.noised and self.site.config.bound:
+            require_within(self.site.config.bound, self.data, self.site.node.num_partitions)
+
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.rows`."""
+        answers = {
+            "moments": self.moments,
+            "means": self.means,
+            "variances": self.variances,
+            "scatter": self.scatter,
+            "uncentred": self.uncentred,
+            "project": self.project,
+        }
+        return answers[phase](asked)
+
+    def moments(self, asked: Fields) -> Fields:
+        """Count, mean and scatter."""
+        found = Moments.of(self.data)
+        return {**head_fields(found.head, found.diagonal()), "scatter": found.scatter}
+
+    def means(self, asked: Fields) -> Fields:
+        """Count and sum."""
+        return {"count": np.asarray(len(self.data)), "sum": self.data.sum(axis=0, dtype=np.float64)}
+
+    def variances(self, asked: Fields) -> Fields:
+        """Sums of deviations from the centre, and of their squares."""
+        head, diagonal = head_and_diagonal(self.data)
+        deviation = (head.mean - asked["centre"]) + head.remainder
+        return {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
+
+    def scatter(self, asked: Fields) -> Fields:
+        """Packed scatter about the centre."""
+        found = Moments.of(self.data)
+        return {"scatter": found.scatter if self.within else found.scatter_about(asked["centre"])}
+
+    def uncentred(self, asked: Fields) -> Sequence[Fields]:
+        """Count, sum and second moments about zero, in parts that together have twice the digits of float64."""
+        found = Moments.of(self.data)
+        total = total_of(found.head)
+        first = {"count": np.asarray(found.count), "sum": total[0], "scatter": found.scatter}
+        if self.within:
+            high, low = mean_squares(found.head)
+            return [{**first, "squares": found.diagonal()}, {"sum": total[1], "squares": high}, {"squares": low}]
+        high, low = mean_products(found.head)
+        return [first, {"sum": total[1], "scatter": high}, {"scatter": low}]
+
+    def loadings(self, asked: Fields) -> NDArray:
+        """The components (k, d) by which this party projects its rows."""
+        return asked["components"]
+
+    def project(self, asked: Fields) -> Fields:
+        """Keep the scores of this party's own rows, and what gave them; rows, and the squared error that is left."""
+        if not self.card.noised:
+            return {"count": np.asarray(len(self.data)), "squared": np.asarray(max(0.0, self._projected(asked)))}
+        try:
+            self._projected(asked)
+        except Exception as error:  # nothing of the rows may show here, not even that they cannot be projected
+            self.site.report(error)
+        return {"count": np.asarray(1), "squared": np.asarray(0.0)}
+
+    def _projected(self, asked: Fields) -> float:
+        """Write this party's files; the sum of the squared errors of its rows."""
+        components, mean, scale = self.loadings(asked), asked["mean"], asked["scale"]
+        squared, rows, node = 0.0, self.site.table.rows, self.site.node
+        with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
+            for scores, error in projections(self.data, components, mean, scale):
+                keep(scores)
+                squared += error
+            for scores, _ in projections(rows[len(self.data) :], components, mean, scale):
+                keep(scores)
+        if node.loadings:
+            Loadings(components, mean, scale if scale.size else np.ones_like(mean)).save(node.loadings)
+        return squared

@@ -1,0 +1,98 @@
+"""`RowsStrategy`: a run where the parties hold rows of the same features: the method, the model, the last round."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
+from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.solution import Solution, check_components, doubts
+
+
+class RowsStrategy(PCAStrategy):
+    """Base of the strategies for data split by rows. A method adds `aggregate`.
+
+    Attributes
+    ----------
+    missed : ndarray of shape (d,)
+        Bound on what fixed point rounded off the variances, times rows; set by the statistics that a method asks for.
+    """
+
+    missed: NDArray[np.float64] = np.zeros(1)
+
+    @abstractmethod
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        """The method: asks, and returns what it found."""
+
+    def program(self) -> Program:
+        solution = yield from self.aggregate()
+        model = self.modelled(solution)
+        yield from self.projected(model, solution)
+        self.model = model
+
+    def squared_error(self, model: PCAModel) -> float:
+        """What the parties' own rows must have as mean squared error in the last round, if the model is exact."""
+        return model.squared_error
+
+    def n_components(self, rows: int, features: int) -> int | float:
+        """The wanted number of components, or the fraction of variance, checked against the pooled data.
+
+        Raises
+        ------
+        ConfigError
+        """
+        check_components(self.options.n_components, rows, features)
+        return self.options.n_components
+
+    def modelled(self, solution: Solution) -> PCAModel:
+        """The model of what the method found."""
+        measured = dict(solution.measured)
+        if self.transport.sums_only and np.any(self.missed):
+            weights = 1.0 if solution.scale is None else solution.scale**-2
+            rounding = float(np.sum(self.missed * weights)) / solution.total
+            measured["fixed point"] = f"rounds off {rounding:.1g} of the variance at most"
+        log = self.history([*solution.notes, *doubts(solution.pairs)], measured)
+        return PCAModel.of(solution, log)
+
+    def projected(self, model: PCAModel, solution: Solution) -> Program:
+        """Let every party project its own rows; what that leaves must be what the model foretells."""
+        components, mean = model.loadings()
+        scale = np.empty(0) if solution.scale is None else solution.scale
+        asked = {"components": components, "mean": mean, "scale": scale}
+        if self.card.noised:
+            yield Ask("project", asked)
+            return
+        if self.transport.sums_only:
+            asked |= {"rows": np.asarray(solution.rows), "total": np.asarray(solution.total)}
+        fit: Total | None = yield Sum("project", asked)
+        if fit is None:
+            model.log["notes"].append("a party left before the last round: the squared error is not measured")
+            return
+        self._require_same_rows(int(fit["count"]), model)
+        self._verify(model, float(fit["squared"]) / int(fit["count"]))
+
+    def _require_same_rows(self, rows: int, model: PCAModel) -> None:
+        if rows != model.n_samples_:
+            raise ContractError(
+                f"all parties together project {rows} rows, but the model is of {model.n_samples_}; "
+                "did a party's data change during the run?"
+            )
+
+    def _verify(self, model: PCAModel, measured: float) -> None:
+        predicted = self.squared_error(model)
+        mean = np.zeros(1) if model.mean_ is None else model.mean_
+        rounding = float(((np.finfo(np.float64).eps * mean) ** 2).sum())
+        allowed = 1e-6 * model.total_variance + rounding if self.exact else np.inf
+        if not np.isfinite(measured) or abs(measured - predicted) > allowed:
+            raise ContractError(
+                f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
+                f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
+            )
+        model.log["measured"]["squared error per row"] = f"{measured:.6g} measured, {predicted:.6g} predicted"

@@ -1,0 +1,33 @@
+"""Which transport a run uses: what its configuration says."""
+
+from __future__ import annotations
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport
+from fedpca_flwr.secure import shared_secret
+from fedpca_flwr.site.site import Site
+from fedpca_flwr.transports.clear import ClearParty, ClearServer
+from fedpca_flwr.transports.masked import Group, MaskedParty, MaskedServer
+from fedpca_flwr.transports.surviving import SurvivingParty, SurvivingServer
+
+
+def server_transport(config: RunConfig) -> ServerTransport:
+    """The server's half of a run's transport."""
+    if config.transport == "clear":
+        return ClearServer()
+    return MaskedServer() if config.transport == "masked" else SurvivingServer(config.survivors)
+
+
+def party_transport(site: Site) -> PartyTransport:
+    """A party's half."""
+    node, config = site.node, site.config
+    if config.transport == "clear":
+        return ClearParty()
+    group = Group(
+        parties=node.num_partitions,
+        least=node.min_parties,
+        secret=shared_secret(node.group_secret),
+        configuration=site.configuration,
+        survivors=config.survivors,
+    )
+    return MaskedParty(group) if config.transport == "masked" else SurvivingParty(group)

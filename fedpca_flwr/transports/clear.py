@@ -1,0 +1,46 @@
+"""In clear: the server sees every party's answer, and adds them up itself where a method asks for a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.columns import added
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.phase import Phases, Program, Sum, Total
+from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
+
+
+class Clear(Transport):
+    """Every phase as it is."""
+
+    def script(self, method: str, phases: Phases) -> Phases:
+        return phases
+
+
+class ClearServer(Clear, ServerTransport):
+    def questions(self, program: Program, run: Running) -> Program:
+        answer = None
+        while True:
+            try:
+                question = program.send(answer)
+            except StopIteration:
+                return
+            answer = replies = yield question
+            if isinstance(question, Sum):
+                names = replies[0].fields
+                answer = Total({name: added([r.fields[name] for r in replies]) for name in names}, len(replies))
+
+
+class ClearParty(Clear, PartyTransport):
+    def answer(self, party: Answering, phase: str, asked: Fields) -> Fields:
+        answer = party.statistics(phase, asked)
+        return answer if isinstance(answer, Mapping) else _together(answer)
+
+
+def _together(parts: "list[Fields]") -> dict[str, NDArray]:
+    """The sum of the parts of one party's answer; a field that a part lacks is zero there."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: np.sum([part[name] for part in parts if name in part], axis=0) for name in names}
