@@ -17,6 +17,7 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.payload import Fields
@@ -159,7 +160,9 @@ class PCAClient(NumPyClient):
             late = self.journal.begun()
             if late:
                 self.journal.end(type(error).__name__)
-        except Exception:  # no journal can be had: nothing is told but that
+        except ConfigError:  # it is the error: this site's configuration is wrong, and nothing was ever answered
+            late = False
+        except Exception:
             late = True
         return self.site.report(error, late=late)
 

@@ -185,9 +185,7 @@ class Quorum:
             for outcome in pool.map(self._properties_of, [clients[cid] for cid in sorted(clients)]):
                 (reasons if isinstance(outcome, str) else said).append(outcome)
         if not said:
-            raise QuorumError(f"a client did not say what it holds ({reasons[0]})")
-        if reasons and not self.config.survivors:
-            raise QuorumError(f"{len(reasons)} of {len(clients)} clients did not say what they hold ({reasons[0]})")
+            raise QuorumError(f"no client said what it holds ({reasons[0]})")
         about = [said_by(properties) for properties in said]
         self._raise_reported(about)
         known = [one for one in about if isinstance(one, About)]
@@ -197,6 +195,9 @@ class Quorum:
             if one.features > MOST_FEATURES:
                 raise ContractError(f"{one.sender}: it says {one.features} features, at most {MOST_FEATURES:,} can be")
         self.expected = self.expected or _most_common(one.num_partitions for one in known)
+        if reasons and not self.config.survivors:
+            missing = self._missing({one.partition_id for one in known}, known)
+            self._go_on_without(missing, "; ".join(sorted(set(reasons))))
         self.features = _most_common(one.features for one in known)
 
     def _properties_of(self, client: ClientProxy) -> Any:
