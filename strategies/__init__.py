@@ -28,7 +28,6 @@ from strategies.personalised_client import PersonalisedClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.sapca import SAPCA, SAPCAClient
-from strategies.secure_dp_pca import SecureDPPCA, SecureDPPCAClient, SurvivorsDPPCA, SurvivorsDPPCAClient
 from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
 from strategies.secure_vertical import (
     SecureVertical,
@@ -74,12 +73,7 @@ METHODS = {
         Method(DSA, DSAClient),
         Method(FastPCA, FastPCAClient),
         Method(Streaming, StreamingClient),
-        Method(
-            DPPCA,
-            DPPCAClient,
-            secure=Method(SecureDPPCA, SecureDPPCAClient),
-            survivors=Method(SurvivorsDPPCA, SurvivorsDPPCAClient),
-        ),
+        Method(DPPCA, DPPCAClient),
         Method(Personalised, PersonalisedClient),
         Method(SAPCA, SAPCAClient),
         Method(Vertical, VerticalClient, secure=Method(SecureVertical, SecureVerticalClient)),

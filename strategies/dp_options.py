@@ -5,12 +5,23 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, NamedTuple, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field as Limits
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
+from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.maths.privacy import Relation, composed, gaussian_epsilon, gaussian_multiplier, sensitivity
-from strategies.card import CountOptions
+from fedpca_flwr.protocol.card import CountOptions
+from fedpca_flwr.protocol.phase import Limits as SumLimits
+from fedpca_flwr.statistics.row_limits import FIRST_WORDS as SUM_WORDS
+from fedpca_flwr.statistics.row_limits import ROWS
+
+__all__ = ["SUM_WORDS", "DPOptions", "Noise"]
+
+FAR = 60.0
+"""Standard deviations that no noise reaches (probability 1e-780)."""
 
 Positive = Annotated[float, Limits(gt=0)]
 
@@ -108,6 +119,20 @@ class DPOptions(CountOptions):
             sum=deviation * bound / weights.get("sums", math.inf),
             products=deviation * bound**2 / weights.get("products", math.inf),
         )
+
+    def limits(self, phase: str, d: int, parties: int, rows: int) -> SumLimits:
+        """Public limits on the sums of a phase over all parties; ``rows`` is what the first stage told, 0 before."""
+        bound, noise, reach = self.bound(phase), self.noise(phase), FAR * parties
+        most = ROWS
+        if phase == "products":
+            most = max(rows, 0) + int(2 * reach * self.noise(self.phases[0]).rows) + 1
+        limits: dict[str, NDArray[np.float64]] = {}
+        if phase != "products":
+            limits["rows"] = np.array(ROWS + reach * noise.rows)
+            limits["sum"] = np.full(d, most * bound + reach * noise.sum)
+        if phase != "centre":
+            limits["products"] = np.full(packed_size(d), most * bound**2 + reach * noise.products)
+        return limits
 
     def epsilon_of_a_replacement(self) -> float:
         """What the noise gives where one row is replaced by another, the number of rows being known."""

@@ -13,118 +13,133 @@ The unit is one row of one party. Each row is in one party's replies only, so ea
 and keep it from the server, the sum has at least the whole noise, whatever the others do. A party that drops out ends
 the run; a site refuses a run that assumes more honest parties than its own node-config.
 
-Upload per party: ``8 (d + 1)`` bytes, then ``8 d (d + 1) / 2``; joint, both at once. The replies only add up.
+Upload per party: ``8 (d + 1)`` bytes, then ``8 d (d + 1) / 2``; joint, both at once. The replies only add up: with
+secure aggregation the server opens nothing but the sums of the noisy sums. Their fixed point comes from public numbers
+alone (clip bounds, noise, the number of rows that the first stage told), and its rounding follows the noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.ledger import Entry, digest, ledger_of
 from fedpca_flwr.maths import noise
 from fedpca_flwr.maths.denoise import Denoised, denoised
-from fedpca_flwr.maths.moments import pack, pool
+from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.privacy import clip, clipped_products, clipped_sum
-from fedpca_flwr.solution import solve
-from strategies.base import MethodCard, PCAStrategy, Reply, Request, Solution
-from strategies.dp_options import DPOptions
-from strategies.moments import MOMENTS, MomentsClient, moments_of
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import SERVER, Ask, Phase, Phases, Sum, Total
+from fedpca_flwr.solution import Solution, solve
+from fedpca_flwr.statistics.rows import moments_phases, pooled_moments, projection_phase
+from fedpca_flwr.statistics.rows_client import RowsClient
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+from strategies.dp_options import SUM_WORDS, DPOptions
 
-ROWS, SUM, PRODUCTS = Field("rows", ("1",)), Field("sum", ("d",)), Field("products", ("d(d+1)/2",))
+ROWS, SUM, PRODUCTS = Field("rows", ()), Field("sum", ("d",)), Field("products", ("d(d+1)/2",))
+CENTRE = Field("centre", ("d",))
+
+
+def _noisy(name: str, *reply: Field, asked: tuple[Field, ...] = ()) -> Phase:
+    return Phase(
+        asked=Payload(asked),
+        reply=Payload(reply),
+        limits=lambda asked, public: public.options.limits(
+            name, public.features, public.parties, int(asked.get("rows", 0))
+        ),
+        words=1 if name == "products" else SUM_WORDS,
+    )
+
+
+def phases(config: RunConfig, options: DPOptions) -> Phases:
+    """The noisy sums of the release."""
+    if not options.private:
+        if config.secure_aggregation:
+            raise ConfigError(
+                "run-config: 'epsilon' is 'infinity', which is p-cov; with secure-aggregation run p-cov itself"
+            )
+        return {**moments_phases(config), **projection_phase(config, noised=True)}
+    if config.survivors and options.trust == "distributed" and options.honest_parties > config.survivors:
+        raise ConfigError(
+            f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.survivors} = 'survivors': "
+            "fewer parties would not add noise enough"
+        )
+    rows = (Field("rows", (), "int64", kind="count"),) if config.secure_aggregation else ()  # fixed point needs them
+    known = {
+        "centre": _noisy("centre", ROWS, SUM),
+        "products": _noisy("products", PRODUCTS, asked=(CENTRE, *rows)),
+        "joint": _noisy("joint", ROWS, SUM, PRODUCTS),
+    }
+    return {**{name: known[name] for name in options.phases}, **projection_phase(config, noised=True)}
+
 
 CARD = MethodCard(
     name="dp-pca",
     title="Differentially private PCA",
     exact=False,
     result="by clipped rows and noise",
-    rounds=2,
-    in_rounds="2; `release='joint'` 1",
+    rounds="2; `release='joint'` 1",
     upload="d + 1, then d(d+1)/2",
     server_sees="noisy sums",
     options=DPOptions,
-    payloads={
-        "centre": Payload((ROWS, SUM)),
-        "products": Payload((PRODUCTS,)),
-        "joint": Payload((ROWS, SUM, PRODUCTS)),
-        "moments": MOMENTS,
-    },
+    phases=phases,
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018",
-    private=True,
     noised=True,
 )
 
 
-class DPPCA(PCAStrategy):
+class DPPCA(RowsStrategy):
     """DP-PCA. Needs only the sum of the replies, and how many there were."""
 
     card = CARD
     options: DPOptions
 
-    def __init__(self, config, options) -> None:
-        super().__init__(config, options)
-        if config.secure_aggregation and not options.private:
-            raise ConfigError(
-                "run-config: 'epsilon' is 'infinity', which is p-cov; with secure-aggregation run p-cov itself"
-            )
-        self._centre: NDArray | None = None
-        self._rows = 0
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        options = self.options
+        if not options.private:
+            moments, diagonal = yield from pooled_moments(self)
+            solution = solve(moments, diagonal, n_components=options.n_components, center=True, scale=False)
+            return solution.with_told(notes=["not private: epsilon is infinite, and this is p-cov"])
+        first, last = options.phases[0], options.phases[-1]
+        sums: Total = yield Sum(first)
+        rows, centre = self._rows_and_centre(sums, options.bound(first))
+        if first == "joint":
+            products, parties = sums["products"] - rows * pack(np.outer(centre, centre)), sums.parties
+        else:
+            asked = {"centre": centre, **({"rows": np.asarray(rows)} if self.config.secure_aggregation else {})}
+            second: Total = yield Sum("products", asked)
+            products, parties = second["products"], second.parties
+        deviation = self._deviation(last, parties)
+        found = denoised(products, centre.size, options.n_components, deviation, drop=options.drop)
+        return Solution(
+            pairs=found.pairs,
+            mean=centre,
+            total=found.total,
+            rows=rows,
+            notes=self._notes(found),
+            measured=self._measured(found, centre.size),
+        )
 
-    @property
-    def rounds(self) -> int:
-        return len(self.options.phases)
-
-    def request(self) -> Request:
-        if self._centre is None:
-            return Request(self.options.phases[0], sizes={"1": 1} if self.options.private else {})
-        return Request("products", [self._centre], sizes={"d": self._centre.size})
-
-    def aggregate_fit(self, server_round, results, failures):
-        phase = self.request().phase
-        replies = self.collect(server_round, results, failures)
-        if not self.options.private:
-            moments = pool(moments_of(reply) for reply in replies)
-            k = self.options.n_components
-            solution = solve(moments, moments.diagonal(), n_components=k, center=True, scale=False)
-            return self.finish(solution, notes=["not private: epsilon is infinite, and this is p-cov"])
-        sums = {name: _sum(replies, name) for name in replies[0].fields}
-        return self.aggregate(phase, sums, len(replies))
-
-    def aggregate(self, phase: str, sums: Mapping[str, NDArray], parties: int):
-        """The aggregation, of the sums over so many parties."""
-        if phase != "products":
-            self._begin(sums["sum"], round(float(sums["rows"][0])), self.options.bound(phase))
-        if phase == "centre":
-            return None, {}
-        assert self._centre is not None
-        products = sums["products"]
-        if phase == "joint":
-            products = products - self._rows * pack(np.outer(self._centre, self._centre))
-        return self._end(products, self._centre, self._deviation(phase, parties))
-
-    def _begin(self, total: NDArray, rows: int, bound: float) -> None:
+    def _rows_and_centre(self, sums: Total, bound: float) -> tuple[int, NDArray]:
         """Rows and centre of all parties together."""
+        rows = round(float(sums["rows"]))
         if self.options.count == "noised":
             rows = max(rows, 2, self.options.n_components)  # a count that noise made too small ends no run
-        self.n_components(rows, total.size)
-        self._rows = rows
-        self._centre = clip(total[None] / rows, bound)[0]  # the mean of clipped rows is no longer, but its noise is
+        self.n_components(rows, sums["sum"].size)
+        return rows, clip(sums["sum"][None] / rows, bound)[0]  # the mean of clipped rows is no longer, but its noise is
 
     def _deviation(self, phase: str, parties: int) -> float:
         """Of the noise on the diagonal of the summed products."""
         options = self.options
         shares = parties if options.trust == "local" else parties / options.honest_parties
         return options.noise(phase).products * math.sqrt(shares)
-
-    def _end(self, products: NDArray, centre: NDArray, deviation: float):
-        found = denoised(products, centre.size, self.options.n_components, deviation, drop=self.options.drop)
-        solution = Solution(pairs=found.pairs, mean=centre, total=found.total, rows=self._rows)
-        return self.finish(solution, measured=self._measured(found, centre.size), notes=self._notes(found))
 
     def _measured(self, found: Denoised, d: int) -> dict[str, str]:
         options, k = self.options, self.options.n_components
@@ -157,58 +172,78 @@ class DPPCA(PCAStrategy):
         return notes
 
 
-class DPPCAClient(MomentsClient):
+class DPPCAClient(RowsClient):
     """Returns noisy sums, each once: the ledger keeps them."""
 
     options: DPOptions
 
-    def statistics(self, phase, received) -> Fields:
-        self._permit_noise(phase)
-        options, node = self.options, self.node
-        if not options.private:
-            return MomentsClient.statistics(self, phase, received)
-        asked = Entry(
-            run=str(self.context.run_id),
+    def ready(self) -> None:
+        self._permit_noise()
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
+        options, node = self.options, self.site.node
+        if not options.private or phase == "project":
+            return super().statistics(phase, asked)
+        entry = Entry(
+            run=self.site.run_id,
             party=node.partition_id,
             phase=phase,
             relation=options.relation,
             multiplier=options.noise(phase).multiplier,
-            question=digest(received, options.model_dump_json()),
+            question=digest(list(asked.values()), options.model_dump_json()),
             reply="none yet",
         )
-        ledger = ledger_of(node.ledger, self.context.state)
+        ledger = ledger_of(node.ledger, self.site.state.records)
         with ledger.locked():
-            reply = ledger.recall(asked)
+            reply = ledger.recall(entry)
             if reply is None:
                 if node.epsilon_budget is not None:
-                    ledger.permit(asked, options.multiplier, node.epsilon_budget, node.delta_budget)
-                reply = self._noisy(phase, received)
-                ledger.record(asked.model_copy(update={"reply": digest(reply)}), reply)
-        names = (field.name for field in CARD.payloads[phase].fields)
+                    ledger.permit(entry, options.multiplier, node.epsilon_budget, node.delta_budget)
+                reply = list(self._noisy(phase, asked).values())
+                ledger.record(entry.model_copy(update={"reply": digest(reply)}), reply)
+        names = (field.name for field in self.card.phases(self.site.config, options)[phase].reply.fields)
         return dict(zip(names, reply, strict=True))
 
-    def _noisy(self, phase: str, received: list[NDArray]) -> list[NDArray]:
-        """The sums of this party's clipped rows with its noise, in the order of the payload."""
-        options, d, reply = self.options, self.data.shape[1], []
+    def _noisy(self, phase: str, asked: Fields) -> dict[str, NDArray]:
+        """The sums of this party's clipped rows with its noise."""
+        options, d = self.options, self.data.shape[1]
         bound, whole = options.bound(phase), options.noise(phase)
         share = 1.0 if options.trust == "local" else options.honest_parties**-0.5
         source = noise.system()
         if options.noise_seed:
-            source = noise.fixed(options.noise_seed, self.node.partition_id, options.phases.index(phase))
+            source = noise.fixed(options.noise_seed, self.site.node.partition_id, options.phases.index(phase))
+        reply: dict[str, NDArray] = {}
         if phase != "products":
-            reply.append(len(self.data) + share * whole.rows * noise.gaussian(1, source))
-            reply.append(clipped_sum(self.data, bound) + share * whole.sum * noise.gaussian(d, source))
+            reply["rows"] = np.asarray(len(self.data) + (share * whole.rows * noise.gaussian(1, source))[0])
+            reply["sum"] = clipped_sum(self.data, bound) + share * whole.sum * noise.gaussian(d, source)
         if phase != "centre":
-            centre = _centre(received, d) if phase == "products" else np.zeros(d)
+            centre = self._centre(asked["centre"]) if phase == "products" else np.zeros(d)
             products = clipped_products(self.data, centre, bound)
-            reply.append(products + share * whole.products * noise.symmetric(d, source))
+            reply["products"] = products + share * whole.products * noise.symmetric(d, source)
         return reply
 
-    def _permit_noise(self, phase: str) -> None:
+    def _centre(self, centre: NDArray) -> NDArray:
+        """The centre that the server sends (d,), checked: it is the mean of rows clipped to a bound."""
+        bound = self.options.bound("centre")
+        largest = float(np.abs(centre).max())  # before its square is taken
+        if largest > bound or float(np.linalg.norm(centre)) > bound * (1 + 1e-9):
+            raise ContractError(f"{SERVER}: field 'centre' is longer than 'centre-clip' = {bound:g}")
+        return centre
+
+    def permit_survivors(self, dropped: int) -> None:
+        """Whoever dropped out may have been honest: the others must be as many as the noise is made for."""
+        options, node = self.options, self.site.node
+        if node.data and options.trust == "distributed" and options.honest_parties > node.honest_parties - dropped:
+            raise DisclosureError(
+                f"{dropped} of {node.num_partitions} parties dropped out, and the run needs {options.honest_parties} "
+                f"honest ones among the others; this site trusts {node.honest_parties} in all "
+                "(node-config 'honest-parties')"
+            )
+
+    def _permit_noise(self) -> None:
         """Refuse what would make the noise too small or known."""
-        options, node, site = self.options, self.node, bool(self.node.data)
-        if phase not in options.phases:
-            raise ContractError(f"phase '{phase}' is not one of release='{options.release}'")
+        options, node = self.options, self.site.node
+        site = bool(node.data)
         if site and not options.private:
             raise ConfigError(
                 "run-config: 'epsilon' is 'infinity': that is for simulations, and this site has data of its own"
@@ -229,19 +264,8 @@ class DPPCAClient(MomentsClient):
                 f"the run assumes {options.honest_parties} honest parties, this site {node.honest_parties} "
                 "(node-config 'honest-parties')"
             )
-        if site and not self.config.secure_aggregation:
+        if site and not self.site.config.secure_aggregation:
             raise ConfigError(
                 "run-config: trust='distributed' needs secure-aggregation=true: without it the server sees each "
                 "party's small share of the noise; use trust='local'"
             )
-
-
-def _sum(replies: list[Reply], name: str) -> NDArray:
-    return np.sum([reply.fields[name] for reply in replies], axis=0)
-
-
-def _centre(received: list[NDArray], d: int) -> NDArray:
-    """The centre that the server sends (d,), checked."""
-    if len(received) != 1 or received[0].shape != (d,) or not np.isfinite(received[0]).all():
-        raise ContractError(f"the server's centre is not one finite array of shape ({d},)")
-    return received[0]

@@ -18,7 +18,7 @@ from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 
 if TYPE_CHECKING:
-    from fedpca_flwr.protocol.messages import Reply
+    pass
 
 SERVER = "the server"
 """How errors name whoever asked."""
@@ -56,6 +56,9 @@ class Public:
         return {symbol: size for symbol, size in (("d", self.features), ("n", self.rows)) if size}
 
 
+NOTHING = Payload(())
+
+
 def _no_sizes(public: Public) -> Mapping[str, int]:
     return {}
 
@@ -88,7 +91,7 @@ class Phase:
         Whether it comes after the method has its result: where a party has left since, it is left out.
     """
 
-    asked: Payload = Payload(())
+    asked: Payload = NOTHING
     reply: Payload
     sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
     limits: Callable[[Fields, Public], Limits] | None = None

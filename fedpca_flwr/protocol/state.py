@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import ContractError

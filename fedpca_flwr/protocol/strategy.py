@@ -181,7 +181,9 @@ class PCAStrategy(Strategy):
 
     def _forecast(self) -> None:
         d = self.quorum.features
-        upload = self._phase.reply.nbytes({"n": d + 1, "d": d, **self._phase.reply_sizes(self._open.asked, self.public)})
+        upload = self._phase.reply.nbytes(
+            {"n": d + 1, "d": d, **self._phase.reply_sizes(self._open.asked, self.public)}
+        )
         log(
             INFO,
             "forecast: %s parties, each sends at most %s bytes in the first round (%s features)",

@@ -137,9 +137,7 @@ def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Arra
     return (yield from _summed_moments(run, within=False))
 
 
-def averaged_moments(
-    run: RowsStrategy, *, within: bool
-) -> Generator[Ask, Any, tuple[Moments, Array, Moments | None]]:
+def averaged_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array, Moments | None]]:
     """Moments whose scatter leaves out what is between the parties' means, the diagonal (d,) of the whole scatter, and
     where the server has them the moments of all rows; without ``within`` nothing is left out."""
     if run.config.transport == "clear":
