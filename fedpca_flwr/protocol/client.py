@@ -48,6 +48,8 @@ class Home(Protocol):
 
     def permit(self, card: MethodCard, exposes: str, *, sums_only: bool) -> None: ...
 
+    def require_journal(self, card: MethodCard, *, sums_only: bool) -> None: ...
+
     def permit_size(self, nbytes: int) -> None: ...
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]: ...
@@ -153,6 +155,7 @@ class PCAClient(NumPyClient):
         """The site's own policy, before anything is computed."""
         self.site.permit(self.card, self.exposes, sums_only=self.transport.sums_only)
         self.ready()
+        self.site.require_journal(self.card, sums_only=self.transport.sums_only)
 
     def _report(self, error: Exception) -> dict[str, Any]:
         """What is told of an error; once anything was answered it ends the run for this party."""
@@ -189,6 +192,8 @@ class PCAClient(NumPyClient):
         size = sum(array.nbytes for array in arrays)
         self.site.permit_size(size)
         self.journal.told(", ".join(field.name for field in known.reply.fields), size)
+        if phase == list(self.script)[-1]:
+            self.journal.forget()
         return arrays
 
 

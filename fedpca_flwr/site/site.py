@@ -156,6 +156,14 @@ class Site:
                 f"this site has a privacy budget (node-config 'epsilon-budget'), and the method '{card.name}' is "
                 "not differentially private"
             )
+
+    def require_journal(self, card: MethodCard, *, sums_only: bool) -> None:
+        """Refuse a run whose rules hold only as long as what was answered is not forgotten.
+
+        Raises
+        ------
+        ConfigError
+        """
         if self.node.data and not self.node.journal and (sums_only or card.noised):
             raise ConfigError(
                 "this site's node-config names no 'journal', the folder in which it keeps what it was asked and has "

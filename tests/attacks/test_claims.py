@@ -1,0 +1,106 @@
+"""Parties that claim what is not so: it costs the server nothing, and the right party is named."""
+
+from __future__ import annotations
+
+import io
+import tracemalloc
+
+import numpy as np
+import pytest
+from flwr.common import Parameters
+
+from fedpca_flwr.errors import ContractError, FedPCAError
+from tests.families import rows
+from tests.harness import finish, proxy_of, server_of, tamper
+
+SECURE = {"secure_aggregation": True, "bound": 10.0}
+
+
+def parts():
+    return [rows(30, 8, seed=seed) for seed in range(3)]
+
+
+def claiming(server, party, features):
+    proxy = proxy_of(server, party)
+    honest = proxy.get_properties
+
+    def claim(ins, timeout, group_id):
+        reply = honest(ins, timeout, group_id)
+        reply.properties["features"] = features
+        return reply
+
+    proxy.get_properties = claim
+
+
+def peak_of(work):
+    tracemalloc.start()
+    try:
+        return work(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("secure", [{}, SECURE, {**SECURE, "survivors": 3}], ids=["clear", "masked", "surviving"])
+@pytest.mark.parametrize("claim", [50_000, 10**6])
+def test_one_partys_claim_of_many_features_is_not_believed(secure, claim):
+    server = server_of("p-cov", parts(), n_components=2, **secure)
+    claiming(server, 0, claim)
+    model, peak = peak_of(lambda: finish(server))
+    assert model.components_.shape == (2, 8)
+    assert peak < 2**26
+
+
+@pytest.mark.parametrize("claim", [10**9, 2**62])
+def test_more_features_than_there_can_be_are_refused_by_name(claim):
+    server = server_of("p-cov", parts(), n_components=2)
+    claiming(server, 1, claim)
+    with pytest.raises(ContractError, match=f"client 1: it says {claim} features"):
+        finish(server)
+
+
+def test_a_party_of_other_features_than_most_is_named():
+    odd = [*parts()[:2], rows(30, 9)]
+    for order in ([0, 1, 2], [2, 0, 1]):
+        with pytest.raises(FedPCAError, match=f"client {order.index(2)}: .*9 features"):
+            finish(server_of("p-cov", [odd[i] for i in order], n_components=2))
+
+
+def header(shape, dtype="'<f8'"):
+    text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text += b" " * (64 - (len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+ODD = {
+    "huge shape": header("(1099511627776,)") + bytes(64),
+    "negative shape": header("(-1, -1)") + bytes(64),
+    "deep header": header("(" * 3000 + ")" * 3000),
+    "structured": header("(1,)", "[('a', '<f8')]") + bytes(8),
+    "zero itemsize": header("(4611686018427387904,)", "'|V0'"),
+    "no array": b"\x00" * 100,
+}
+
+
+@pytest.mark.parametrize("tensor", ODD.values(), ids=ODD)
+def test_odd_arrays_are_refused_by_name(tensor):
+    server = server_of("p-cov", parts(), n_components=2)
+    tamper(server, 1, lambda reply: with_tensors(reply, [tensor] * 4))
+    with pytest.raises(ContractError, match="client 1: "):
+        finish(server)
+
+
+def with_tensors(reply, tensors):
+    reply.parameters = Parameters(tensors, "numpy.ndarray")
+    return reply
+
+
+def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
+    read = []
+    monkeypatch.setattr("fedpca_flwr.protocol.messages._view", lambda tensor: read.append(tensor))
+    one = io.BytesIO()
+    np.save(one, np.zeros(1))
+    server = server_of("p-cov", parts(), n_components=2)
+    tamper(server, 0, lambda reply: with_tensors(reply, [one.getvalue()] * 100_000))
+    with pytest.raises(ContractError, match="client 0: sent 100000 arrays, expected 4"):
+        finish(server)
+    assert not read

@@ -1,0 +1,142 @@
+"""A server that asks what it likes: real clients, each with a file and a node-config of its own, nothing patched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from flwr.app import Context, RecordDict
+from numpy.typing import NDArray
+
+from fedpca_flwr.protocol.phase import Phase
+from strategies import build_client
+
+EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)
+
+
+class HostileSession:
+    """One site in one run, asked by whoever holds the server; a new client for each message, as in a deployment.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the site has its files.
+    rows : ndarray
+    run : dict
+        The run-config.
+    parties, index : int
+        How many there are, and which this is.
+    node
+        Its policy.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rows: NDArray,
+        run: dict[str, Any],
+        *,
+        parties: int = 3,
+        index: int = 0,
+        run_id: int = 1,
+        **node: Any,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        data = folder / "rows.npy"
+        np.save(data, rows)
+        given = {"data": str(data), "journal": str(folder / "journal"), "min-rows": 5, **node}
+        config = {"partition-id": index, "num-partitions": parties, **given}
+        self.folder = folder
+        self.parties = parties
+        self.context = Context(run_id, 1, config, RecordDict(), run)
+        self.own_key = b""
+
+    @property
+    def client(self):
+        return build_client(self.context)
+
+    def ask(self, phase: str, arrays: list[NDArray]) -> tuple[list[NDArray], dict[str, Any]]:
+        """The arrays that leave, and what is said beside them."""
+        replied, count, said = self.client.fit(list(arrays), {"phase": phase})
+        assert count in (0, 1) or "error" not in said
+        if phase == "keys" and replied:
+            self.own_key = replied[0].tobytes()
+        return replied, said
+
+    def evaluate(self, arrays: list[NDArray]) -> dict[str, Any]:
+        loss, _, said = self.client.evaluate(list(arrays), {})
+        assert loss == 0.0
+        return said
+
+
+def shape_of(outcome: tuple[list[NDArray], dict[str, Any]]) -> tuple:
+    """All that an outcome may tell where values are noised or masked: what was said, and the form of the arrays."""
+    arrays, said = outcome
+    return tuple((array.dtype.str, array.shape) for array in arrays), tuple(sorted(said.items()))
+
+
+class Questions:
+    """Random arrays for a phase: of the right form more often than not, of any finite size.
+
+    Parameters
+    ----------
+    seed : int
+    sizes : dict
+        What the symbols in the shapes stand for.
+    """
+
+    def __init__(self, seed: int, sizes: dict[str, int]) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.sizes = sizes
+
+    def arrays(self, phase: Phase, session: HostileSession, known: dict[str, int]) -> list[NDArray]:
+        if self.rng.random() < 0.05:
+            return [self._real((3,)) for _ in range(self.rng.integers(0, 5))]
+        return [self._field(field, session, known) for field in phase.asked.fields]
+
+    def _field(self, field, session: HostileSession, known: dict[str, int]) -> NDArray:
+        if field.name == "publics":
+            return self._keys(session, known)
+        if field.name in {"members", "survivors", "agreed"}:
+            return np.arange(session.parties if self.rng.random() < 0.8 else 2)
+        shape = tuple(self._length(symbol, known) for symbol in field.shape)
+        if field.dtypes[0] == np.uint8:
+            return self.rng.integers(0, 256, shape, dtype=np.uint8)
+        if field.dtypes[0].kind in "iu":
+            return np.asarray(self.rng.integers(-1, 2 ** int(self.rng.integers(1, 62)), shape or None)).astype(
+                field.dtypes[0]
+            )
+        if field.optional and self.rng.random() < 0.5:
+            return np.empty(0)
+        values = self._real(shape)
+        if field.kind in {"positive", "size"} and self.rng.random() < 0.9:
+            values = np.abs(values)
+        if field.kind.startswith("orthonormal") and self.rng.random() < 0.7:
+            tall = np.linalg.qr(self.rng.standard_normal((max(shape), min(shape))))[0]
+            values = tall.T if field.kind == "orthonormal rows" else tall
+        return np.asarray(values.astype(field.dtypes[-1]))
+
+    def _length(self, symbol: str, known: dict[str, int]) -> int:
+        sizes = {**self.sizes, **known}
+        if symbol.startswith("<="):
+            return int(self.rng.integers(1, sizes[symbol[2:]] + 1))
+        return 2 if symbol == "any" else sizes[symbol]
+
+    def _real(self, shape: tuple[int, ...]) -> NDArray:
+        """Finite numbers: around the size of the data, or extreme."""
+        if self.rng.random() < 0.3:
+            return np.full(shape, self.rng.choice(EXTREMES))
+        return 10.0 ** self.rng.uniform(-3, 8) * np.abs(self.rng.standard_normal(shape) + 1)
+
+    def _keys(self, session: HostileSession, known: dict[str, int]) -> NDArray:
+        size = known.get("key", 32)
+        others = [
+            b"".join(X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(size // 32))
+            for _ in range(session.parties - 1)
+        ]
+        keys = [session.own_key or bytes(size), *others]
+        if self.rng.random() < 0.1:
+            keys = keys[:-1]
+        return np.stack([np.frombuffer(key, np.uint8) for key in keys])

@@ -1,0 +1,66 @@
+"""The questions that each run may ask, written down by hand: what the code says is held against this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SECURE = {"secure-aggregation": True}
+SURVIVING = {**SECURE, "survivors": 3}
+
+
+@dataclass(frozen=True)
+class Script:
+    """A run-config, and how often each phase may be asked, in order."""
+
+    run: Mapping[str, Any]
+    times: Mapping[str, int]
+    columns: bool = False
+    noised: bool = False
+    name: str = field(default="")
+
+    def __str__(self) -> str:
+        return " ".join(f"{value}" if key == "method" else f"{key}={value}" for key, value in self.run.items())
+
+    @property
+    def secure(self) -> bool:
+        return "secure-aggregation" in self.run
+
+    @property
+    def hidden(self) -> bool:
+        """Whether what a party sends is masked or noised."""
+        return self.secure or self.noised
+
+    @property
+    def masks_last(self) -> bool:
+        """Whether the answer to the last question is masked."""
+        return self.secure and not self.noised
+
+
+def once(*phases: str) -> dict[str, int]:
+    return dict.fromkeys(phases, 1)
+
+
+AROUND = ("agree", "reveal")
+DP = {"method": "dp-pca", "n-components": 2, "clip": 400.0, "centre-clip": 400.0, "epsilon": 0.1}
+JOINT = {**DP, "release": "joint"}
+
+SCRIPTS = [
+    Script({"method": "p-cov", "n-components": 2}, once("moments", "project")),
+    Script(
+        {"method": "p-cov", "n-components": 2, **SECURE}, once("keys", "means", "variances", "scatter", "project")
+    ),
+    Script({"method": "p-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")),
+    Script({"method": "ap-cov", "n-components": 2}, once("moments", "project")),
+    Script(
+        {"method": "ap-cov", "n-components": 2, **SECURE}, once("keys", "means", "variances", "scatter", "project")
+    ),
+    Script(
+        {"method": "ap-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")
+    ),
+    Script(DP, once("centre", "products", "project"), noised=True),
+    Script(JOINT, once("joint", "project"), noised=True),
+    Script({**DP, **SECURE}, once("keys", "centre", "products", "project"), noised=True),
+    Script({**JOINT, **SURVIVING}, once("keys", "shares", "joint", *AROUND, "project"), noised=True),
+]
