@@ -10,18 +10,24 @@ without filler, and converges to the exact components with r.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field as Limits
 
-from fedpca_flwr.contract import Fields
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import Factor, leading_of_factor, stack
-from fedpca_flwr.solution import require_variance
-from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Request, Solution
-from strategies.moments import TRUNCATED, factor_of, truncated_fields
+from fedpca_flwr.protocol.card import CountOptions, MethodCard
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases
+from fedpca_flwr.solution import Solution, require_variance
+from fedpca_flwr.statistics.heads import TRUNCATED, factor_of, truncated_fields
+from fedpca_flwr.statistics.rows import projection_phase
+from fedpca_flwr.statistics.rows_client import RowsClient
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 
 class StackOptions(CountOptions):
@@ -32,33 +38,39 @@ class StackOptions(CountOptions):
     weights: Literal["none", "rows"] = "none"
     """Whether parties count the same, or by their rows and with their means."""
 
+    def rows(self, d: int) -> int:
+        """How many eigenvectors travel."""
+        return min(max(self.rank, self.n_components), d)
+
+
+def phases(config: RunConfig, options: StackOptions) -> Phases:
+    """One truncated factor."""
+    truncated = Phase(reply=TRUNCATED, sizes=lambda public: {"r": options.rows(public.features)})
+    return {"truncated": truncated, **projection_phase(config)}
+
 
 CARD = MethodCard(
     name="ap-stack",
     title="Stacked eigenvectors",
     exact=False,
     result="for comparison",
-    rounds=1,
+    rounds="1",
     upload="d `rank` + d + 3",
     server_sees="leading local components",
     options=StackOptions,
-    payloads={"statistics": TRUNCATED},
+    phases=phases,
     reference="note 001",
 )
 
 
-class ApproximateStack(PCAStrategy):
+class ApproximateStack(RowsStrategy):
     """AP-STACK."""
 
     card = CARD
     options: StackOptions
 
-    def request(self) -> Request:
-        rank = max(self.options.rank, self.options.n_components)
-        return Request("statistics", sizes={"r": min(rank, self.quorum.features)})
-
-    def aggregate_fit(self, server_round, results, failures):
-        parts = [factor_of(reply) for reply in self.collect(server_round, results, failures)]
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        parts = [factor_of(reply) for reply in (yield Ask("truncated"))]
         pooled = stack(parts)
         wanted = self.n_components(pooled.head.n, pooled.head.mean.size)
         require_variance(pooled.trace, pooled.head.n, pooled.head.mean)
@@ -68,15 +80,24 @@ class ApproximateStack(PCAStrategy):
         bound = "none: row counts and means are left out; weights='rows' has one"
         if self.options.weights == "rows":
             bound = f"{angle_bound(pooled.error, pairs):.2g} degrees (Davis and Kahan: the worst case)"
-        solution = Solution(pairs=pairs, mean=pooled.head.mean, total=pooled.trace, rows=pooled.head.n)
-        return self.finish(solution, measured={"angle bound": bound})
+        return Solution(
+            pairs=pairs,
+            mean=pooled.head.mean,
+            total=pooled.trace,
+            rows=pooled.head.n,
+            measured={"angle bound": bound},
+        )
 
 
-class ApproximateStackClient(PCAClient):
+class ApproximateStackClient(RowsClient):
     """Returns its own leading eigenvectors, times the roots of their eigenvalues."""
 
-    def statistics(self, phase, received) -> Fields:
-        return truncated_fields(self.data, self.sizes["r"])
+    options: StackOptions
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
+        if phase == "truncated":
+            return truncated_fields(self.data, self.options.rows(self.data.shape[1]))
+        return super().statistics(phase, asked)
 
 
 def _average(parts: list[Factor], pooled: Factor) -> Factor:

@@ -22,18 +22,18 @@ the angle that follows, and the ratio to a full float64 covariance.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Generator, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from pydantic import Field as Limits
 
-from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.codec import Coded, dequantise, quantise
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, spectral_norm
-from fedpca_flwr.maths.moments import Moments, pack, pool, pool_heads, unpack
+from fedpca_flwr.maths.moments import Head, Moments, pack, pool, pool_heads, unpack
 from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.maths.refine import corrected
 from fedpca_flwr.maths.scatter_codecs import (
@@ -45,9 +45,15 @@ from fedpca_flwr.maths.scatter_codecs import (
     Sketch,
     TopEntries,
 )
-from fedpca_flwr.solution import require_variance
-from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
-from strategies.moments import HEAD, head_fields, head_of
+from fedpca_flwr.protocol.card import CountOptions, MethodCard
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases
+from fedpca_flwr.solution import Solution, require_variance
+from fedpca_flwr.statistics.heads import HEAD, head_fields, head_of
+from fedpca_flwr.statistics.rows import projection_phase
+from fedpca_flwr.statistics.rows_client import RowsClient
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 CORRECTION_BITS = 8
 
@@ -71,6 +77,10 @@ class CompressedOptions(CountOptions):
     corrections: Annotated[int, Limits(ge=0, le=10)] = 0
     """Rounds in which the parties say what their approximation gets wrong about the leading components."""
 
+    def block(self, d: int) -> int:
+        """Columns of the block of a correction."""
+        return min(self.n_components + 10, d)
+
     @property
     def stepped(self) -> bool:
         return self.codec in {"shared-step", "combined"}
@@ -81,152 +91,170 @@ TRACE = Field("trace", ("1",), kind="size")
 WRONG = Field("wrong", ("2",), kind="size")
 """Spectral norms of what a party's approximation gets wrong: everywhere, and on the block of the correction."""
 
+
+def phases(config: RunConfig, options: CompressedOptions) -> Phases:
+    """The scale of the step, the encoded scatters, the corrections."""
+    step = Field("step", (), kind="size")
+    block = Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")
+    scale = {"scale": Phase(reply=Payload((*HEAD, TRACE)))}
+    encoded = {"encoded": Phase(asked=Payload((step,)), reply=Payload((*CODE, *HEAD, TRACE, WRONG)))}
+    correction = {
+        "correction": Phase(
+            asked=Payload((block,)),
+            reply=Payload((*CODE, WRONG)),
+            sizes=lambda public: {"b": options.block(public.features)},
+            times=options.corrections,
+        )
+    }
+    return {
+        **(scale if options.stepped else {}),
+        **encoded,
+        **(correction if options.corrections else {}),
+        **projection_phase(config),
+    }
+
+
 CARD = MethodCard(
     name="compressed",
     title="Compressed covariance",
     exact=False,
     result="with a measured bound",
-    rounds=2,
-    in_rounds="1; with `step` 2; and `corrections`",
+    rounds="1; with `step` 2; and `corrections`",
     upload="5 to 100 times less than d²",
     server_sees="each party's approximate covariance",
     options=CompressedOptions,
-    payloads={
-        "scale": Payload((*HEAD, TRACE)),
-        "encoded": Payload((*CODE, *HEAD, TRACE, WRONG)),
-        "correction": Payload((*CODE, WRONG)),
-    },
+    phases=phases,
     reference="note 001, communication compression",
 )
 
 
-class Compressed(PCAStrategy):
+class Compressed(RowsStrategy):
     """Compressed; ``measured`` holds the ratio and the error bounds."""
 
     card = CARD
     options: CompressedOptions
 
-    def __init__(self, config, options) -> None:
-        super().__init__(config, options)
-        self._step = 0.0
-        self._uploaded = 0.0
-        self._block: NDArray | None = None
-
-    @property
-    def rounds(self) -> int:
-        return 1 + self.options.stepped + self.options.corrections
-
-    def request(self) -> Request:
-        sizes = {"1": 1, "2": 2}
-        if self.options.stepped and not self._step:
-            return Request("scale", sizes=sizes)
-        if self._block is None:
-            return Request("encoded", [np.asarray(self._step)], sizes)
-        return Request("correction", [self._block], sizes)
-
-    def aggregate_fit(self, server_round, results, failures):
-        phase = self.request().phase
-        replies = self.collect(server_round, results, failures)
-        self._uploaded += sum(reply.nbytes for reply in replies) / len(replies)
-        if phase == "correction":
-            self._correct(replies)
-        else:
-            self._begin(replies)
-        if phase == "scale":
-            self._step = self.options.step * self._total / self._pooled.mean.size
-            return None, {}
-        if phase == "encoded":
-            self._decode(replies)
-        self._error, self._on_block = (math.fsum(r.fields["wrong"][i] for r in replies) for i in (0, 1))
-        k, last = self.options.n_components, server_round == self.rounds
-        pairs = leading_eigenpairs(self._matrix, k if last else min(k + 10, len(self._matrix)))
-        if last:
-            return self._end(pairs)
-        self._block = pairs.vectors.astype(np.float32)
-        return None, {}
-
-    def _begin(self, replies: list[Reply]) -> None:
-        """Count and mean of all rows, and the trace of their scatter; in an order that the data fix."""
-        self._order = sorted(range(len(replies)), key=lambda i: (replies[i].rows, replies[i].fields["mean"].tobytes()))
-        self._units = [unit_of(float(reply.fields["trace"][0])) for reply in replies]
-        parts = [(head_of(replies[i]), float(replies[i].fields["trace"][0])) for i in self._order]
-        self._pooled, deviations = pool_heads([head for head, _ in parts])
-        between = (head.n * float(dev @ dev) for (head, _), dev in zip(parts, deviations, strict=True))
-        self._total = math.fsum([*(trace for _, trace in parts), *between])
-        self.n_components(self._pooled.n, self._pooled.mean.size)
-        require_variance(self._total, self._pooled.n, self._pooled.mean)
-
-    def _decode(self, replies: list[Reply]) -> None:
-        d = self._pooled.mean.size
-        parts = [Moments(*head_of(reply), scatter=self._decoded(reply, d)) for reply in replies]
-        lower = unpack(pool(parts).scatter, d)
-        self._matrix = lower + np.tril(lower, -1).T
-
-    def _decoded(self, reply: Reply, d: int) -> NDArray:
-        unit = unit_of(float(reply.fields["trace"][0]))
-        codec = codec_of(self.options, d, self._step / unit, self.config.seed)
-        try:
-            return unit * codec.decode(Coded(reply.fields["scales"], reply.fields["code"]), d)
-        except ValueError as error:
-            raise ContractError(f"{reply.sender}: its code does not decode: {error}") from None
-
-    def _correct(self, replies: list[Reply]) -> None:
-        assert self._block is not None
-        V = self._block.astype(np.float64)
-        missed = [_decoded_block(replies[i], V, self._units[i]) for i in self._order]
-        self._matrix = corrected(self._matrix, V, np.sum(missed, axis=0))
-
-    def _bound(self, pairs: Eigenpairs) -> float:
-        """Bound on the angle, in degrees (Davis and Kahan, with the residual of the exact scatter)."""
-        error = self._error + ROUNDING * float(pairs.values[0])
-        residual, U = error, pairs.vectors
-        if self._block is not None:
-            V = self._block.astype(np.float64)
-            inside = V.T @ U
-            outside = float(np.linalg.norm(U - V @ inside, 2))
-            on_block = self._on_block + ROUNDING * float(pairs.values[0])
-            residual = min(residual, on_block * float(np.linalg.norm(inside, 2)) + error * outside)
-        gap = pairs.values[-1] - pairs.following - error
-        return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
-
-    def _end(self, pairs: Eigenpairs):
-        d = self._pooled.mean.size
-        ratio = 8 * (d * d + d + 1) / self._uploaded
-        excess = float(pairs.values.sum()) / self._total
-        notes = [f"rounding makes the variances add up to {excess:.1%} of the total"] if excess > 1 else []
-        return self.finish(
-            Solution(pairs=pairs, mean=self._pooled.mean, total=self._total, rows=self._pooled.n),
-            notes=notes,
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        options, step, uploaded = self.options, 0.0, 0.0
+        if options.stepped:
+            replies = yield Ask("scale")
+            uploaded += self._mean_upload()
+            head, total = self._pooled(replies)
+            step = options.step * total / head.mean.size
+        replies = yield Ask("encoded", {"step": np.asarray(step)})
+        uploaded += self._mean_upload()
+        head, total = self._pooled(replies)
+        d, wanted, block = head.mean.size, options.n_components, None
+        matrix, units = self._decoded(replies, d, step), _units(replies)
+        for _ in range(options.corrections):
+            block = leading_eigenpairs(matrix, options.block(d)).vectors.astype(np.float32)
+            replies = yield Ask("correction", {"block": block})
+            uploaded += self._mean_upload()
+            V = block.astype(np.float64)
+            missed = [_decoded_block(reply, V, units[reply.party]) for reply in sorted(replies, key=self._place)]
+            matrix = corrected(matrix, V, np.sum(missed, axis=0))
+        wrong, on_block = (math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1))
+        pairs = leading_eigenpairs(matrix, wanted)
+        excess = float(pairs.values.sum()) / total
+        return Solution(
+            pairs=pairs,
+            mean=head.mean,
+            total=total,
+            rows=head.n,
+            notes=[f"rounding makes the variances add up to {excess:.1%} of the total"] if excess > 1 else [],
             measured={
-                "compression": f"{ratio:.1f} times less than a full float64 covariance, on average",
-                "scatter error": f"{self._error / self._total:.1e} of the variance at most (spectral norm)",
-                "angle bound": f"{self._bound(pairs):.2g} degrees (Davis and Kahan: the worst case)",
+                "compression": f"{8 * (d * d + d + 1) / uploaded:.1f} times less than a full float64 covariance, "
+                "on average",
+                "scatter error": f"{wrong / total:.1e} of the variance at most (spectral norm)",
+                "angle bound": f"{bound(pairs, wrong, on_block, block):.2g} degrees (Davis and Kahan: the worst case)",
             },
         )
 
+    def _pooled(self, replies: Sequence[Reply]) -> tuple[Head, float]:
+        """Count and mean of all rows, and the trace of their scatter; in an order that the data fix."""
+        ordered = sorted(replies, key=lambda reply: (reply.rows, reply.fields["mean"].tobytes()))
+        self._order = [reply.party for reply in ordered]
+        pooled, deviations = pool_heads([head_of(reply) for reply in ordered])
+        between = (
+            head_of(reply).n * float(deviation @ deviation)
+            for reply, deviation in zip(ordered, deviations, strict=True)
+        )
+        total = math.fsum([*(float(reply.fields["trace"][0]) for reply in ordered), *between])
+        self.n_components(pooled.n, pooled.mean.size)
+        require_variance(total, pooled.n, pooled.mean)
+        return pooled, total
 
-class CompressedClient(PCAClient):
+    def _place(self, reply: Reply) -> int:
+        return self._order.index(reply.party)
+
+    def _mean_upload(self) -> float:
+        """Bytes that a party has sent in the last round, on average."""
+        up = self.rounds_so_far[-1]["up"]
+        return float(sum(up)) / len(up)
+
+    def _decoded(self, replies: Sequence[Reply], d: int, step: float) -> NDArray:
+        """The approximate scatter (d, d) of all rows."""
+        parts = []
+        for reply in replies:
+            unit = unit_of(float(reply.fields["trace"][0]))
+            codec = codec_of(self.options, d, step / unit, self.config.seed)
+            try:
+                scatter = unit * codec.decode(Coded(reply.fields["scales"], reply.fields["code"]), d)
+            except ValueError as error:
+                raise ContractError(f"{reply.sender}: its code does not decode: {error}") from None
+            parts.append(Moments(*head_of(reply), scatter=scatter))
+        lower = unpack(pool(parts).scatter, d)
+        return lower + np.tril(lower, -1).T
+
+
+def bound(pairs: Eigenpairs, error: float, on_block: float, block: NDArray | None) -> float:
+    """Bound on the angle, in degrees (Davis and Kahan, with the residual of the exact scatter).
+
+    Parameters
+    ----------
+    pairs : Eigenpairs
+        Of the approximate scatter.
+    error, on_block : float
+        Spectral norms of what it gets wrong, everywhere and on the block of the last correction.
+    block : ndarray of shape (d, b), optional
+    """
+    rounding = ROUNDING * float(pairs.values[0])
+    residual = error = error + rounding
+    if block is not None:
+        V = block.astype(np.float64)
+        inside = V.T @ pairs.vectors
+        outside = float(np.linalg.norm(pairs.vectors - V @ inside, 2))
+        residual = min(residual, (on_block + rounding) * float(np.linalg.norm(inside, 2)) + error * outside)
+    gap = pairs.values[-1] - pairs.following - error
+    return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
+
+
+class CompressedClient(RowsClient):
     """Returns an encoding of its own scatter, and what that gets wrong."""
 
-    def statistics(self, phase, received) -> Fields:
+    options: CompressedOptions
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
+        if phase == "project":
+            return super().statistics(phase, asked)
         if phase == "scale":
             head, diagonal = head_and_diagonal(self.data)
             return {**head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
         if phase == "correction":
-            return self._correction(received[0].astype(np.float64))
+            return self._correction(asked["block"].astype(np.float64))
         moments = Moments.of(self.data)
         d = moments.n_features
         diagonal = moments.diagonal()
         unit = unit_of(float(diagonal.sum()))
         scatter = moments.scatter / unit
-        codec = codec_of(self.options, d, float(received[0]) / unit, self.config.seed)
+        codec = codec_of(self.options, d, float(asked["step"]) / unit, self.site.config.seed)
         try:
             coded = codec.encode(scatter, d)
         except ValueError as error:
             raise ConfigError(f"run-config: 'step' is {self.options.step}: {error}") from None
         missing = scatter - codec.decode(coded, d)
         if self.options.corrections:
-            self.context.state.array_records["missing"] = ArrayRecord([missing, np.asarray(unit)])
+            self.site.state["missing"] = [missing, unit]
         wrong = unit * spectral_norm(unpack(missing, d))
         return {
             "code": coded.code,
@@ -238,13 +266,13 @@ class CompressedClient(PCAClient):
 
     def _correction(self, V: NDArray) -> Fields:
         """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
-        packed, unit = self.context.state.array_records["missing"].to_numpy_ndarrays()
+        packed, unit = self.site.state["missing"]
         lower = unpack(packed, len(V))
         missing = lower + np.tril(lower, -1).T
         coded = quantise((missing @ V).T.reshape(-1), CORRECTION_BITS, len(V))
         told = dequantise(coded, CORRECTION_BITS, len(V), V.size).reshape(V.T.shape).T
         missing = corrected(missing, V, -told)
-        self.context.state.array_records["missing"] = ArrayRecord([pack(missing), unit])
+        self.site.state["missing"] = [pack(missing), unit]
         wrong = float(unit) * np.array([spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
         return {"code": coded.code, "scales": coded.scales, "wrong": wrong}
 
@@ -267,6 +295,11 @@ def codec_of(options: CompressedOptions, d: int, step: float, seed: int) -> Scat
 def unit_of(trace: float) -> float:
     """The power of two in which a scatter travels: scales are float32, whatever the unit of the data."""
     return float(2.0 ** np.frexp(trace)[1]) if trace > 0 else 1.0
+
+
+def _units(replies: Sequence[Reply]) -> dict[int, float]:
+    """By partition, the unit in which a party's scatter travels."""
+    return {reply.party: unit_of(float(reply.fields["trace"][0])) for reply in replies}
 
 
 def _decoded_block(reply: Reply, V: NDArray, unit: float) -> NDArray:

@@ -35,7 +35,7 @@ class Field:
         Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
         ``"n(n-1)/2"``), ``"trapezoid"`` a
         packed triangular factor of ``n`` rows, ``"any"`` a length that only the decoder can judge, others as the
-        method says (``"b"`` columns of a block, ``"<=b"`` at most so many); ``()`` a scalar.
+        method says (``"b"`` columns of a block, ``"<=b"`` at most so many), a number itself; ``()`` a scalar.
     dtype : str
         Or several: ``"float32 or float64"``.
     kind : {"real", "count", "scatter", "size", "positive", "orthonormal rows", "orthonormal columns"}
@@ -172,6 +172,8 @@ def _size(symbol: str, sizes: Mapping[str, int]) -> int:
         return packed_size(sizes["n"] - (symbol == "n(n-1)/2"))
     if symbol == "trapezoid":
         return trapezoid_size(sizes["n"], sizes["d"])
+    if symbol.isdigit():
+        return int(symbol)
     return sizes[symbol.removeprefix("<=")] if symbol != "any" else 0
 
 

@@ -47,6 +47,8 @@ class PCAStrategy(Strategy):
         Set when it is made.
     done : bool
         Whether the program has ended: the run is over.
+    rounds_so_far : list of dict
+        What each round cost: ``phase``, bytes ``up`` and ``down`` by party, ``seconds``.
     """
 
     card: ClassVar[MethodCard]
@@ -63,7 +65,7 @@ class PCAStrategy(Strategy):
         self.done = False
         self._program: Program | None = None
         self._open = Ask("")  # the question of this round
-        self._rounds: list[dict[str, Any]] = []
+        self.rounds_so_far: list[dict[str, Any]] = []
         self._sent: dict[str, int] = {}  # its bytes to each of Flower's clients
         self._since = 0.0  # its time
 
@@ -99,7 +101,7 @@ class PCAStrategy(Strategy):
             "exact": self.exact,
             "options": self.options.model_dump(by_alias=True),
             "parties": [{**party, "rows": None} if hidden else party for party in parties],
-            "rounds": self._rounds,
+            "rounds": self.rounds_so_far,
             "measured": {**measured, **self.transport.measured(self.quorum)},
             "notes": [*notes, *self.transport.notes(self.quorum)],
         }
@@ -199,13 +201,13 @@ class PCAStrategy(Strategy):
     def _record(self, phase: str, replies: list[Reply]) -> None:
         sizes, nobody = {reply.party: reply.nbytes for reply in replies}, self.quorum.total
         entry: dict[str, Any] = {
-            "round": len(self._rounds) + 1,
+            "round": len(self.rounds_so_far) + 1,
             "phase": phase,
             "up": [sizes.get(party, 0) for party in sorted({*sizes, *self.quorum.dropped})],
             "down": [self._sent[cid] for cid in sorted(self._sent, key=lambda cid: self.quorum.seats.get(cid, nobody))],
             "seconds": round(time.monotonic() - self._since, 3),
         }
-        self._rounds.append(entry)
+        self.rounds_so_far.append(entry)
         log(
             INFO,
             "round %s (%s): %s bytes up, %s bytes down",

@@ -48,14 +48,12 @@ JOINT = {**DP, "release": "joint"}
 
 SCRIPTS = [
     Script({"method": "p-cov", "n-components": 2}, once("moments", "project")),
+    Script({"method": "p-cov", "n-components": 2, **SECURE}, once("keys", "means", "variances", "scatter", "project")),
     Script(
-        {"method": "p-cov", "n-components": 2, **SECURE}, once("keys", "means", "variances", "scatter", "project")
+        {"method": "p-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")
     ),
-    Script({"method": "p-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")),
     Script({"method": "ap-cov", "n-components": 2}, once("moments", "project")),
-    Script(
-        {"method": "ap-cov", "n-components": 2, **SECURE}, once("keys", "means", "variances", "scatter", "project")
-    ),
+    Script({"method": "ap-cov", "n-components": 2, **SECURE}, once("keys", "means", "variances", "scatter", "project")),
     Script(
         {"method": "ap-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")
     ),
