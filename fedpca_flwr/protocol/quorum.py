@@ -180,7 +180,8 @@ class Quorum:
         What most of them say counts: one that says otherwise is named by the first check of its reply.
         """
         clients = client_manager.all()
-        said, reasons = [], []
+        said: list[Any] = []
+        reasons: list[str] = []
         with ThreadPoolExecutor(max_workers=len(clients)) as pool:
             for outcome in pool.map(self._properties_of, [clients[cid] for cid in sorted(clients)]):
                 (reasons if isinstance(outcome, str) else said).append(outcome)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from logging import INFO
 from typing import Any, ClassVar
 
-from flwr.common import FitIns, Parameters, Scalar, ndarrays_to_parameters
+from flwr.common import EvaluateIns, FitIns, Parameters, Scalar, ndarrays_to_parameters
 from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -117,7 +117,9 @@ class PCAStrategy(Strategy):
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         return ndarrays_to_parameters([])
 
-    def configure_fit(self, server_round: int, parameters: Parameters, client_manager: ClientManager):
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
         if self.done:
             return []
         clients = self.quorum.gather(client_manager)
@@ -147,10 +149,14 @@ class PCAStrategy(Strategy):
             self.done = True
         return None, {}
 
-    def configure_evaluate(self, server_round: int, parameters: Parameters, client_manager: ClientManager):
-        return []
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        return []  # the last round is a question like all others
 
-    def aggregate_evaluate(self, server_round: int, results, failures):
+    def aggregate_evaluate(
+        self, server_round: int, results: Results, failures: Sequence[Any]
+    ) -> tuple[float | None, dict[str, Scalar]]:
         return None, {}
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:

@@ -24,7 +24,8 @@ class Running(Protocol):
 class Answering(Protocol):
     """What a transport must know of the party whose answers it carries."""
 
-    journal: Journal
+    @property
+    def journal(self) -> Journal: ...
 
     @property
     def public(self) -> Public: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class RowsClient(PCAClient):
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.rows`."""
-        answers = {
+        answers: dict[str, Callable[[Fields], Fields | Sequence[Fields]]] = {
             "moments": self.moments,
             "means": self.means,
             "variances": self.variances,

@@ -7,8 +7,10 @@ from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport
 from fedpca_flwr.secure import shared_secret
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.transports.clear import ClearParty, ClearServer
-from fedpca_flwr.transports.masked import Group, MaskedParty, MaskedServer
-from fedpca_flwr.transports.surviving import SurvivingParty, SurvivingServer
+from fedpca_flwr.transports.masked import MaskedParty, MaskedServer
+from fedpca_flwr.transports.surviving import SurvivingServer
+from fedpca_flwr.transports.surviving_party import SurvivingParty
+from fedpca_flwr.transports.words import Group
 
 
 def server_transport(config: RunConfig) -> ServerTransport:

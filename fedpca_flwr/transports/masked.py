@@ -3,78 +3,40 @@
 The round ``keys`` comes before the first sum: each party sends a new public key, and the server passes all of them on
 with that sum. A party that is missing leaves noise and ends the run, as everywhere; a sum that goes on without some
 parties is in `fedpca_flwr.transports.surviving`.
-
-A limit on a sum comes from the server. A party whose share exceeds it must not say so, or a server could lower the
-limit until it knows the share: it sends random words, and the sum opens for nobody.
 """
 
 from __future__ import annotations
 
-import logging
-import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.phase import SERVER, Ask, Phase, Phases, Program, Sum, Total
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Public, Sum
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
-from fedpca_flwr.secure import KEY_BYTES, Words, mask, new_private_key, public_key, transcript
+from fedpca_flwr.secure import KEY_BYTES, mask, new_private_key, public_key, transcript
+from fedpca_flwr.transports.words import (
+    MASKED,
+    Group,
+    encoded,
+    kept,
+    only,
+    opened,
+    require_sums,
+    split_keys,
+)
 
 PUBLICS = Field("publics", ("parties", "key"), "uint8")
 """The parties' public keys, which the server sends with the first sum."""
-
-MASKED = Payload((Field("masked", ("any",), "uint64"),))
 
 NOTE = (
     "the server saw sums over all parties only; to see more it must relay false keys (which a 'group-secret' of the "
     "sites prevents) or collude with all parties but one"
 )
-
-logger = logging.getLogger("fedpca_flwr.client")
-
-
-@dataclass(frozen=True)
-class Group:
-    """Whose sums a party takes part in, by its own rules.
-
-    Attributes
-    ----------
-    parties : int
-        How many there are.
-    least : int
-        With fewer it refuses.
-    secret : bytes
-        What the sites share and the server does not know; may be empty.
-    configuration : str
-        The run's: masks depend on it.
-    survivors : int
-        Of a run that goes on without some: with so many at least.
-    """
-
-    parties: int
-    least: int
-    secret: bytes
-    configuration: str
-    survivors: int = 0
-
-    def require(self, parties: int) -> None:
-        """Refuse a sum of too few.
-
-        Raises
-        ------
-        DisclosureError
-        """
-        if parties < self.least:
-            raise DisclosureError(
-                f"the sum would have {parties} different parties, this site asks for at least {self.least} "
-                "(node-config 'min-parties')"
-            )
 
 
 class Masked(Transport):
@@ -166,24 +128,6 @@ class MaskedParty(Masked, PartyTransport):
         party.journal.keep("publics", b"".join(publics))
 
 
-# Both transports with masks
-
-
-def require_sums(method: str, phases: Phases) -> None:
-    """Refuse a method that needs more than sums of the parties' replies.
-
-    Raises
-    ------
-    ConfigError
-    """
-    shown = [name for name, phase in phases.items() if not phase.open and phase.limits is None]
-    if shown:
-        raise ConfigError(
-            f"run-config: 'secure-aggregation' is true, but '{method}' needs more than a sum of the parties' replies "
-            f"('{shown[0]}')"
-        )
-
-
 def first_sum(phases: Phases) -> str:
     """The first phase that is a sum, with which keys travel: it is asked once."""
     name = next(name for name, phase in phases.items() if not phase.open)
@@ -191,95 +135,9 @@ def first_sum(phases: Phases) -> str:
     return name
 
 
-def encoded(party: Answering, phase: str, own: Phase, asked: Fields) -> Words:
-    """This party's answer in fixed point, or random words where it is beyond the limit that the server set."""
-    layout = own.layout(asked, party.public)
-    require_finite(layout, phase)
-    answer = party.statistics(phase, asked)
-    try:
-        return layout.encode_sum([answer] if isinstance(answer, Mapping) else list(answer))
-    except ValueError as error:
-        logger.error("phase '%s': %s; this site sent random words, so that the sum opens for nobody", phase, error)
-        return np.frombuffer(secrets.token_bytes(8 * layout.size), "<u8").copy()
-
-
-def require_finite(layout: Layout, phase: str) -> None:
-    """Refuse limits beyond float64, which follow from what was asked alone.
-
-    Raises
-    ------
-    ContractError
-    """
-    if not all(np.isfinite(limit).all() for limit in layout.limits.values()):
-        raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
-
-
-def opened(layout: Layout, vectors: Sequence[NDArray], senders: Sequence[str]) -> Total:
-    """The sum of masked vectors: masks cancel only if those of all parties are in it.
-
-    Raises
-    ------
-    ContractError
-    """
-    parties, fields = layout.decode(summed(layout, vectors, senders))
-    if parties != len(vectors):
-        raise ContractError(
-            f"the masks of the {len(vectors)} parties do not cancel: a site's 'group-secret' is not that of the "
-            "others, a key or a request was altered on its way, or a site's share was beyond its public limit (did "
-            "its data change during the run?); its own log says so. Nothing can be read from the sum"
-        )
-    return Total(fields, parties, missed=missed_by(layout, parties))
-
-
-def missed_by(layout: Layout, parties: int) -> dict[str, NDArray[np.float64]]:
-    """Bound on what fixed point rounded off in each entry of a sum over so many parties."""
-    return {name: parties * layout.resolution * limit for name, limit in layout.limits.items()}
-
-
-def summed(layout: Layout, vectors: Iterable[NDArray], senders: Iterable[str]) -> Words:
-    """The sum of vectors modulo 2^64.
-
-    Raises
-    ------
-    ContractError
-    """
-    total = np.zeros(layout.size, np.uint64)
-    for vector, sender in zip(vectors, senders, strict=True):
-        if vector.size != layout.size:
-            raise ContractError(
-                f"{sender}: field 'masked' has shape {vector.shape}, expected {(layout.size,)}; do its data have "
-                "another number of features, or does it run another version?"
-            )
-        total += vector
-    return total
-
-
-def kept(party: Answering, name: str) -> bytes:
-    """A secret of this run.
-
-    Raises
-    ------
-    ContractError
-    """
-    value = party.journal.recall(name)
-    if value is None:
-        raise ContractError("this site has no key of this run: it was started anew, or never asked for one")
-    return value
-
-
-def split_keys(joined: bytes, size: int = KEY_BYTES) -> list[bytes]:
-    return [joined[i : i + size] for i in range(0, len(joined), size)]
-
-
-def only(answer: Fields | Sequence[Fields]) -> Fields:
-    """An answer that is not a sum of parts."""
-    assert isinstance(answer, Mapping)
-    return answer
-
-
-def _key_size(public: object) -> dict[str, int]:
+def _key_size(public: Public) -> Mapping[str, int]:
     return {"key": KEY_BYTES}
 
 
-def _with_keys(phase: Phase):
+def _with_keys(phase: Phase) -> Callable[[Public], Mapping[str, int]]:
     return lambda public: {**phase.sizes(public), "parties": public.parties, "key": KEY_BYTES}
