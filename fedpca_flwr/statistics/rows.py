@@ -46,7 +46,8 @@ CENTRE, SPREAD = Field("centre", ("d",)), Field("spread", ("d",), kind="size")
 # The phases
 
 
-def _centre_phases() -> Phases:
+def centre_phases() -> Phases:
+    """The phases of `pooled_centre`."""
     return {
         "means": Phase(
             reply=Payload((COUNT, Field("sum", ("d",)))),
@@ -76,7 +77,7 @@ def moments_phases(config: RunConfig, *, within: bool = False) -> Phases:
             reply=Payload((SCATTER,)),
             limits=lambda asked, public: of_scatter(asked["spread"]),
         )
-        return {**_centre_phases(), "scatter": scatter}
+        return {**centre_phases(), "scatter": scatter}
     squares = (Field("squares", ("d",)),) if within else ()
     uncentred = Phase(
         reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.products import head_and_diagonal
+from fedpca_flwr.maths.moments import Head, Moments
+from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.uncentred import mean_products, mean_squares, total_of
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
@@ -40,6 +40,9 @@ class RowsClient(PCAClient):
             "means": self.means,
             "variances": self.variances,
             "scatter": self.scatter,
+            "heads": self.heads,
+            "start": self.start,
+            "product": self.product,
             "uncentred": self.uncentred,
             "project": self.project,
         }
@@ -75,6 +78,30 @@ class RowsClient(PCAClient):
             return [{**first, "squares": found.diagonal()}, {"sum": total[1], "squares": high}, {"squares": low}]
         high, low = mean_products(found.head)
         return [first, {"sum": total[1], "scatter": high}, {"scatter": low}]
+
+    def heads(self, asked: Fields) -> Fields:
+        """Count, mean, and the scatter's diagonal."""
+        head, diagonal = head_and_diagonal(self.data)
+        return {**head_fields(head, diagonal), "diagonal": diagonal}
+
+    def first_block(self) -> NDArray[np.float64]:
+        """The block (d, b) of the first product, which all parties make alike."""
+        raise NotImplementedError
+
+    def start(self, asked: Fields) -> Fields:
+        """The same, and the scatter's product with the first block."""
+        head, diagonal = head_and_diagonal(self.data)
+        product = scatter_product(self.data, head, self.first_block())
+        return {**head_fields(head, diagonal), "diagonal": diagonal, "product": product}
+
+    def product(self, asked: Fields) -> Fields:
+        """The scatter's product with a block: about the centre that all share, or else about this party's own mean."""
+        V = asked["block"].astype(np.float64)
+        if "centre" in asked:
+            head = Head(len(self.data), asked["centre"], np.zeros_like(asked["centre"]))
+        else:
+            head, _ = head_and_diagonal(self.data)
+        return {"product": scatter_product(self.data, head, V)}
 
     def loadings(self, asked: Fields) -> NDArray:
         """The components (k, d) by which this party projects its rows."""

@@ -1,0 +1,131 @@
+"""The scatter of all rows, known only through products with blocks of vectors: no covariance is formed or sent.
+
+In clear every party k returns S_k V, with S_k its own centred scatter, and the server adds what lies between the means,
+which it knows: ``A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V``. Where only sums may be shown the products are
+about the pooled mean, ``(X - m)^T (X - m) V``, whose limits follow from the variances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.maths.columns import added
+from fedpca_flwr.maths.moments import Head, pool_heads
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Field, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public, Sum, Total
+from fedpca_flwr.statistics.heads import HEAD, head_of
+from fedpca_flwr.statistics.row_limits import of_product, require_bound
+from fedpca_flwr.statistics.rows import CENTRE, SPREAD, centre_phases, pooled_centre
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+
+Array = NDArray[np.float64]
+
+DIAGONAL = Field("diagonal", ("d",), kind="size")
+
+EITHER = "float32 or float64"
+
+
+def product_phases(
+    config: RunConfig, width: Callable[[Public], int], *, rounds: int, variances_first: bool = False
+) -> Phases:
+    """The phases of `ScatterProducts`.
+
+    Parameters
+    ----------
+    config : RunConfig
+    width : callable
+        Columns of a block at most, from what is public.
+    rounds : int
+        Products at most.
+    variances_first : bool
+        Whether the variances are asked before the first product, as scaling needs them.
+    """
+
+    def sizes(public: Public) -> dict[str, int]:
+        return {"b": width(public)}
+
+    block, product = Field("block", ("d", "<=b"), EITHER), Payload((Field("product", ("d", "b")),))
+    if config.transport != "clear":
+        require_bound(config.bound)
+        limited = Phase(
+            asked=Payload((CENTRE, SPREAD, block)),
+            reply=product,
+            sizes=sizes,
+            limits=lambda asked, public: of_product(asked["spread"], asked["block"].astype(np.float64)),
+            times=rounds,
+        )
+        return {**centre_phases(), "product": limited}
+    further = Phase(asked=Payload((block,)), reply=product, sizes=sizes, times=max(1, rounds - 1), optional=True)
+    if variances_first:
+        heads = Phase(reply=Payload((*HEAD, DIAGONAL)))
+        return {"heads": heads, "product": Phase(asked=further.asked, reply=product, sizes=sizes, times=rounds)}
+    start = Phase(reply=Payload((*HEAD, DIAGONAL, *product.fields)), sizes=sizes)
+    return {"start": start, "product": further}
+
+
+class ScatterProducts:
+    """The scatter A (d, d) of all rows about their mean.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+
+    Attributes
+    ----------
+    head : Head
+        Count and mean of all rows, once asked for.
+    diagonal : ndarray of shape (d,)
+        Of A.
+    """
+
+    head: Head
+    diagonal: Array
+
+    def __init__(self, run: RowsStrategy) -> None:
+        self.run = run
+        self._between: Array = np.empty((0, 0))
+        self._asked: dict[str, Array] = {}  # with every product
+
+    def variances(self) -> Generator[Ask, Any, None]:
+        """Ask for `head` and `diagonal` alone."""
+        if self.run.config.transport == "clear":
+            self._pool((yield Ask("heads")))
+            return
+        pooled = yield from pooled_centre(self.run)
+        self.head, self.diagonal = pooled.head, pooled.diagonal
+        self._asked = {"centre": pooled.centre, "spread": pooled.spread}
+
+    def start(self, V: Array) -> Generator[Ask, Any, tuple[Array, Array]]:
+        """The same and the first product, with a block that every party makes for itself where it can."""
+        if self.run.config.transport != "clear":
+            yield from self.variances()
+            return (yield from self.times(V.astype(np.float32)))  # exact: see `random_block`
+        replies = yield Ask("start")
+        self._pool(replies)
+        return self._with_between(added([reply.fields["product"] for reply in replies]), V), np.zeros(1)
+
+    def times(self, V: NDArray[Any]) -> Generator[Ask, Any, tuple[Array, Array]]:
+        """``A V`` (d, b), and a bound on what fixed point rounded off in each entry."""
+        total: Total = yield Sum("product", {**self._asked, "block": V})
+        block = V.astype(np.float64)
+        if not self._asked:
+            return self._with_between(total["product"], block), np.zeros(1)
+        lost = self.head.n * np.outer(self.head.remainder, self.head.remainder @ block)
+        return total["product"] - lost, total.missed["product"]
+
+    def _pool(self, replies: Sequence[Reply]) -> None:
+        ordered = sorted(replies, key=lambda r: (r.rows, r.fields["mean"].tobytes(), r.fields["diagonal"].tobytes()))
+        heads = [head_of(reply) for reply in ordered]
+        self.head, deviations = pool_heads(heads)
+        self._between = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
+        inside = added([reply.fields["diagonal"] for reply in ordered])
+        self.diagonal = inside + np.einsum("ij,ij->j", self._between, self._between)
+
+    def _with_between(self, product: Array, V: Array) -> Array:
+        return product + self._between.T @ (self._between @ V)
