@@ -46,15 +46,15 @@ CENTRE, SPREAD = Field("centre", ("d",)), Field("spread", ("d",), kind="size")
 # The phases
 
 
-def centre_phases() -> Phases:
+def centre_phases(prefix: str = "") -> Phases:
     """The phases of `pooled_centre`."""
     return {
-        "means": Phase(
+        f"{prefix}means": Phase(
             reply=Payload((COUNT, Field("sum", ("d",)))),
             limits=lambda asked, public: of_means(public.config.bound, public.features),
             words=FIRST_WORDS,
         ),
-        "variances": Phase(
+        f"{prefix}variances": Phase(
             asked=Payload((Field("rows", (), "int64", kind="count"), CENTRE)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
             limits=lambda asked, public: of_variances(public.config.bound, int(asked["rows"]), public.features),
@@ -117,13 +117,13 @@ def projection_phase(config: RunConfig, *, noised: bool = False) -> Phases:
 # The statistics
 
 
-def pooled_centre(run: RowsStrategy) -> Generator[Ask, Any, Pooled]:
-    """Rows, mean and deviations of all rows, by two short sums."""
+def pooled_centre(run: RowsStrategy, prefix: str = "") -> Generator[Ask, Any, Pooled]:
+    """Rows, mean and deviations of all rows, by two short sums; ``prefix`` names their phases."""
     bound = run.config.bound
-    first: Total = yield Sum("means")
+    first: Total = yield Sum(f"{prefix}means")
     rows = rows_in(first["count"], first.parties)
     centre = first["sum"] / rows
-    second: Total = yield Sum("variances", {"rows": np.asarray(rows), "centre": centre})
+    second: Total = yield Sum(f"{prefix}variances", {"rows": np.asarray(rows), "centre": centre})
     scale = getattr(run.options, "scale", False)
     require_resolved(bound, second.missed["diagonal"], second["diagonal"], scale=scale)
     run.missed = second.missed["diagonal"]

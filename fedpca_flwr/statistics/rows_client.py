@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,11 @@ class RowsClient(PCAClient):
         if self.transport.sums_only and not self.card.noised and self.site.config.bound:
             require_within(self.site.config.bound, self.data, self.site.node.num_partitions)
 
+    @property
+    def used(self) -> NDArray[Any]:
+        """The rows (n, d) that the statistics are of."""
+        return self.data
+
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.rows`."""
         answers: dict[str, Callable[[Fields], Fields | Sequence[Fields]]] = {
@@ -50,27 +56,27 @@ class RowsClient(PCAClient):
 
     def moments(self, asked: Fields) -> Fields:
         """Count, mean and scatter."""
-        found = Moments.of(self.data)
+        found = Moments.of(self.used)
         return {**head_fields(found.head, found.diagonal()), "scatter": found.scatter}
 
     def means(self, asked: Fields) -> Fields:
         """Count and sum."""
-        return {"count": np.asarray(len(self.data)), "sum": self.data.sum(axis=0, dtype=np.float64)}
+        return {"count": np.asarray(len(self.used)), "sum": self.used.sum(axis=0, dtype=np.float64)}
 
     def variances(self, asked: Fields) -> Fields:
         """Sums of deviations from the centre, and of their squares."""
-        head, diagonal = head_and_diagonal(self.data)
+        head, diagonal = head_and_diagonal(self.used)
         deviation = (head.mean - asked["centre"]) + head.remainder
         return {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
 
     def scatter(self, asked: Fields) -> Fields:
         """Packed scatter about the centre."""
-        found = Moments.of(self.data)
+        found = Moments.of(self.used)
         return {"scatter": found.scatter if self.within else found.scatter_about(asked["centre"])}
 
     def uncentred(self, asked: Fields) -> Sequence[Fields]:
         """Count, sum and second moments about zero, in parts that together have twice the digits of float64."""
-        found = Moments.of(self.data)
+        found = Moments.of(self.used)
         total = total_of(found.head)
         first = {"count": np.asarray(found.count), "sum": total[0], "scatter": found.scatter}
         if self.within:
@@ -81,7 +87,7 @@ class RowsClient(PCAClient):
 
     def heads(self, asked: Fields) -> Fields:
         """Count, mean, and the scatter's diagonal."""
-        head, diagonal = head_and_diagonal(self.data)
+        head, diagonal = head_and_diagonal(self.used)
         return {**head_fields(head, diagonal), "diagonal": diagonal}
 
     def first_block(self) -> NDArray[np.float64]:
@@ -90,18 +96,18 @@ class RowsClient(PCAClient):
 
     def start(self, asked: Fields) -> Fields:
         """The same, and the scatter's product with the first block."""
-        head, diagonal = head_and_diagonal(self.data)
-        product = scatter_product(self.data, head, self.first_block())
+        head, diagonal = head_and_diagonal(self.used)
+        product = scatter_product(self.used, head, self.first_block())
         return {**head_fields(head, diagonal), "diagonal": diagonal, "product": product}
 
     def product(self, asked: Fields) -> Fields:
         """The scatter's product with a block: about the centre that all share, or else about this party's own mean."""
         V = asked["block"].astype(np.float64)
         if "centre" in asked:
-            head = Head(len(self.data), asked["centre"], np.zeros_like(asked["centre"]))
+            head = Head(len(self.used), asked["centre"], np.zeros_like(asked["centre"]))
         else:
-            head, _ = head_and_diagonal(self.data)
-        return {"product": scatter_product(self.data, head, V)}
+            head, _ = head_and_diagonal(self.used)
+        return {"product": scatter_product(self.used, head, V)}
 
     def loadings(self, asked: Fields) -> NDArray:
         """The components (k, d) by which this party projects its rows."""
