@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from flwr.server import History, Server, SimpleClientManager
 from flwr.server.server import evaluate_clients, fit_clients
 
-from fedpca_flwr.errors import ContractError
 from strategies.base import PCAStrategy
 
 
@@ -36,7 +36,7 @@ class PCAServer(Server):
         started = time.monotonic()
         strategy, manager = self.strategy, self.client_manager()
         self.parameters = strategy.initialize_parameters(client_manager=manager)
-        for server_round in range(1, num_rounds + 1):
+        for server_round in itertools.count(1):
             fits = strategy.configure_fit(server_round=server_round, parameters=self.parameters, client_manager=manager)
             with self.while_clients_work():
                 answers = fit_clients(fits, self.max_workers or len(fits), timeout, server_round)
@@ -44,8 +44,6 @@ class PCAServer(Server):
             self.parameters = parameters or self.parameters
             if strategy.done or strategy.model is not None:
                 break
-        else:
-            raise ContractError(f"method '{strategy.card.name}' has no result after {num_rounds} rounds")
         if strategy.done:
             return History(), time.monotonic() - started
         evaluations = strategy.configure_evaluate(

@@ -72,6 +72,7 @@ class PCAClient(NumPyClient):
         super().__init__()
         self.card = card
         self.site = site
+        self.before: Phases = {}  # of the method that has chosen this one, and was asked them
         self._transport_of = transport_of
 
     # What a method writes
@@ -106,7 +107,10 @@ class PCAClient(NumPyClient):
     @cached_property
     def script(self) -> Phases:
         """The questions of this run, in their order."""
-        return self.transport.script(self.card.name, self.card.phases(self.site.config, self.options))
+        return {
+            **self.before,
+            **self.transport.script(self.card.name, self.card.phases(self.site.config, self.options)),
+        }
 
     @property
     def data(self) -> NDArray:

@@ -135,11 +135,14 @@ class Ask:
         What every party receives.
     each : mapping of int to mapping, optional
         What the party of a partition receives besides.
+    method : str
+        Whose question it is, where a run has chosen a method on its way: its name and options.
     """
 
     phase: str
     asked: Fields = field(default_factory=dict)
     each: Mapping[int, Fields] = field(default_factory=dict)
+    method: str = ""
 
 
 class Sum(Ask):

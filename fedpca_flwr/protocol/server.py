@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from flwr.server import History, Server, SimpleClientManager
 from flwr.server.server import fit_clients
 
-from fedpca_flwr.errors import ContractError
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
 
@@ -36,13 +36,11 @@ class PCAServer(Server):
         started = time.monotonic()
         strategy, manager = self.strategy, self.client_manager()
         self.parameters = strategy.initialize_parameters(client_manager=manager)
-        for server_round in range(1, num_rounds + 1):
+        for server_round in itertools.count(1):  # the strategy's own program says when it is over
             fits = strategy.configure_fit(server_round=server_round, parameters=self.parameters, client_manager=manager)
             with self.while_clients_work():
                 answers = fit_clients(fits, self.max_workers or len(fits), timeout, server_round)
             strategy.aggregate_fit(server_round, *answers)
             if strategy.done:
                 break
-        else:
-            raise ContractError(f"method '{strategy.card.name}' has no result after {num_rounds} rounds")
         return History(), time.monotonic() - started

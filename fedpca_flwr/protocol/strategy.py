@@ -128,13 +128,16 @@ class PCAStrategy(Strategy):
             self._open = next(self._program)
             self._forecast()
         question, payload = self._open, self._phase.asked
+        config: dict[str, Scalar] = {"phase": question.phase}
+        if question.method:
+            config["method"] = question.method
         shared = {name: ndarrays_to_parameters([array]).tensors[0] for name, array in question.asked.items()}
         instructions = []
         for client in clients:
             own = question.each.get(self.quorum.seats.get(client.cid, -1), {})
             tensors = {**shared, **{name: ndarrays_to_parameters([array]).tensors[0] for name, array in own.items()}}
             ordered = [tensors[field.name] for field in payload.fields]
-            instructions.append((client, FitIns(Parameters(ordered, "numpy.ndarray"), {"phase": question.phase})))
+            instructions.append((client, FitIns(Parameters(ordered, "numpy.ndarray"), config)))
         self._sending(instructions)
         return instructions
 

@@ -6,6 +6,7 @@ import json
 import logging
 import traceback
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,6 +49,13 @@ class Site:
         self.node_config: Mapping[str, Any] = dict(context.node_config)
         self.state = State(context.state)
         self.load = load
+
+    def running(self, run_config: Mapping[str, Any]) -> Site:
+        """The same party in the same run, as another configuration has it."""
+        other = copy(self)
+        other.__dict__.pop("config", None)
+        other.run_config = dict(run_config)
+        return other
 
     # What it holds
 
