@@ -179,7 +179,7 @@ class PCAClient(NumPyClient):
 
         def permit(answered: Sequence[str]) -> None:
             nonlocal asked
-            require_next(self.script, answered, phase)
+            require_next(self.script, answered, phase, self.public)
             known = self.script[phase]
             asked = known.asked.named(arrays, SERVER)
             known.asked.check(asked, SERVER, known.asked_sizes(self.public))

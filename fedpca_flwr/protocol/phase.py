@@ -80,8 +80,9 @@ class Phase:
         is refused where only sums may be shown.
     words : int
         Words of 64 bits that a value of that sum travels in.
-    times : int
-        How often one run may ask it, at most.
+    times : int or callable
+        How often one run may ask it, at most; or that from what is public, where it depends on the number of parties
+        (0 while nobody has said how many there are).
     optional : bool
         Whether a run may leave it out.
     open : bool
@@ -96,10 +97,14 @@ class Phase:
     sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
     limits: Callable[[Fields, Public], Limits] | None = None
     words: int = 1
-    times: int = 1
+    times: int | Callable[[Public], int] = 1
     optional: bool = False
     open: bool = False
     closing: bool = False
+
+    def most(self, public: Public) -> int:
+        """How often one run may ask it."""
+        return self.times if isinstance(self.times, int) else self.times(public)
 
     def layout(self, asked: Fields, public: Public) -> Layout:
         """How the sum of the replies travels in fixed point."""

@@ -1,7 +1,7 @@
 """A run's script: which question may come when. Server and parties read the same one, and neither knows the other.
 
 The phases come in their order, each at most `Phase.times` times in a row; those that are not optional at least once.
-A pure function of the run-config: what is not in it is never answered.
+A pure function of the run-config and the number of parties: what is not in it is never answered.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.phase import Phases
+from fedpca_flwr.protocol.phase import Phases, Public
 
 
-def require_next(phases: Phases, answered: Sequence[str], phase: str) -> None:
+def require_next(phases: Phases, answered: Sequence[str], phase: str, public: Public) -> None:
     """Refuse a question that is not the next of the script.
 
     Parameters
@@ -23,6 +23,8 @@ def require_next(phases: Phases, answered: Sequence[str], phase: str) -> None:
         The phases of all questions so far.
     phase : str
         Of the question.
+    public : Public
+        What the times depend on, where they are no fixed number.
 
     Raises
     ------
@@ -35,10 +37,10 @@ def require_next(phases: Phases, answered: Sequence[str], phase: str) -> None:
             "version?"
         )
     place, last = names.index(phase), names.index(answered[-1]) if answered else -1
+    times = list(answered).count(phase)
+    if place >= last and times >= phases[phase].most(public):
+        raise ContractError(f"the server asked for '{phase}' {times + 1} times in one run; {times} are allowed")
     if place == last:
-        times = list(answered).count(phase)
-        if times >= phases[phase].times:
-            raise ContractError(f"the server asked for '{phase}' {times + 1} times in one run; {times} are allowed")
         return
     skipped = [name for name in names[last + 1 : place] if not phases[name].optional]
     if place < last or skipped:
@@ -46,6 +48,6 @@ def require_next(phases: Phases, answered: Sequence[str], phase: str) -> None:
         raise ContractError(f"the server asked for '{phase}' {before}; a run asks in the order {', '.join(names)}")
 
 
-def most_rounds(phases: Phases) -> int:
+def most_rounds(phases: Phases, public: Public) -> int:
     """So many questions a run has, at most."""
-    return sum(phase.times for phase in phases.values())
+    return sum(phase.most(public) for phase in phases.values())

@@ -90,7 +90,7 @@ class PCAStrategy(Strategy):
     @property
     def rounds(self) -> int:
         """At most so many rounds."""
-        return most_rounds(self.phases)
+        return most_rounds(self.phases, self.public)
 
     def history(self, notes: Sequence[str], measured: Mapping[str, str]) -> dict[str, Any]:
         """How the model is made: its ``log``."""

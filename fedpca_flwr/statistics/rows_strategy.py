@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.solution import Solution, check_components, doubts
@@ -41,6 +42,16 @@ class RowsStrategy(PCAStrategy):
         """What the parties' own rows must have as mean squared error in the last round, if the model is exact."""
         return model.squared_error
 
+    def rows_here(self, model: PCAModel) -> int:
+        """How many rows the parties of this run must project in the last round."""
+        return model.n_samples_
+
+    def loadings(self, model: PCAModel, solution: Solution) -> Fields:
+        """What the parties project their own rows with."""
+        components, mean = model.loadings()
+        scale = np.empty(0) if solution.scale is None else solution.scale
+        return {"components": components, "mean": mean, "scale": scale}
+
     def n_components(self, rows: int, features: int) -> int | float:
         """The wanted number of components, or the fraction of variance, checked against the pooled data.
 
@@ -63,9 +74,7 @@ class RowsStrategy(PCAStrategy):
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:
         """Let every party project its own rows; what that leaves must be what the model foretells."""
-        components, mean = model.loadings()
-        scale = np.empty(0) if solution.scale is None else solution.scale
-        asked = {"components": components, "mean": mean, "scale": scale}
+        asked = dict(self.loadings(model, solution))
         if self.card.noised:
             yield Ask("project", asked)
             return
@@ -79,9 +88,9 @@ class RowsStrategy(PCAStrategy):
         self._verify(model, float(fit["squared"]) / int(fit["count"]))
 
     def _require_same_rows(self, rows: int, model: PCAModel) -> None:
-        if rows != model.n_samples_:
+        if rows != self.rows_here(model):
             raise ContractError(
-                f"all parties together project {rows} rows, but the model is of {model.n_samples_}; "
+                f"all parties together project {rows} rows, but the model is of {self.rows_here(model)} of theirs; "
                 "did a party's data change during the run?"
             )
 

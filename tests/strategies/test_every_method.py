@@ -105,7 +105,7 @@ def test_to_sklearn_does_what_scikit_learn_does(method):
 @every_method
 def test_the_log_counts_what_travelled(method):
     model = fit(method, parties_of_three(), n_components=5)
-    private = METHODS[method].strategy.card.private
+    private = METHODS[method].strategy.card.noised
     assert [party["rows"] for party in model.log["parties"]] == ([None] * 3 if private else [180, 100, 20])
     assert model.log["rounds"][-1]["phase"] == "project"
     for entry in model.log["rounds"]:
