@@ -13,21 +13,23 @@ from __future__ import annotations
 
 from numpy.typing import NDArray
 
-from strategies.base import MethodCard
-from strategies.graph_client import GraphClient, GraphOptions, payloads_of
-from strategies.graph_relay import GraphStrategy
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.statistics.graph_client import GraphClient
+from fedpca_flwr.statistics.graph_strategy import GraphStrategy
+from fedpca_flwr.statistics.graphs import GraphOptions, graph_phases
+
+EXCHANGED = ("iterate",)
 
 CARD = MethodCard(
     name="dsa",
     title="Distributed Sanger's Algorithm",
     exact=False,
     result="stalls at a distance; for comparison; over a simulated graph",
-    rounds=501,  # with the default iterations, and the graph's diameter
-    in_rounds="the graph's diameter + `iterations` + 1",
+    rounds="the graph's diameter + `iterations` + 1",
     upload="d k in each iteration; at first K(2d + 2) for K parties",
     server_sees="all that it relays: heads, iterates",
     options=GraphOptions,
-    payloads=payloads_of("iterate"),
+    phases=lambda config, options: graph_phases(config, options, EXCHANGED),
     reference="Gang and Bajwa 2022, A Linearly Convergent Algorithm for Distributed PCA",
 )
 
@@ -40,6 +42,8 @@ class DSA(GraphStrategy):
 
 class DSAClient(GraphClient):
     """Follows its own Sanger direction."""
+
+    exchanged = EXCHANGED
 
     def begin(self, X: NDArray) -> list[NDArray]:
         return [X, self.direction(X)]

@@ -16,21 +16,23 @@ from __future__ import annotations
 
 from numpy.typing import NDArray
 
-from strategies.base import MethodCard
-from strategies.graph_client import GraphClient, GraphOptions, payloads_of
-from strategies.graph_relay import GraphStrategy
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.statistics.graph_client import GraphClient
+from fedpca_flwr.statistics.graph_strategy import GraphStrategy
+from fedpca_flwr.statistics.graphs import GraphOptions, graph_phases
+
+EXCHANGED = ("iterate", "tracked")
 
 CARD = MethodCard(
     name="fast-pca",
     title="FAST-PCA",
     exact=False,
     result="converges to the exact components; over a simulated graph",
-    rounds=501,  # with the default iterations, and the graph's diameter
-    in_rounds="the graph's diameter + `iterations` + 1",
+    rounds="the graph's diameter + `iterations` + 1",
     upload="2d k in each iteration; at first K(2d + 2) for K parties",
     server_sees="all that it relays: heads, iterates",
     options=GraphOptions,
-    payloads=payloads_of("iterate", "tracked"),
+    phases=lambda config, options: graph_phases(config, options, EXCHANGED),
     reference="Gang and Bajwa 2021, arXiv 2108.12373",
 )
 
@@ -44,6 +46,7 @@ class FastPCA(GraphStrategy):
 class FastPCAClient(GraphClient):
     """Follows the direction that it tracks."""
 
+    exchanged = EXCHANGED
     share = 0.5
 
     def begin(self, X: NDArray) -> list[NDArray]:

@@ -16,171 +16,154 @@ paper's lambdas. What was merged cannot be taken out; a contribution that was me
 
 from __future__ import annotations
 
-import math
+from collections.abc import Generator, Sequence
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
 from fedpca_flwr.maths.rank_rules import Band, Energy
 from fedpca_flwr.maths.streaming_pca import Subspace, merge
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.phase import Ask, Program
+from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.running_model import Content, RunningModel, subspace_digest
-from fedpca_flwr.solution import require_variance
-from strategies.base import MethodCard, PCAStrategy, Reply, Request, Solution
+from fedpca_flwr.solution import Solution, require_variance
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.sapca_client import (
-    MEASURES,
-    SUMMARY,
+    NOTHING,
     SAPCAClient,
     SAPCAOptions,
     levels_of,
+    phases,
+    require_subspace,
     sends_at,
     subspace_in,
 )
 
 __all__ = ["SAPCA", "SAPCAClient"]
 
-DEEPEST = 32
-"""Levels of a tree allowed for while the number of parties is not known yet."""
-
-UNKNOWN = 50
-"""Directions tracked where a fraction of the variance is asked for."""
-
 CARD = MethodCard(
     name="sapca",
     title="Streaming with adaptive rank",
     exact=False,
     result="with a bound; one pass over the rows",
-    rounds=1,
-    in_rounds="1; `topology='tree'` log2(parties)",
+    rounds="1; `topology='tree'` log2(parties)",
     upload="d `tracked` + d + 5",
     server_sees="mean, total variance, leading local components",
     options=SAPCAOptions,
-    payloads={"summary": SUMMARY, "merged": SUMMARY},
+    phases=phases,
     reference="paper 003, algorithms 1 to 3",
 )
 
 
-class SAPCA(PCAStrategy):
+class SAPCA(RowsStrategy):
     """SAPCA; ``measured`` has the error bound and what was truncated."""
 
     card = CARD
     options: SAPCAOptions
 
-    def __init__(self, config, options) -> None:
-        super().__init__(config, options)
+    def __init__(self, config: RunConfig, options: SAPCAOptions, transport: ServerTransport) -> None:
         _check(options)
+        super().__init__(config, options, transport)
         self.running = RunningModel(options.state) if options.state else None
-        self._level = 0
-        self._passed: dict[int, Reply] = {}  # in a tree: what parties sent in the last round
         self._next: Content | None = None  # of the running model, once this run has succeeded
+        self._rows_here = 0
 
     @property
     def exact(self) -> bool:
         """Where every direction is tracked nothing is truncated."""
         options = self.options
-        return self._tracked() == self.quorum.features and options.forgetting == 1 and not options.state
+        return self._tracked == self.quorum.features and options.forgetting == 1 and not options.state
 
-    @property
-    def rounds(self) -> int:
-        return DEEPEST if self.options.topology == "tree" else 1
-
-    def request(self) -> Request:
-        sizes = {
-            "r": self._tracked(),
-            "measures": len(MEASURES),
-            "level": self._level,
-            "parties": self.quorum.expected,
-        }
-        if not self._level:
-            return Request("summary", sizes=sizes)
-        each: dict[int, list[NDArray]] = {party: [] for party in range(self.quorum.expected)}
-        for party, reply in self._passed.items():
-            fields = reply.fields
-            each[party - 2 ** (self._level - 1)] = [fields[n] for n in ("measures", "remainder", "mean", "directions")]
-        return Request("merged", sizes=sizes, each=each)
-
-    def aggregate_fit(self, server_round, results, failures):
-        replies = self.collect(server_round, results, failures)
-        parties, level, topology = self.quorum.expected, self._level, self.options.topology
-        self._passed = {r.party: r for r in replies if sends_at(r.party, level, parties, topology)}
-        for reply in self._passed.values():
-            _check_sent(reply)
-        self._level += 1
-        if topology == "tree" and self._level < levels_of(parties):
-            return None, {}
-        return self._end(replies)
-
-    def aggregate_evaluate(self, server_round, results, failures):
-        verdict = super().aggregate_evaluate(server_round, results, failures)
+    def program(self) -> Program:
+        yield from super().program()
         if self.running:
             assert self._next is not None
             self.running.save(self._next)
-        return verdict
+
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        parties = self.quorum.total
+        replies: list[Reply] = yield Ask("summary")
+        sent = self._sent_at(0, replies)
+        for level in range(1, levels_of(parties) if self.options.topology == "tree" else 1):
+            passed = {reply.party - 2 ** (level - 1): reply.fields for reply in sent}
+            told = {party: passed.get(party, NOTHING) for party in range(parties)}
+            each = {party: {name: fields[name] for name in NOTHING} for party, fields in told.items()}
+            replies = yield Ask("merged", each=each)
+            sent = self._sent_at(level, replies)
+        self._rows_here = sum(reply.rows for reply in replies)
+        return self._solved([subspace_in(reply.fields) for reply in sent], [_rank_in(reply) for reply in sent])
+
+    def rows_here(self, model: PCAModel) -> int:
+        return self._rows_here
 
     # Inside
 
+    @property
     def _tracked(self) -> int:
-        options, features = self.options, self.quorum.features
-        most = UNKNOWN if isinstance(options.n_components, float) else 2 * options.n_components
-        if options.rank_rule == "paper":
-            most = max(most, 2 * math.ceil(1 / options.share_high))  # the rank never grows beyond that half
-        return min(options.tracked or most, features)
+        return self.options.tracks(self.quorum.features)
 
-    def _end(self, replies: list[Reply]):
-        parts = [subspace_in(reply.fields) for reply in self._passed.values()]
-        rows = sum(reply.rows for reply in replies)
-        everything, rows = self._with_the_past(parts, rows)
+    def _sent_at(self, level: int, replies: Sequence[Reply]) -> list[Reply]:
+        """The replies of those whose turn it was to send their subspace, checked."""
+        parties, topology = self.quorum.total, self.options.topology
+        sent = [reply for reply in replies if sends_at(reply.party, level, parties, topology)]
+        for reply in sent:
+            require_subspace(reply.fields, reply.sender)
+        return sent
+
+    def _solved(self, parts: list[Subspace], ranks: Sequence[int]) -> Solution:
+        everything, rows = self._with_the_past(parts, self._rows_here)
         self.n_components(rows, len(everything.vectors))
         require_variance(everything.energy, rows, everything.head.mean)
-        rank = self._rank(everything)
+        pairs = everything.pairs(self._rank(everything, ranks))
         unit = rows / everything.head.n  # forgotten rows count less: the variances are those of the weighted rows
-        pairs = everything.pairs(rank)
-        solution = Solution(
+        return Solution(
             pairs=Eigenpairs(unit * pairs.values, pairs.vectors, unit * pairs.following),
             mean=everything.head.mean,
             total=unit * everything.energy,
             rows=rows,
+            measured=self._measured(everything, pairs, ranks),
         )
-        return self.finish(solution, measured=self._measured(everything, pairs))
 
     def _with_the_past(self, parts: list[Subspace], rows: int) -> tuple[Subspace, int]:
         """All subspaces merged, with that of the running model where there is one, and how many rows that are."""
         options, running = self.options, self.running
         if running is None:
-            return merge(parts, self._tracked()), rows
+            return merge(parts, self._tracked), rows
         old, digests, columns = running.content, sorted(map(subspace_digest, parts)), self.quorum.columns
         if old is None:
-            everything = merge(parts, self._tracked())
+            everything = merge(parts, self._tracked)
             self._next = Content(everything, rows, options.center, columns, tuple(digests))
             return everything, rows
         _check_fit(old, parts, options.center, columns, digests, running)
         factors = [options.old_weight] + [options.new_weight] * len(parts)
-        everything, rows = merge([old.subspace, *parts], self._tracked(), factors), rows + old.rows
+        everything, rows = merge([old.subspace, *parts], self._tracked, factors), rows + old.rows
         known, columns = (*old.merged, *digests), columns or old.columns
         self._next = Content(everything, rows, options.center, columns, known, old.revision + 1)
         return everything, rows
 
-    def _rank(self, everything: Subspace) -> int:
+    def _rank(self, everything: Subspace, ranks: Sequence[int]) -> int:
         rule, sigma = self.options.rule(), everything.sigma
         if isinstance(rule, Band):
-            rule.rank = min(sigma.size, max(int(reply.fields["measures"][3]) for reply in self._passed.values()))
+            rule.rank = min(sigma.size, max(ranks))
             return rule.settled(sigma)
         rank = rule.step(sigma, everything.energy)
         if isinstance(rule, Energy) and rank > sigma.size:
             held = float(sigma @ sigma) / everything.energy
             raise ConfigError(
-                f"run-config: 'tracked' is {self._tracked()}, and so many directions hold {held:.4%} of the variance, "
+                f"run-config: 'tracked' is {self._tracked}, and so many directions hold {held:.4%} of the variance, "
                 f"less than n-components = {rule.target:g}; raise 'tracked', or lower n-components"
             )
         return rank
 
-    def _measured(self, everything: Subspace, pairs: Eigenpairs) -> dict[str, str]:
+    def _measured(self, everything: Subspace, pairs: Eigenpairs, ranks: Sequence[int]) -> dict[str, str]:
         left = max(0.0, 1 - float(everything.sigma @ everything.sigma) / everything.energy)
-        ranks = [int(reply.fields["measures"][3]) for reply in self._passed.values()]
         bound = angle_bound(everything.error, pairs)
         lines = {
-            "tracked directions": f"{self._tracked()}, without {left:.2g} of the variance",
+            "tracked directions": f"{self._tracked}, without {left:.2g} of the variance",
             "angle bound": f"{bound:.2g} degrees (Davis and Kahan: the worst case)",
         }
         if self.options.rank_rule == "paper" or isinstance(self.options.n_components, float):
@@ -207,14 +190,8 @@ def _check(options: SAPCAOptions) -> None:
         raise ConfigError("run-config: 'old-weight' and 'new-weight' are for a running model; give state='...'")
 
 
-def _check_sent(reply: Reply) -> None:
-    """Refuse a reply without directions, or with numbers that no subspace has."""
-    if not reply.fields["directions"].size:
-        raise ContractError(f"{reply.sender}: field 'directions' is empty, but it was its turn to send")
-    smallest = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
-    for name, value, least in zip(MEASURES, reply.fields["measures"].tolist(), smallest, strict=True):
-        if value < least:
-            raise ContractError(f"{reply.sender}: its {name} is {value:g}, expected at least {least:g}")
+def _rank_in(reply: Reply) -> int:
+    return int(reply.fields["measures"][3])
 
 
 def _check_fit(

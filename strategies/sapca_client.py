@@ -6,30 +6,54 @@ by way of the server; the last level has the parties 0 and ``2**(levels-1)``, wh
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 from pydantic import Field as Limits
 
-from fedpca_flwr.config import Count
-from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.config import Count, RunConfig
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rank_rules import Band, Energy, Fixed, RankRule
 from fedpca_flwr.maths.streaming_pca import Subspace, Tracker, blocks, merge
-from strategies.base import PCAClient, PCAOptions
-from strategies.moments import HEAD, remainder_if_needed
+from fedpca_flwr.protocol.card import PCAOptions
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import SERVER, Phase, Phases, Public
+from fedpca_flwr.statistics.heads import HEAD, remainder_if_needed
+from fedpca_flwr.statistics.rows import projection_phase
+from fedpca_flwr.statistics.rows_client import RowsClient
 
 MEASURES = ("weight", "energy", "omitted", "rank")
 """Of a subspace: its rows, weighted; the trace of their scatter; the error bound; what the rule says of the rank."""
 
+DEEPEST = 32
+"""Levels of a tree allowed for while the number of parties is not known yet."""
+
+UNKNOWN = 50
+"""Directions tracked where a fraction of the variance is asked for."""
+
 COUNT, MEAN, REMAINDER = HEAD
 
-SUMMARY = Payload(
-    (COUNT, Field("measures", ("measures",)), REMAINDER, MEAN, Field("directions", ("r", "d"), optional=True))
+SUBSPACE = (
+    Field("measures", ("measures",)),
+    REMAINDER,
+    Field("mean", ("d",), optional=True),
+    Field("directions", ("r", "d"), optional=True),
 )
-"""A subspace; ``directions`` are its vectors times their singular values, or empty where this party sends none now."""
+"""A subspace; ``directions`` are its vectors times their singular values. Of no rows all is zero."""
+
+SUMMARY = Payload((COUNT, *(MEAN if field.name == "mean" else field for field in SUBSPACE)))
+"""The first reply: of a party whose turn it is not to send its subspace everything but the directions."""
+
+NOTHING: Fields = {
+    "measures": np.zeros(len(MEASURES)),
+    "remainder": np.empty(0),
+    "mean": np.empty(0),
+    "directions": np.empty((0, 0)),
+}
+"""The subspace of no rows."""
 
 
 class SAPCAOptions(PCAOptions):
@@ -65,40 +89,86 @@ class SAPCAOptions(PCAOptions):
             return Band(int(self.n_components), self.share_low, self.share_high)
         return Energy(self.n_components) if isinstance(self.n_components, float) else Fixed(self.n_components)
 
+    def tracks(self, features: int) -> int:
+        """How many directions a party keeps."""
+        most = UNKNOWN if isinstance(self.n_components, float) else 2 * self.n_components
+        if self.rank_rule == "paper":
+            most = max(most, 2 * math.ceil(1 / self.share_high))  # the rank never grows beyond that half
+        return min(self.tracked or most, features)
 
-class SAPCAClient(PCAClient):
+
+def phases(config: RunConfig, options: SAPCAOptions) -> Phases:
+    """Everybody's own subspace; in a tree, level by level, what two parties have together."""
+    known: dict[str, Phase] = {"summary": Phase(reply=SUMMARY, sizes=_sizes)}
+    if options.topology == "tree":
+        merged = Payload((COUNT, *SUBSPACE))
+        known["merged"] = Phase(asked=Payload(SUBSPACE), reply=merged, sizes=_sizes, times=_merges, optional=True)
+    return {**known, **projection_phase(config)}
+
+
+def _sizes(public: Public) -> dict[str, int]:
+    return {"r": public.options.tracks(public.features), "measures": len(MEASURES)}
+
+
+def _merges(public: Public) -> int:
+    return levels_of(public.parties) - 1 if public.parties else DEEPEST
+
+
+class SAPCAClient(RowsClient):
     """Tracks its rows; keeps its subspace over the rounds of a tree."""
 
-    def statistics(self, phase: str, received: list[NDArray]) -> Fields:
-        if phase == "summary":
-            own = self._tracked()
-        else:
-            own = self._kept()
-            if received:
-                child = dict(zip(("measures", "remainder", "mean", "directions"), received, strict=True))
-                own = merged([own, child], self.sizes["r"])
-        self._keep(own)
-        sends = sends_at(self.node.partition_id, self.sizes["level"], self.sizes["parties"], self.options.topology)
-        return {**own, "count": np.asarray(len(self.data)), **({} if sends else {"directions": np.empty((0, 0))})}
+    options: SAPCAOptions
 
-    def _tracked(self) -> Fields:
-        options, r = self.options, self.sizes["r"]
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        answers = {"summary": self.summary, "merged": self.with_child, "project": self.project}
+        return answers[phase](asked)
+
+    def summary(self, asked: Fields) -> Fields:
+        """The subspace of this party's rows."""
+        options, r = self.options, self._directions
         d = self.data.shape[1]
         tracker = Tracker(d, options.rule(), tracked=r, forgetting=options.forgetting, center=options.center)
         for block in blocks(self.data, options.block_size):
             tracker.update(block)
-        return fields_of(tracker.subspace, tracker.rank, r)
+        own = fields_of(tracker.subspace, tracker.rank, r)
+        return {**self._kept(own, level=0), "measures": own["measures"], "mean": own["mean"]}
 
-    def _keep(self, own: Fields) -> None:
-        names = ("measures", "remainder", "mean", "directions")
-        self.context.state.array_records["subspace"] = ArrayRecord([own[name] for name in names])
+    def with_child(self, asked: Fields) -> Fields:
+        """This party's subspace with what another gave it."""
+        *arrays, level = self.site.state["subspace"]
+        own = dict(zip(NOTHING, arrays, strict=True))
+        if asked["measures"].any():
+            require_subspace(asked, SERVER)
+            own = merged([own, asked], self._directions)
+        return self._kept(own, level=int(level) + 1)
 
-    def _kept(self) -> Fields:
-        arrays = self.context.state.array_records["subspace"].to_numpy_ndarrays()
-        return dict(zip(("measures", "remainder", "mean", "directions"), arrays, strict=True))
+    @property
+    def _directions(self) -> int:
+        return self.options.tracks(self.data.shape[1])
+
+    def _kept(self, own: Fields, *, level: int) -> Fields:
+        """Keep it; return it where it is this party's turn to send."""
+        self.site.state["subspace"] = [*(own[name] for name in NOTHING), np.asarray(level)]
+        sends = sends_at(self.site.node.partition_id, level, self.public.parties, self.options.topology)
+        return {**(own if sends else NOTHING), "count": np.asarray(len(self.data))}
 
 
-def merged(parts: list[Fields], r: int) -> Fields:
+def require_subspace(fields: Fields, sender: str) -> None:
+    """Refuse what has no directions, or numbers that no subspace has.
+
+    Raises
+    ------
+    ContractError
+    """
+    if not fields["directions"].size or not fields["mean"].size:
+        raise ContractError(f"{sender}: field 'directions' is empty, but it was its turn to send")
+    smallest = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
+    for name, value, least in zip(MEASURES, fields["measures"].tolist(), smallest, strict=True):
+        if value < least:
+            raise ContractError(f"{sender}: its {name} is {value:g}, expected at least {least:g}")
+
+
+def merged(parts: Sequence[Fields], r: int) -> Fields:
     """The fields of what several parties have together; the rank is the largest of theirs."""
     rank = int(max(part["measures"][3] for part in parts))
     return fields_of(merge([subspace_in(part) for part in parts], r), rank, r)

@@ -76,6 +76,19 @@ def tamper(server: PCAServer, party: int, change: Callable[[Any], Any]) -> None:
     proxy.fit = lambda ins, timeout, group_id: change(honest(ins, timeout, group_id))
 
 
+def fail_at(server: PCAServer, party: int, phase: str) -> None:
+    """Let one party's process die when it is asked in a phase."""
+    proxy = proxy_of(server, party)
+    honest = proxy.fit
+
+    def fit(ins, timeout, group_id):
+        if ins.config["phase"] == phase:
+            raise RuntimeError
+        return honest(ins, timeout, group_id)
+
+    proxy.fit = fit
+
+
 def tamper_arrays(server: PCAServer, party: int, change: Callable[[list[NDArray]], list[NDArray]]) -> None:
     """Let ``change`` alter the arrays of every fit reply of one party."""
 

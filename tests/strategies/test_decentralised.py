@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.common import parameters_to_ndarrays
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.graph import diameter, graph_of
 from fedpca_flwr.maths.sanger import orthonormalised
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from tests.families import rows
-from tests.harness import finish, proxy_of, server_of, tamper
+from tests.harness import client_of, finish, proxy_of, server_of
 
 DECENTRALISED = ["dsa", "fast-pca"]
 GRAPHS = ["ring", "star", "complete", "erdos-renyi"]
@@ -33,26 +33,21 @@ def truth(parts, k=2):
 
 
 def observed(method, parts, **options):
-    """A finished run: model, what each party was sent, what each party sent, both by round."""
+    """A finished run: model, what each party was sent, what each party sent, both by round before the last."""
     server = server_of(method, parts, **{"n_components": 2, "graph": "ring", **options})
-    down, up = [], []
+    down, up = [[] for _ in parts], [[] for _ in parts]
     for i in range(len(parts)):
-        received, sent = [], []
         proxy = proxy_of(server, i)
         honest = proxy.fit
 
-        def seen(ins, timeout, group_id, honest=honest, received=received):
-            received.append(list(ins.parameters.tensors))
-            return honest(ins, timeout, group_id)
-
-        def kept(reply, sent=sent):
-            sent.append((reply.parameters.tensors, parameters_to_ndarrays(reply.parameters)))
+        def seen(ins, timeout, group_id, honest=honest, received=down[i], sent=up[i]):
+            reply = honest(ins, timeout, group_id)
+            if ins.config["phase"] != "project":
+                received.append(parameters_to_ndarrays(ins.parameters))
+                sent.append(parameters_to_ndarrays(reply.parameters))
             return reply
 
         proxy.fit = seen
-        tamper(server, i, kept)
-        down.append(received)
-        up.append(sent)
     return finish(server), down, up
 
 
@@ -61,7 +56,7 @@ def errors(up, iterations, vectors):
     steps = [sent[-iterations - 1 :] for sent in up]
     return np.array(
         [
-            max(principal_angles(sent[t][1][-1 if t == iterations else 0], vectors).max() for sent in steps)
+            max(principal_angles(sent[t][-1 if t == iterations else 0], vectors).max() for sent in steps)
             for t in range(iterations + 1)
         ]
     )
@@ -125,7 +120,10 @@ def test_the_server_relays_to_neighbours_and_adds_nothing(method, graph):
         assert len(down[i]) == rounds
         assert down[i][0] == []
         for t in range(1, rounds):
-            assert down[i][t] == [tensor for j in np.flatnonzero(adjacency[i]) for tensor in up[j][t - 1][0]]
+            neighbours = [up[j][t - 1] for j in np.flatnonzero(adjacency[i])]
+            assert len(down[i][t]) == len(up[i][t - 1])
+            for told, said in zip(down[i][t], zip(*neighbours, strict=True), strict=True):
+                assert [one.tobytes() for one in told] == [one.tobytes() for one in said]
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
@@ -148,24 +146,11 @@ def test_one_party_follows_sangers_rule():
 def test_scores_are_by_the_partys_own_estimate(method, tmp_path):
     """Not by the reader's model; in its order and with its signs. The prediction of the last round is by the same."""
     parts = parties()
-    server = server_of(method, parts, n_components=2, iterations=30, graph="ring")
-    said, estimates = {}, {}
+    files = [str(tmp_path / f"{i}.npy") for i in range(4)]
+    model, _, up = observed(method, parts, iterations=30, scores=files)
     for i in range(4):
-        proxy = proxy_of(server, i)
-        scores = tmp_path / f"{i}.npy"
-
-        def make(prompt=proxy.make, scores=scores):
-            client = prompt()
-            inner = client.numpy_client
-            inner.node = inner.node.model_copy(update={"scores": str(scores)})
-            return client
-
-        proxy.make = make
-        tamper(server, i, lambda reply, i=i: said.__setitem__(i, parameters_to_ndarrays(reply.parameters)) or reply)
-    model = finish(server)
-    for i in range(4):
-        own = estimates[i] = said[i][-1]
-        written = np.load(tmp_path / f"{i}.npy")
+        own = up[i][-1][-1]
+        written = np.load(files[i])
         expected = (parts[i] - model.mean_) @ own
         signs = np.sign(np.einsum("ij,ji->j", own, model.components_))
         np.testing.assert_allclose(written, expected * signs, atol=1e-10)
@@ -177,9 +162,9 @@ def test_scores_are_by_the_partys_own_estimate(method, tmp_path):
 def test_the_models_components_are_the_mean_of_the_reports():
     _, _, up = observed("dsa", parties(), iterations=30)
     model, _, _ = observed("dsa", parties(), iterations=30)
-    mean = orthonormalised(sum(sent[-1][1][-1] for sent in up))
+    mean = orthonormalised(sum(sent[-1][-1] for sent in up))
     assert principal_angles(model.components_.T, mean).max() < 1e-10
-    energies = sum(sent[-1][1][-2] for sent in up)
+    energies = sum(sent[-1][-2] for sent in up)
     np.testing.assert_allclose(model.explained_variance_ * (230 - 1), np.sort(energies)[::-1], rtol=1e-12)
 
 
@@ -203,3 +188,57 @@ def test_the_unit_of_the_data_does_not_matter():
         for c in (1.0, 2.0**20)
     )
     np.testing.assert_allclose(one.components_, other.components_, rtol=0, atol=1e-12)
+
+
+# What a party answers
+
+
+def told(client, phase, arrays):
+    return client.fit(arrays, {"phase": phase})[2].get("message", "")
+
+
+def test_heads_are_passed_on_as_often_as_the_graph_needs():
+    """A ring of four: once. A server that goes on asking is refused."""
+    server = server_of("dsa", parties(), n_components=2)
+    table = [np.zeros((2, 4), np.int64), np.zeros((2, 4)), np.zeros((2, 4, 8)), np.zeros((2, 4, 8))]
+    assert told(client_of(server, 0), "head", []) == ""
+    assert told(client_of(server, 0), "heads", table) == ""
+    assert "asked for 'heads' 2 times in one run; 1 are allowed" in told(client_of(server, 0), "heads", table)
+    assert "answers no more in this run" in told(client_of(server, 0), "start", table)
+
+
+def test_in_a_complete_graph_nobody_passes_heads_on():
+    server = server_of("dsa", parties(), n_components=2, graph="complete")
+    table = [np.zeros((3, 4), np.int64), np.zeros((3, 4)), np.zeros((3, 4, 8)), np.zeros((3, 4, 8))]
+    assert told(client_of(server, 0), "head", []) == ""
+    assert "asked for 'heads' 1 times in one run; 0 are allowed" in told(client_of(server, 0), "heads", table)
+
+
+def changed(phase, change):
+    """A run in which the server asks party 1 something else in one phase."""
+    server = server_of("fast-pca", parties(), n_components=2, graph="ring", iterations=3)
+    proxy = proxy_of(server, 1)
+    honest = proxy.fit
+
+    def fit(ins, timeout, group_id):
+        if ins.config["phase"] == phase:
+            ins.parameters = ndarrays_to_parameters(change(parameters_to_ndarrays(ins.parameters)))
+        return honest(ins, timeout, group_id)
+
+    proxy.fit = fit
+    return server
+
+
+@pytest.mark.parametrize(
+    ("phase", "change", "text"),
+    [
+        ("project", lambda a: [a[0], a[1] + 1e-9, *a[2:]], "does not fit what the parties have reported"),
+        ("project", lambda a: [*a[:3], np.array([0, 0])], "does not fit what the parties have reported"),
+        ("project", lambda a: [a[0][:1], *a[1:3], a[3][:1]], r"'components' has shape \(1, 8\), expected \(2, 8\)"),
+        ("step", lambda a: [one[:1] for one in a], "what 1 neighbours said, but this party has 2"),
+        ("start", lambda a: [np.minimum(a[0], 0), *a[1:]], "the heads of parties .* did not arrive"),
+    ],
+)
+def test_a_party_refuses_what_an_honest_server_never_sends(phase, change, text):
+    with pytest.raises(ContractError, match=f"client 1: .*{text}"):
+        finish(changed(phase, change))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ConfigError, ContractError, QuorumError
 from fedpca_flwr.maths.streaming_pca import merge_in_tree, track
 from fedpca_flwr.maths.subspace import principal_angles as angles_of
 from fedpca_flwr.metrics import principal_angles
@@ -14,7 +14,7 @@ from fedpca_flwr.running_model import FILE
 from simulations import run
 from strategies.sapca_client import levels_of, sends_at
 from tests.families import FAMILIES, cut, rows
-from tests.harness import finish, server_of, tamper_arrays
+from tests.harness import client_of, fail_at, finish, server_of, tamper_arrays
 
 
 def fit(parties, **options):
@@ -149,6 +149,30 @@ def test_numbers_that_no_subspace_has_are_named():
         finish(server)
 
 
+def told(client, phase, arrays=()):
+    return client.fit(list(arrays), {"phase": phase})
+
+
+def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
+    """The party counts the levels itself; the server's question has none."""
+    server = server_of("sapca", parties(*[40] * 8, d=12), n_components=2, topology="tree")
+    nothing = [np.zeros(4), np.empty(0), np.empty(0), np.empty((0, 0))]
+    for party, turn in ((1, 0), (6, 1), (4, 2)):
+        sent = [told(client_of(server, party), "summary")[0]]
+        sent += [told(client_of(server, party), "merged", nothing)[0] for _ in range(2)]
+        assert [reply[-1].size > 0 for reply in sent] == [level == turn for level in range(3)]
+        assert not any(array.any() for reply in sent[1:] if not reply[-1].size for array in reply[1:])
+    again = told(client_of(server, 4), "merged", nothing)[2]["message"]
+    assert "asked for 'merged' 3 times in one run; 2 are allowed" in again
+
+
+def test_in_a_star_nobody_is_given_a_subspace():
+    server = server_of("sapca", parties(*[40] * 3), n_components=2)
+    assert told(client_of(server, 0), "summary")[1] == 40
+    message = told(client_of(server, 0), "merged")[2]["message"]
+    assert "the server asked for 'merged', expected one of: summary, project" in message
+
+
 # A model that runs on
 
 
@@ -186,8 +210,8 @@ def test_a_run_that_fails_leaves_the_model_as_it_was(tmp_path):
     fit(parties(100, 80), state=str(tmp_path))
     before = (tmp_path / FILE).read_bytes()
     server = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
-    server.strategy.aggregate_evaluate = None  # stopped after the model was made, before the last round has ended
-    with pytest.raises(TypeError):
+    fail_at(server, 1, "project")
+    with pytest.raises(QuorumError, match="client 1"):
         finish(server)
     assert (tmp_path / FILE).read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [FILE]
