@@ -136,7 +136,7 @@ class SAPCAClient(RowsClient):
     def with_child(self, asked: Fields) -> Fields:
         """This party's subspace with what another gave it."""
         *arrays, level = self.site.state["subspace"]
-        own = dict(zip(NOTHING, arrays, strict=True))
+        own: Fields = dict(zip(NOTHING, arrays, strict=True))
         if asked["measures"].any():
             require_subspace(asked, SERVER)
             own = merged([own, asked], self._directions)

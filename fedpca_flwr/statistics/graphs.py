@@ -19,7 +19,7 @@ project their rows with their own estimates.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field as Limits
 
@@ -93,7 +93,7 @@ def graph_phases(config: RunConfig, options: GraphOptions, exchanged: tuple[str,
     """The phases of a method whose parties exchange (d, k) blocks of these names with their neighbours."""
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in exchanged))
 
-    def phase(relayed: Payload, reply: Payload, **rest) -> Phase:
+    def phase(relayed: Payload, reply: Payload, **rest: Any) -> Phase:
         return Phase(asked=_of_neighbours(relayed), reply=reply, sizes=_sizes, **rest)
 
     def passed_on(public: Public) -> int:
