@@ -37,7 +37,7 @@ UNKNOWN = 50
 COUNT, MEAN, REMAINDER = HEAD
 
 SUBSPACE = (
-    Field("measures", ("measures",)),
+    Field("measures", ("4",)),
     REMAINDER,
     Field("mean", ("d",), optional=True),
     Field("directions", ("r", "d"), optional=True),
@@ -107,7 +107,7 @@ def phases(config: RunConfig, options: SAPCAOptions) -> Phases:
 
 
 def _sizes(public: Public) -> dict[str, int]:
-    return {"r": public.options.tracks(public.features), "measures": len(MEASURES)}
+    return {"r": public.options.tracks(public.features)}
 
 
 def _merges(public: Public) -> int:

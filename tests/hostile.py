@@ -122,6 +122,8 @@ class Questions:
         sizes = {**self.sizes, **known}
         if symbol.startswith("<="):
             return int(self.rng.integers(1, sizes[symbol[2:]] + 1))
+        if symbol.isdigit():
+            return int(symbol)
         return 2 if symbol == "any" else sizes[symbol]
 
     def _real(self, shape: tuple[int, ...]) -> NDArray:

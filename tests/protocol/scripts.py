@@ -44,6 +44,7 @@ def once(*phases: str) -> dict[str, int]:
 
 AROUND = ("agree", "reveal")
 DP = {"method": "dp-pca", "n-components": 2, "clip": 400.0, "centre-clip": 400.0, "epsilon": 0.1}
+GRAPH = {"n-components": 2, "iterations": 3, "graph": "star"}
 JOINT = {**DP, "release": "joint"}
 
 SCRIPTS = [
@@ -61,4 +62,11 @@ SCRIPTS = [
     Script(JOINT, once("joint", "project"), noised=True),
     Script({**DP, **SECURE}, once("keys", "centre", "products", "project"), noised=True),
     Script({**JOINT, **SURVIVING}, once("keys", "shares", "joint", *AROUND, "project"), noised=True),
+    Script({**GRAPH, "method": "dsa"}, once("head", "heads", "start") | {"step": 2} | once("report", "project")),
+    Script({**GRAPH, "method": "fast-pca"}, once("head", "heads", "start") | {"step": 2} | once("report", "project")),
+    Script(
+        {**GRAPH, "method": "dsa", "graph": "complete", "iterations": 1}, once("head", "start", "report", "project")
+    ),
+    Script({"method": "sapca", "n-components": 2}, once("summary", "project")),
+    Script({"method": "sapca", "n-components": 2, "topology": "tree"}, once("summary", "merged", "project")),
 ]
