@@ -8,160 +8,160 @@ is that of P-COV on the rows of all current members, bit for bit unless a member
 2. Those whose digest is not that of what the server has send their moments; where all have it, there is no such round.
 
 The state is saved when the parties' own rows have proved the model: a run that fails leaves it as it was.
+
+With secure aggregation the server keeps one sum over all parties, which are the same in every run: they replace it
+together, or append to it together. Who they are is asked before anything is added up, since the difference of two sums
+over different parties would show the share of those that left. So nobody can leave, and survivors cannot go on alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.federation import Federation
-from fedpca_flwr.maths.moments import Moments, pool, unpack
-from fedpca_flwr.maths.products import head_and_diagonal
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, pool, unpack
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.phase import Ask, Program
+from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.state_folder import digest
-from strategies.base import MethodCard, Reply, Request
-from strategies.moments import (
-    HEAD,
-    CovarianceOptions,
-    CovarianceStrategy,
-    MomentsClient,
-    head_fields,
-    moments_in,
-    moments_of,
-)
-from strategies.quorum import Quorum
+from fedpca_flwr.statistics.heads import moments_of
+from fedpca_flwr.statistics.rows import pooled_moments
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+from strategies.streaming_client import StreamingClient, StreamingOptions, phases
 
+__all__ = ["Streaming", "StreamingClient"]
 
-class StreamingOptions(CovarianceOptions):
-    """Options of the streaming method."""
+TOGETHER = "sum of "
+"""How the key begins under which a sum over all parties is kept."""
 
-    state: str = ""
-    """Folder at the server that holds the federation; required."""
-    leave: str = ""
-    """Members to go on without, separated by commas."""
-    append: bool = False
-    """Whether the parties' rows are new ones, to be added to those that they brought before."""
-
-
-COUNT, MEAN, REMAINDER = HEAD
 
 CARD = MethodCard(
     name="streaming",
     title="Streaming",
     exact=True,
     result="for the current members of a federation that lasts",
-    rounds=2,
-    in_rounds="1; 2 if anyone's rows changed",
+    rounds="1; 2 if anyone's rows changed",
     upload="d + 5; if rows changed 2d + 6, and d(d+1)/2 from whom they did",
     server_sees="each party's covariance, and keeps it",
     options=StreamingOptions,
-    payloads={
-        "digest": Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN)),
-        "moments": Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter", optional=True))),
-    },
+    phases=phases,
     reference="note 000, sections 3.2 and 4",
 )
 
 
-class Streaming(CovarianceStrategy):
+class Streaming(RowsStrategy):
     """Streaming; ``measured`` says who the members are now and what changed."""
 
     card = CARD
     options: StreamingOptions
+    open_membership = True
 
-    def __init__(self, config, options) -> None:
-        super().__init__(config, options)
+    def __init__(self, config: RunConfig, options: StreamingOptions, transport: ServerTransport) -> None:
+        super().__init__(config, options, transport)
         if not options.state:
             raise ConfigError(
                 "run-config: 'state' is missing, the server's folder that holds the federation from run to run; "
                 "give state='...', the same in every run"
             )
-        self.quorum = Quorum(config, open_membership=True)
         self.federation = Federation.open(options.state)
         self.federation.prepare()
         self._leaving = sorted({key.strip() for key in options.leave.split(",")} - {""})
+        _require_one_kind(self.federation, options, summed=transport.sums_only)
         for key in self._leaving:
             self.federation.leave(key)
-        self._digests: dict[str, str] = {}  # of the parties' moments, by member, once they have said so
-        self._wanted: dict[int, bool] = {}  # by partition
         self._here: Moments | None = None  # of the rows that the parties of this run hold
 
-    def request(self) -> Request:
-        if not self._digests:
-            return Request("digest", sizes={"32": 32})
-        return Request("moments", each={party: [np.asarray(wanted)] for party, wanted in self._wanted.items()})
-
-    def aggregate_fit(self, server_round, results, failures):
-        phase = self.request().phase
-        replies = self.collect(server_round, results, failures)
-        if phase == "digest":
-            self._announced(replies)
-            if any(self._wanted.values()):
-                return None, {}
-        sent = {
-            reply.member: self._received(reply) for reply in replies if phase == "moments" and self._wanted[reply.party]
-        }
-        operations = {reply.member: self._update(reply, sent) for reply in replies}
-        self._here = pool(sent.get(reply.member) or self.federation.moments_of(reply.member) for reply in replies)
-        moments = self.federation.moments()
-        return self.finish(
-            self.solve(moments, moments.diagonal()),
-            notes=self._notes(replies),
-            measured=self._measured(operations),
-        )
-
-    def squared_error(self) -> float:
-        """Of the rows that the parties of this run hold: absent members project nothing, and appended rows only."""
-        assert self.model is not None
-        assert self._here is not None
-        return squared_error(self.model, self._here)
-
-    def aggregate_evaluate(self, server_round, results, failures):
-        verdict = super().aggregate_evaluate(server_round, results, failures)
+    def program(self) -> Program:
+        yield from super().program()
         self.federation.save()
-        return verdict
+
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        operations = yield from (self._all_together() if self.transport.sums_only else self._one_by_one())
+        moments = self.federation.moments()
+        options = self.options.model_dump(include=set(ScaledOptions.model_fields))
+        solution = solve(moments, moments.diagonal(), **options)
+        return solution.with_told(notes=self._notes(operations), measured=self._measured(operations))
+
+    def rows_here(self, model: PCAModel) -> int:
+        assert self._here is not None
+        return self._here.count
+
+    def squared_error(self, model: PCAModel) -> float:
+        """Of the rows that the parties of this run hold: absent members project nothing, and appended rows only."""
+        assert self._here is not None
+        return squared_error(model, self._here)
 
     # Inside
 
-    def _announced(self, replies: list[Reply]) -> None:
-        """Who must send its moments: whoever has others than the server, and everybody who appends."""
+    def _one_by_one(self) -> Generator[Ask, Any, dict[str, str]]:
+        """Bring every party's contribution up to date; what was done, in a word, by member."""
+        replies: list[Reply] = yield Ask("digest")
+        digests = self._announced(replies)
+        wanted = {reply.party: not self._has(reply.member, digests[reply.member]) for reply in replies}
+        sent: dict[str, Moments] = {}
+        if any(wanted.values()):
+            replies = yield Ask("moments", each={party: {"wanted": np.asarray(new)} for party, new in wanted.items()})
+            sent = {r.member: _received(r, digests[r.member]) for r in replies if wanted[r.party]}
+        operations = {key: self._update(key, sha, sent.get(key)) for key, sha in digests.items()}
+        self._here = pool(sent.get(key) or self.federation.moments_of(key) for key in digests)
+        return operations
+
+    def _all_together(self) -> Generator[Ask, Any, dict[str, str]]:
+        """The same for the sum over all parties."""
+        replies: list[Reply] = yield Ask("members")
+        names = sorted(reply.member for reply in replies)
+        key = f"{TOGETHER}{len(names)} parties {hashlib.sha256(repr(names).encode()).hexdigest()[:16]}"
+        if self.federation.members.keys() - {key}:
+            raise ConfigError(
+                f"the federation in {self.options.state} is a sum over other parties than take part in this run; with "
+                "secure-aggregation they stay the same: let them all take part, or name another folder"
+            )
+        summed, diagonal = yield from pooled_moments(self)
+        summed.scatter[diagonal_positions(diagonal.size)] = diagonal  # never below zero, as that of any rows
+        if self.options.append:
+            self.missed = np.zeros(1)  # what rounding cost the sums before is not known, so no bound is told
+        self._here = summed
+        return {key: self._update(key, digest(summed), summed)}
+
+    def _announced(self, replies: Sequence[Reply]) -> dict[str, str]:
+        """The digests of the parties' moments, by member."""
         for reply in replies:
             if reply.member in self._leaving:
                 raise ConfigError(
                     f"run-config: 'leave' names '{reply.member}', but {reply.sender} takes part in this run; "
                     "stop its node, or take it off 'leave'"
                 )
-            sha = reply.fields["digest"].tobytes().hex()
-            self._digests[reply.member] = sha
-            self._wanted[reply.party] = self.options.append or not self.federation.has(reply.member, sha)
+            if reply.member.startswith(TOGETHER):
+                raise ConfigError(f"{reply.sender}: a name may not begin with '{TOGETHER}'; give it another")
+        return {reply.member: reply.fields["digest"].tobytes().hex() for reply in replies}
 
-    def _received(self, reply: Reply) -> Moments:
-        if not reply.fields["scatter"].size:
-            raise ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
-        moments = moments_of(reply)
-        if digest(moments) != self._digests[reply.member]:
-            raise ContractError(f"{reply.sender}: its moments are not those whose digest it sent; did its data change?")
-        return moments
+    def _has(self, key: str, sha: str) -> bool:
+        """Whether a member's moments need not be sent: those who append send them always."""
+        return not self.options.append and self.federation.has(key, sha)
 
-    def _update(self, reply: Reply, sent: Mapping[str, Moments]) -> str:
-        """Bring one party's contribution up to date; what was done, in a word."""
-        key, federation = reply.member, self.federation
-        known = federation.has_part if self.options.append else federation.has
-        if known(key, self._digests[key]):
+    def _update(self, key: str, sha: str, sent: Moments | None) -> str:
+        """Bring one contribution up to date; what was done, in a word."""
+        federation, columns = self.federation, self.quorum.columns
+        if (federation.has_part if self.options.append else federation.has)(key, sha):
             return "unchanged"
+        assert sent is not None
         if key not in federation.members:
-            federation.join(key, sent[key], self.quorum.columns)
+            federation.join(key, sent, columns)
             return "joined"
         if self.options.append:
-            federation.append(key, sent[key], self.quorum.columns)
+            federation.append(key, sent, columns)
             return "appended"
-        federation.replace(key, sent[key], self.quorum.columns)
+        federation.replace(key, sent, columns)
         return "replaced"
 
     def _measured(self, operations: Mapping[str, str]) -> dict[str, str]:
@@ -175,29 +175,48 @@ class Streaming(CovarianceStrategy):
             lines |= _line(word, (key for key, done in operations.items() if done == word))
         return lines | _line("left", self._leaving) | _line("absent", absent)
 
-    def _notes(self, replies: list[Reply]) -> list[str]:
-        absent = self.federation.members.keys() - {reply.member for reply in replies}
+    def _notes(self, operations: Mapping[str, str]) -> list[str]:
+        absent = self.federation.members.keys() - operations.keys()
         if self.quorum.simulated and absent:
             return [
                 f"{len(absent)} members are absent and keep their rows: if this simulation has split the same data "
                 "among fewer parties, those rows count twice"
             ]
-        if self.quorum.simulated or all(reply.name for reply in replies):
+        if self.quorum.simulated or all(party["name"] for party in self.quorum.parties()):
             return []
         return [
             "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
         ]
 
 
-class StreamingClient(MomentsClient):
-    """Says the digest of its moments, and sends those that the server does not have."""
+def _require_one_kind(federation: Federation, options: StreamingOptions, *, summed: bool) -> None:
+    """Refuse what a federation of single members, or one that is a sum over all of them, cannot do.
 
-    def statistics(self, phase: str, received: list[NDArray]) -> Fields:
-        if phase == "moments" and not received[-1]:
-            return {**head_fields(*head_and_diagonal(self.data)), "scatter": np.empty(0)}
-        fields = super().statistics(phase, received)
-        own = bytes.fromhex(digest(moments_in(fields)))
-        return {**fields, "digest": np.frombuffer(own, np.uint8)}
+    Raises
+    ------
+    ConfigError
+    """
+    if summed and options.leave:
+        raise ConfigError(
+            f"run-config: 'leave' is '{options.leave}', but with secure-aggregation the server has one sum over all "
+            "parties, and nobody's share can be taken out"
+        )
+    if any(key.startswith(TOGETHER) != summed for key in federation.members):
+        kept = "each member's own moments" if summed else "one sum over all parties"
+        raise ConfigError(
+            f"the federation in {options.state} holds {kept}, and 'secure-aggregation' is {str(summed).lower()}; keep "
+            "it as it was, or name another folder"
+        )
+
+
+def _received(reply: Reply, sha: str) -> Moments:
+    """A party's moments, which must be those that it announced."""
+    if not reply.fields["scatter"].size:
+        raise ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
+    moments = moments_of(reply)
+    if digest(moments) != sha:
+        raise ContractError(f"{reply.sender}: its moments are not those whose digest it sent; did its data change?")
+    return moments
 
 
 def squared_error(model: PCAModel, moments: Moments) -> float:

@@ -58,6 +58,11 @@ SCRIPTS = [
     Script(
         {"method": "ap-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")
     ),
+    Script({"method": "streaming", "n-components": 2, "state": "x"}, once("digest", "moments", "project")),
+    Script(
+        {"method": "streaming", "n-components": 2, "state": "x", **SECURE},
+        once("members", "keys", "means", "variances", "scatter", "project"),
+    ),
     Script(DP, once("centre", "products", "project"), noised=True),
     Script(JOINT, once("joint", "project"), noised=True),
     Script({**DP, **SECURE}, once("keys", "centre", "products", "project"), noised=True),

@@ -199,7 +199,7 @@ def told(client, phase, arrays):
 
 def test_heads_are_passed_on_as_often_as_the_graph_needs():
     """A ring of four: once. A server that goes on asking is refused."""
-    server = server_of("dsa", parties(), n_components=2)
+    server = server_of("dsa", parties(), n_components=2, graph="ring")
     table = [np.zeros((2, 4), np.int64), np.zeros((2, 4)), np.zeros((2, 4, 8)), np.zeros((2, 4, 8))]
     assert told(client_of(server, 0), "head", []) == ""
     assert told(client_of(server, 0), "heads", table) == ""
