@@ -37,11 +37,14 @@ class LoopbackProxy(ClientProxy):
     cid : str
     make : callable
         Gives the client.
+    context : Context, optional
+        The party's: its node-config, and what Flower keeps for it.
     """
 
-    def __init__(self, cid: str, make: Callable[[], Client]) -> None:
+    def __init__(self, cid: str, make: Callable[[], Client], context: Context | None = None) -> None:
         super().__init__(cid)
         self.make = make
+        self.context = context
 
     def fit(self, ins, timeout, group_id):
         return _within(timeout, lambda: self.make().fit(ins))
@@ -77,7 +80,7 @@ def assemble(run_config: dict[str, Any], parties: list[NDArray], site: dict[str,
     for i, rows in enumerate(parties):
         node = {**own_site(site, i), "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=run_id, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
-        server.client_manager().register(LoopbackProxy(str(i + 1), _maker(context, rows)))
+        server.client_manager().register(LoopbackProxy(str(i + 1), _maker(context, rows), context))
     return server
 
 

@@ -29,14 +29,6 @@ from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClien
 from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.sapca import SAPCA, SAPCAClient
 from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
-from strategies.secure_vertical import (
-    SecureVertical,
-    SecureVerticalClient,
-    SecureVerticalKernel,
-    SecureVerticalKernelClient,
-    SecureVerticalScores,
-    SecureVerticalScoresClient,
-)
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 from strategies.vertical import Vertical, VerticalClient
@@ -76,9 +68,9 @@ METHODS = {
         Method(DPPCA, DPPCAClient),
         Method(Personalised, PersonalisedClient),
         Method(SAPCA, SAPCAClient),
-        Method(Vertical, VerticalClient, secure=Method(SecureVertical, SecureVerticalClient)),
-        Method(VerticalKernel, VerticalKernelClient, secure=Method(SecureVerticalKernel, SecureVerticalKernelClient)),
-        Method(VerticalScores, VerticalScoresClient, secure=Method(SecureVerticalScores, SecureVerticalScoresClient)),
+        Method(Vertical, VerticalClient),
+        Method(VerticalKernel, VerticalKernelClient),
+        Method(VerticalScores, VerticalScoresClient),
         Method(VFedPCA, VFedPCAClient),
         Method(VFedAKPCA, VFedAKPCAClient),
     )

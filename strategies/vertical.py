@@ -15,19 +15,35 @@ at home.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Generator, Sequence
+from typing import Annotated, Any, Literal
 
-from numpy.typing import NDArray
+import numpy as np
 from pydantic import Field as Limits
+from scipy.linalg import qr
 
-from fedpca_flwr.config import Count
-from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.config import Count, RunConfig
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.columns import gram_product, leading_directions, merged_directions, packed_gram
 from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound, leading_eigenpairs
 from fedpca_flwr.maths.krylov import KnownProducts, random_block
 from fedpca_flwr.maths.moments import unpack
-from strategies.base import MethodCard
-from strategies.columns import ENERGIES, ROWS, ColumnsClient, ColumnsOptions, ColumnsStrategy, summed
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
+from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.statistics.column_limits import of_inner_products, of_product
+from fedpca_flwr.statistics.columns import (
+    ColumnsOptions,
+    begin,
+    bounded,
+    energies_phase,
+    measured_pairs,
+    projection_phase,
+    rows_phases,
+)
+from fedpca_flwr.statistics.columns_client import ColumnsClient
+from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
 
 ROUNDING = 1e-13
 """What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""
@@ -47,24 +63,53 @@ class VerticalOptions(ColumnsOptions):
     rank: Annotated[int, Limits(ge=0)] = 0
     """Directions that each party sends to ``merge``; 0: 2 n-components."""
 
+    def width(self, rows: int) -> int:
+        """Columns of a block of ``krylov``."""
+        return min(self.block_size or self.n_components + 5, rows)
+
+    def kept(self, rows: int) -> int:
+        """Directions that each party sends to ``merge``."""
+        return min(self.rank or 2 * self.n_components, rows)
+
+
+def phases(config: RunConfig, options: VerticalOptions) -> Phases:
+    """The questions of the run's solver."""
+    if options.solver == "merge" and config.transport != "clear":
+        raise ConfigError(
+            "run-config: 'solver' is 'merge', which is not a sum over the parties; with secure-aggregation it must "
+            "be 'krylov' or 'gram'"
+        )
+    product = Phase(
+        asked=Payload((Field("block", ("n", "<=b"), kind="orthonormal columns"),)),
+        reply=Payload((Field("product", ("n", "b")),)),
+        sizes=lambda public: {"b": public.options.width(public.rows)},
+        times=options.max_rounds,
+    )
+    gram = Phase(reply=Payload((Field("gram", ("n(n+1)/2",), kind="scatter"),)))
+    merge = Phase(
+        reply=Payload((Field("directions", ("n", "r")),)),
+        sizes=lambda public: {"r": public.options.kept(public.rows)},
+    )
+    solvers: dict[str, Phases] = {
+        "krylov": {"product": bounded(config, product, lambda energy, asked, _: of_product(energy, asked["block"]))},
+        "gram": {
+            "gram": bounded(config, gram, lambda energy, _, public: of_inner_products("gram", energy, public.rows))
+        },
+        "merge": {"merge": merge, **energies_phase()},
+    }
+    return {**rows_phases(config), **solvers[options.solver], **projection_phase(config)}
+
 
 CARD = MethodCard(
     name="vertical",
     title="Exact vertical PCA",
     exact=True,
     result="to a certified angle (`tolerance`); `solver='merge'` approximate",
-    rounds=101,
-    in_rounds="1 + until certified; `gram` 2, `merge` 3",
+    rounds="1 + until certified; `gram` 2, `merge` 3",
     upload="3, then n b in each round, b = k + 5; `gram` n(n+1)/2; `merge` n `rank` + k",
     server_sees="scores of all rows; `gram` their inner products",
     options=VerticalOptions,
-    payloads={
-        "rows": ROWS,
-        "product": Payload((Field("product", ("n", "b")),)),
-        "gram": Payload((Field("gram", ("n(n+1)/2",), kind="scatter"),)),
-        "merge": Payload((Field("directions", ("n", "r")),)),
-        "energies": ENERGIES,
-    },
+    phases=phases,
     reference="paper 004, section 3.1, equations 1 and 2; Golub and Underwood 1977; Musco and Musco 2015",
     split="columns",
     exposes="scores",
@@ -77,75 +122,48 @@ class Vertical(ColumnsStrategy):
     card = CARD
     options: VerticalOptions
 
-    def __init__(self, config, options) -> None:
-        super().__init__(config, options)
-        self._query: NDArray | None = None
-        self._known: KnownProducts | None = None
-        self._merged: NDArray | None = None
+    def __init__(self, config: RunConfig, options: VerticalOptions, transport: ServerTransport) -> None:
+        super().__init__(config, options, transport)
         self._converged = True
 
     @property
-    def rounds(self) -> int:
-        return 1 + {"krylov": self.options.max_rounds, "gram": 1, "merge": 2}[self.options.solver]
-
-    @property
     def exact(self) -> bool:
-        return self._converged if self.options.solver != "merge" else max(self._widths) <= self._rank
+        return self._converged if self.options.solver != "merge" else max(self.widths) <= self.options.kept(self.n_rows)
 
-    def ask(self):
-        options = self.options
-        if options.solver == "gram":
-            return "gram", [], {}
-        if self._merged is not None:
-            return "energies", [self._merged], {"k": options.n_components}
-        if options.solver == "merge":
-            return "merge", [], {"r": self._rank}
-        if self._query is None:
-            b = min(options.block_size or options.n_components + 5, self.n_rows)
-            self._query = random_block(self.n_rows, b, self.config.seed)
-        return "product", [self._query], {"b": self._query.shape[1]}
+    def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
+        yield from begin(self)
+        solvers = {"krylov": self._krylov, "gram": self._gram, "merge": self._merge}
+        return (yield from solvers[self.options.solver]())
 
-    def aggregate(self, replies, *, last):
-        if self.options.solver != "merge":
-            return self.take(summed(replies), last=last)
-        if self._merged is not None:
-            return self.conclude_measured(self._merged, replies)
+    def _gram(self) -> Generator[Ask, Any, ScoresSolution]:
+        sums: Total = yield Sum("gram", self.with_energy({}))
+        pairs = leading_eigenpairs(unpack(sums["gram"], self.n_rows), self.options.n_components)
+        return ScoresSolution(pairs=pairs, total=self.total)
+
+    def _merge(self) -> Generator[Ask, Any, ScoresSolution]:
+        replies = yield Ask("merge")
         blocks = sorted((reply.fields["directions"] for reply in replies), key=lambda block: block.tobytes())
-        self._merged = merged_directions(blocks, self.options.n_components)
-        return None, {}
+        pairs = yield from measured_pairs(merged_directions(blocks, self.options.n_components))
+        return ScoresSolution(pairs=pairs, total=self.total)
 
-    def take(self, fields: Fields, *, last: bool, error: float = 0.0):
-        """Go on from a sum over the parties, of which ``error`` bounds the Frobenius norm of what is wrong in it."""
-        if self.options.solver == "gram":
-            return self._solve(fields["gram"])
-        return self._iterate(fields["product"], error, last=last)
+    def _krylov(self) -> Generator[Ask, Any, ScoresSolution]:
+        options, n = self.options, self.n_rows
+        known = KnownProducts(n)
+        block = random_block(n, options.width(n), self.config.seed)
+        for _ in range(options.max_rounds):
+            block, _ = qr(block, mode="economic")  # parties answer orthonormal blocks only
+            sums: Total = yield Sum("product", self.with_energy({"block": block}))
+            known.add(block, sums["product"], error=float(np.linalg.norm(sums.missed.get("product", 0.0))))
+            ritz = known.ritz()
+            certificate = ritz.certificate(options.n_components)
+            block = known.next_block(ritz, block.shape[1], options.n_components)
+            if not block.shape[1]:
+                certificate = 0.0  # the rank is exhausted
+            if certificate <= options.tolerance:
+                break
+        return self._certified(ritz.pairs(options.n_components), certificate)
 
-    # Inside
-
-    @property
-    def _rank(self) -> int:
-        return min(self.options.rank or 2 * self.options.n_components, self.n_rows)
-
-    def _solve(self, packed: NDArray):
-        return self.conclude(leading_eigenpairs(unpack(packed, self.n_rows), self.options.n_components), self._total)
-
-    def _iterate(self, product: NDArray, error: float, *, last: bool):
-        """The next block, or the end, from ``A`` times the block that was asked for, (n, b)."""
-        assert self._query is not None
-        if self._known is None:
-            self._known = KnownProducts(self.n_rows)
-        self._known.add(self._query, product, error=error)
-        ritz, k = self._known.ritz(), self.options.n_components
-        certificate = ritz.certificate(k)
-        block = self._known.next_block(ritz, self._query.shape[1], k)
-        if not block.shape[1]:
-            certificate = 0.0  # the rank is exhausted
-        if certificate <= self.options.tolerance or last:
-            return self._end(ritz.pairs(k), certificate)
-        self._query = block
-        return None, {}
-
-    def _end(self, pairs: Eigenpairs, certificate: float):
+    def _certified(self, pairs: Eigenpairs, certificate: float) -> ScoresSolution:
         notes = []
         if certificate > self.options.tolerance:
             self._converged = False
@@ -154,21 +172,28 @@ class Vertical(ColumnsStrategy):
                 f"degrees instead of {self.options.tolerance:.2g}"
             )
         rounding = angle_bound(ROUNDING * float(pairs.values[0]), pairs)
-        told = f"{max(certificate, rounding):.2g} degrees at most"
-        return self.conclude(pairs, self._total, notes=notes, measured={"certified angle": told})
+        measured = {"certified angle": f"{max(certificate, rounding):.2g} degrees at most"}
+        return ScoresSolution(pairs=pairs, total=self.total, notes=notes, measured=measured)
 
 
 class VerticalClient(ColumnsClient):
     """Returns its part of what the solver adds."""
 
     @property
-    def exposes(self) -> str:
-        return "inner products" if self.options.solver == "gram" else self.card.exposes
+    def exposes(self) -> Literal["scores", "inner products"]:
+        return "inner products" if self.options.solver == "gram" else "scores"
 
-    def part(self, phase: str, received: list[NDArray]) -> Fields:
-        X = self.block.X
+    @property
+    def products(self) -> int:
+        options, n = self.options, len(self.data)
+        asked = {"krylov": options.max_rounds * options.width(n), "merge": options.kept(n), "gram": 0}
+        return asked[options.solver]
+
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        if phase == "product":
+            return {"product": gram_product(self.block.X, asked["block"])}
         if phase == "gram":
-            return {"gram": packed_gram(X)}
+            return {"gram": packed_gram(self.block.X)}
         if phase == "merge":
-            return {"directions": leading_directions(X, self.sizes["r"])}
-        return {"product": gram_product(X, received[0])}
+            return {"directions": leading_directions(self.block.X, self.options.kept(len(self.data)))}
+        return super().statistics(phase, asked)

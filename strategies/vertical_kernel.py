@@ -12,17 +12,17 @@ Nystrom's approximation, for kernels without negative eigenvalues.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
 
-from fedpca_flwr.config import Count
-from fedpca_flwr.contract import Field, Fields, Payload
-from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.columns import packed_gram
+from fedpca_flwr.config import Count, RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.columns import block_of, packed_gram
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.kernels import (
     Kernel,
@@ -34,8 +34,27 @@ from fedpca_flwr.maths.kernels import (
     packed_distances,
     to_landmarks,
 )
-from strategies.base import MethodCard, Reply
-from strategies.columns import ROWS, ColumnsClient, ColumnsOptions, ColumnsStrategy, summed
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
+from fedpca_flwr.statistics.column_limits import of_distances, of_inner_products, of_landmarks
+from fedpca_flwr.statistics.columns import (
+    DIRECTIONS,
+    ENERGY,
+    SINGULAR,
+    ColumnsOptions,
+    bounded,
+    keeping_phase,
+    known_energy,
+    measures_phase,
+    resolved,
+    rows_phases,
+    same_rows,
+)
+from fedpca_flwr.statistics.columns_client import ColumnsClient
+from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
 
 
 class KernelOptions(ColumnsOptions):
@@ -55,22 +74,64 @@ class KernelOptions(ColumnsOptions):
     landmarks: Annotated[int, Limits(ge=0)] = 0
     """Rows to which distances are taken; 0: all."""
 
+    @property
+    def function(self) -> Kernel:
+        """The kernel, with ``gamma`` where it is given."""
+        return Kernel(self.kernel, self.gamma, self.coef0, self.degree)
+
+    @property
+    def asked(self) -> Literal["distances", "products", "landmarks"]:
+        """What the parties add up: the phase, and its field."""
+        if self.landmarks:
+            return "landmarks"
+        return "distances" if self.function.of_distances else "products"
+
+
+def phases(config: RunConfig, options: KernelOptions) -> Phases:
+    """The questions of the run's kernel."""
+    if options.landmarks and not options.function.semidefinite:
+        raise ConfigError(
+            f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "
+            "eigenvalues, for which the approximation is wrong without notice; set landmarks=0"
+        )
+    known = {
+        "distances": bounded(
+            config,
+            Phase(reply=Payload((Field("distances", ("n(n-1)/2",)),))),
+            lambda energy, asked, public: of_distances(energy, public.rows),
+        ),
+        "products": bounded(
+            config,
+            Phase(reply=Payload((Field("products", ("n(n+1)/2",), kind="scatter"),))),
+            lambda energy, asked, public: of_inner_products("products", energy, public.rows),
+        ),
+        "landmarks": bounded(
+            config,
+            Phase(
+                asked=Payload((Field("places", ("c",), "int64", kind="size"),)),
+                reply=Payload((Field("landmarks", ("n", "c")),)),
+                sizes=lambda public: {"c": public.options.landmarks},
+            ),
+            lambda energy, asked, public: of_landmarks(energy, public.rows, asked["places"].size),
+        ),
+    }
+    measures = (ENERGY, Field("level", ()), Field("spread", (), kind="size"))
+    begin = rows_phases(config, measures=measures, sums=("energy",) if options.gamma else ("energy", "sum"))
+    if config.transport != "clear" and not options.gamma:
+        begin = {**begin, "spread": measures_phase(("spread",), Field("level", ()))}
+    return {**begin, options.asked: known[options.asked], **keeping_phase(DIRECTIONS, SINGULAR)}
+
 
 CARD = MethodCard(
     name="vertical-kernel",
     title="Exact vertical kernel PCA",
     exact=True,
     result="a kernel PCA; with `landmarks` approximate",
-    rounds=2,
+    rounds="2",
     upload="n(n-1)/2 or n(n+1)/2; `landmarks` c: n c",
     server_sees="all distances or inner products of rows",
     options=KernelOptions,
-    payloads={
-        "rows": Payload((*ROWS.fields, Field("level", ()), Field("spread", ()))),
-        "distances": Payload((Field("distances", ("n(n-1)/2",)),)),
-        "products": Payload((Field("products", ("n(n+1)/2",), kind="scatter"),)),
-        "landmarks": Payload((Field("landmarks", ("n", "c")),)),
-    },
+    phases=phases,
     reference="paper 004, section 3.3, equations 7 to 12; Schölkopf, Smola, Müller 1998; Williams and Seeger 2001",
     split="columns",
     exposes="inner products",
@@ -83,96 +144,104 @@ class VerticalKernel(ColumnsStrategy):
     card = CARD
     options: KernelOptions
 
-    def __init__(self, config, options) -> None:
-        super().__init__(config, options)
-        self._kernel = Kernel(options.kernel, options.gamma, options.coef0, options.degree)
-        if options.landmarks and not self._kernel.semidefinite:
-            raise ConfigError(
-                f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "
-                "eigenvalues, for which the approximation is wrong without notice; set landmarks=0"
-            )
-
     @property
     def exact(self) -> bool:
         return not self.options.landmarks
 
-    def met(self, replies: list[Reply]) -> None:
-        self.choose_landmarks()
-        told = [np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")]
-        self.settle(inverse_spread(*told))
+    def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
+        replies = yield from same_rows(self)
+        places = self._places()
+        kernel = replace(self.options.function, gamma=(yield from self._gamma(replies)))
+        asked = {"places": places} if self.options.landmarks else {}
+        sums: Total = yield Sum(self.options.asked, self.with_energy(asked))
+        added, k = sums[self.options.asked], self.options.n_components
+        if self.options.landmarks:
+            K = _finite(kernel(added))
+            found = nystrom_pairs(K, places, k)
+        else:
+            K = _finite(kernel.matrix(added, self.n_rows))
+            found = kernel_pairs(centred(K), k)
+        return self._solution(*found, kernel=kernel, size=float(np.abs(K).max()))
 
-    def choose_landmarks(self) -> None:
+    def projected(self, model: PCAModel, solution: ScoresSolution) -> Program:
+        # nobody can tell the error in feature space at home
+        yield Ask("project", {"directions": solution.pairs.vectors, "singular": model.singular_values_})
+
+    # Inside
+
+    def _places(self) -> NDArray[np.int64]:
+        """The rows that are landmarks."""
         n, c = self.n_rows, self.options.landmarks
         if c and not self.options.n_components < c <= n:
             raise ConfigError(
                 f"run-config: 'landmarks' is {c}, expected more than n-components = {self.options.n_components} and at "
                 f"most {n}, the rows"
             )
-        self._landmarks = np.sort(np.random.default_rng(self.config.seed).choice(n, c, replace=False))
+        return np.sort(np.random.default_rng(self.config.seed).choice(n, c, replace=False))
 
-    def settle(self, gamma: float) -> None:
-        """Take ``gamma`` where the run does not give one."""
-        self._kernel = replace(self._kernel, gamma=self.options.gamma or gamma)
+    def _gamma(self, replies: list[Reply]) -> Generator[Ask, Any, float]:
+        """The run's, or ``1 / (m var X)``; and the energy of all columns."""
+        sums = yield from known_energy(self, replies)
+        if self.options.gamma:
+            return self.options.gamma
+        if sums is None:
+            told = [np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")]
+            return inverse_spread(*told)
+        level = float(sums["sum"]) / (self.n_rows * self.columns)
+        spread: Total = yield Sum("spread", {"columns": np.asarray(self.columns), "level": np.asarray(level)})
+        return self.n_rows / resolved(self, spread, "spread")
 
-    def ask(self):
-        if self.options.landmarks:
-            return "landmarks", [self._landmarks], {"c": self.options.landmarks}
-        return ("distances" if self._kernel.of_distances else "products"), [], {}
-
-    def aggregate(self, replies, *, last):
-        return self.take(summed(replies))
-
-    def take(self, fields: Fields):
-        """The model, from a sum over the parties."""
-        (sums,), k = fields.values(), self.options.n_components
-        if self.options.landmarks:
-            found = nystrom_pairs(self._finite(self._kernel(sums)), self._landmarks, k)
-        else:
-            found = kernel_pairs(centred(self._finite(self._kernel.matrix(sums, self.n_rows))), k)
-        return self._end(*found)
-
-    def projected(self, replies: list[Reply]) -> None:
-        return None  # nobody can tell the error in feature space at home
-
-    # Inside
-
-    def _finite(self, K: NDArray) -> NDArray:
-        if not np.isfinite(K).all():
-            raise DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
-        self._size = float(np.abs(K).max())
-        return K
-
-    def _end(self, pairs: Eigenpairs, total: float, positive: int):
+    def _solution(
+        self, pairs: Eigenpairs, total: float, positive: int, *, kernel: Kernel, size: float
+    ) -> ScoresSolution:
         n, k = self.n_rows, self.options.n_components
-        if total <= n * np.finfo(np.float64).eps * self._size:
+        if total <= n * np.finfo(np.float64).eps * size:
             raise DataError("the rows of all parties are identical: there is no variance to explain")
         if positive < k:
             raise ConfigError(
-                f"run-config: 'n-components' is {k}, but the kernel '{self.options.kernel}' of these rows has "
+                f"run-config: 'n-components' is {k}, but the kernel '{kernel.name}' of these rows has "
                 f"{positive} positive eigenvalues; ask for so many at most, or change 'gamma' and 'coef0'"
             )
         notes = []
         if pairs.values[0] * (n - 1) < 3 * total:
             notes.append("the kernel matrix is nearly the identity, and its components mean little: lower 'gamma'")
-        return self.conclude(pairs, total, notes=notes, measured={"gamma": f"{self._kernel.gamma:.6g}"})
+        return ScoresSolution(pairs=pairs, total=total, notes=notes, measured={"gamma": f"{kernel.gamma:.6g}"})
 
 
 class VerticalKernelClient(ColumnsClient):
     """Returns distances or inner products of rows over its own columns."""
 
-    def measures(self) -> Fields:
-        X = self.block.X
-        return {**super().measures(), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
-
-    def part(self, phase: str, received: list[NDArray]) -> Fields:
-        X = self.block.X
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        if phase == "spread":
+            deviation = self.block.X - asked["level"]
+            return {"spread": np.asarray(np.vdot(deviation, deviation))}
         if phase == "distances":
-            return {"distances": packed_distances(X)}
+            return {"distances": packed_distances(self.block.X)}
         if phase == "products":
-            return {"products": packed_gram(X)}
-        return {"landmarks": to_landmarks(X, received[0], distances=self.options.kernel == "rbf")}
+            return {"products": packed_gram(self.block.X)}
+        if phase == "landmarks":
+            return self._to_landmarks(asked["places"])
+        return super().statistics(phase, asked)
 
-    def project(self, received: list[NDArray]) -> float:
-        U, singular = received[:2]
-        self.keep_scores(U * singular)
-        return 0.0
+    def _to_landmarks(self, places: NDArray[np.int64]) -> Fields:
+        rows = len(self.data)
+        if places.max() >= rows or len(set(places.tolist())) < places.size:
+            raise ContractError(f"the server's {places.size} landmarks are not different ones of the {rows} rows")
+        return {"landmarks": to_landmarks(self.block.X, places, distances=self.options.function.of_distances)}
+
+    def measures(self, asked: Fields) -> Fields:
+        X = self.block.X
+        if not self.transport.sums_only:
+            return {**super().measures(asked), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
+        # distances do not change when the columns are centred, and their limit is the less
+        own = block_of(self.data, scale=self.options.scale) if self.options.function.of_distances else self.block
+        return {"energy": np.asarray(own.energy), "sum": np.asarray(X.sum())}
+
+    def project(self, asked: Fields) -> Fields:
+        return self.kept(asked["directions"] * asked["singular"])
+
+
+def _finite(K: NDArray) -> NDArray:
+    if not np.isfinite(K).all():
+        raise DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
+    return K

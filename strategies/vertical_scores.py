@@ -10,20 +10,31 @@ Loadings are of one run where they hold the same digest of its scores.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from flwr.common import ndarrays_to_parameters
-from numpy.typing import NDArray
 
-from fedpca_flwr.config import Count
-from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.columns import Block
 from fedpca_flwr.model import PCAModel
-from strategies.base import CountOptions, MethodCard, Reply
-from strategies.columns import ABOUT_ROWS, ColumnsClient, ColumnsStrategy, summed
+from fedpca_flwr.protocol.card import CountOptions, MethodCard
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
+from fedpca_flwr.statistics.column_limits import of_scores
+from fedpca_flwr.statistics.columns import (
+    bounded,
+    k_of_options,
+    keeping_phase,
+    known_energy,
+    rows_phases,
+    same_rows,
+)
+from fedpca_flwr.statistics.columns_client import ColumnsClient
+from fedpca_flwr.statistics.columns_strategy import ColumnsRun
 
 
 class ScoresOptions(CountOptions):
@@ -33,81 +44,77 @@ class ScoresOptions(CountOptions):
     """The first so many of the components that the loadings hold."""
 
 
+def phases(config: RunConfig, options: ScoresOptions) -> Phases:
+    """Rows, their scores, and the sum of these for everyone."""
+    told = (Field("run", (), "uint64"), Field("components", (), "int64", kind="count"))
+    scores = Phase(
+        asked=Payload((Field("components", ("<=k",), "int64", kind="size"),)),
+        reply=Payload((Field("scores", ("n", "k")),)),
+        sizes=k_of_options,
+    )
+    return {
+        **rows_phases(config, told=told),
+        "scores": bounded(
+            config, scores, lambda energy, asked, public: of_scores(energy, public.rows, asked["components"].size)
+        ),
+        **keeping_phase(Field("scores", ("n", "<=k"))),
+    }
+
+
 CARD = MethodCard(
     name="vertical-scores",
     title="Scores of new rows",
     exact=True,
     result="of new rows, by the loadings that the parties kept of a run with `vertical`",
-    rounds=2,
+    rounds="2",
     upload="5, then n k",
     server_sees="each party's part of the scores",
     options=ScoresOptions,
-    payloads={
-        "rows": Payload(
-            (
-                *ABOUT_ROWS,
-                Field("run", (), "uint64"),
-                Field("components", (), "int64", kind="size"),
-                Field("energy", ()),
-            )
-        ),
-        "scores": Payload((Field("scores", ("n", "k")),)),
-    },
+    phases=phases,
     reference="paper 004, equation 10",
     split="columns",
     exposes="scores",
 )
 
 
-class VerticalScores(ColumnsStrategy):
+class VerticalScores(ColumnsRun):
     """VERTICAL-SCORES."""
 
     card = CARD
     options: ScoresOptions
 
-    def n_components(self, rows, features):
+    def n_components(self, rows: int, columns: int) -> int:
         return self.options.n_components  # nothing is fitted: one row is enough
 
-    def met(self, replies: list[Reply]) -> None:
-        witness = replies[0]
-        for reply in replies:
-            if reply.fields["run"] != witness.fields["run"]:
-                raise ConfigError(
-                    f"{reply.sender}: its loadings are of another run than those of {witness.sender}; name in every "
-                    "node-config the 'loadings' of one run"
-                )
-        held = int(witness.fields["components"])
-        self._k = min(self.options.n_components, held)
-        self._notes = [] if self._k == held else [f"the first {self._k} of the {held} components of the loadings"]
-
-    def weigh(self, total):
+    def take_total(self, total: float) -> None:
         if not 0 < total < np.inf:
             raise DataError("the new rows have no energy about the means of the fitted ones: all are equal to these")
-        self._total = total
+        self.total = total
 
-    def ask(self):
-        return "scores", [np.asarray(self._k)], {"k": self._k}
-
-    def aggregate(self, replies, *, last):
-        return self.take(summed(replies))
-
-    def take(self, fields: Fields):
-        """The model, from the sum over the parties."""
-        log = self.history(None, self._notes)
-        self.model = PCAModel.of_new_scores(fields["scores"], total=self._total, features=sum(self._widths), log=log)
-        return ndarrays_to_parameters([fields["scores"]]), {}
-
-    def projected(self, replies: list[Reply]) -> None:
-        return None  # nothing was fitted that could be wrong
+    def program(self) -> Program:
+        replies = yield from same_rows(self)
+        held = components_of_one_run(replies)
+        yield from known_energy(self, replies)
+        k = min(self.options.n_components, held)
+        sums: Total = yield Sum("scores", self.with_energy({"components": np.arange(k)}))
+        notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
+        log = self.history([*notes, *self.order_notes()], {})
+        model = PCAModel.of_new_scores(sums["scores"], total=self.total, features=self.columns, log=log)
+        yield Ask("project", {"scores": sums["scores"]})
+        self.model = model
 
 
 class VerticalScoresClient(ColumnsClient):
     """Returns its part of the scores."""
 
+    def ready(self) -> None:
+        assert self.own  # loadings that do not fit are said before anything is answered
+        super().ready()
+
     @cached_property
     def own(self) -> Loadings:
         """What this party kept of the earlier run."""
-        path, width = self.node.loadings, self.data.shape[1]
+        path, width = self.site.node.loadings, self.data.shape[1]
         if not path:
             raise ConfigError(
                 "this site's node-config names no 'loadings': the file that a run with the method 'vertical' wrote here"
@@ -128,13 +135,32 @@ class VerticalScoresClient(ColumnsClient):
     def block(self) -> Block:
         return Block(self.own.scaled(self.data), self.own.mean, self.own.scale)
 
-    def about_rows(self) -> Fields:
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        if phase == "scores":
+            return {"scores": self.block.X @ self.own.components[asked["components"]].T}
+        return super().statistics(phase, asked)
+
+    def rows(self, asked: Fields) -> Fields:
         told = {"run": np.asarray(self.own.run, np.uint64), "components": np.asarray(len(self.own.components))}
-        return {**super().about_rows(), **told}
+        return {**super().rows(asked), **told}
 
-    def part(self, phase: str, received: list[NDArray]) -> Fields:
-        return {"scores": self.block.X @ self.own.components[: int(received[0])].T}
+    def project(self, asked: Fields) -> Fields:
+        return self.kept(asked["scores"])
 
-    def project(self, received: list[NDArray]) -> float:
-        self.keep_scores(received[0])
-        return 0.0
+
+def components_of_one_run(replies: list[Reply]) -> int:
+    """How many components the parties' loadings have, if these are of one run.
+
+    Raises
+    ------
+    ConfigError
+    """
+    witness = replies[0]
+    for reply in replies:
+        same = [reply.fields[name] == witness.fields[name] for name in ("run", "components")]
+        if not all(same):
+            raise ConfigError(
+                f"{reply.sender}: its loadings are of another run than those of {witness.sender}; name in every "
+                "node-config the 'loadings' of one run"
+            )
+    return int(witness.fields["components"])

@@ -15,9 +15,9 @@ from pydantic import Field as Limits
 from fedpca_flwr.config import Count
 from fedpca_flwr.maths.columns import packed_gram
 from fedpca_flwr.maths.kernels import Kernel, Name, centred, inverse_spread, kernel_pairs, packed_distances
-from strategies.base import MethodCard
-from strategies.merge_client import PAYLOADS, MergeClient, MergeOptions
-from strategies.merge_relay import MergeStrategy
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.statistics.merging import MergeOptions, MergeStrategy, merge_phases
+from fedpca_flwr.statistics.merging_client import MergeClient
 
 
 class VFedAKPCAOptions(MergeOptions):
@@ -43,12 +43,11 @@ CARD = MethodCard(
     title="VFedAKPCA",
     exact=False,
     result="for comparison",
-    rounds=13,
-    in_rounds="2 + k `periods`; with `graph` 3 + k `periods`",
+    rounds="2 + k `periods`; with `graph` 3 + k `periods`",
     upload="n + 1 in each period",
     server_sees="each party's leading scores",
     options=VFedAKPCAOptions,
-    payloads=PAYLOADS,
+    phases=merge_phases,
     reference="paper 004, section 3.3, algorithms 1 and 2",
     split="columns",
     exposes="scores",

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config import Count
 from fedpca_flwr.maths.power_merge import local_product, power_iteration
-from strategies.base import MethodCard
-from strategies.merge_client import PAYLOADS, MergeClient, MergeOptions
-from strategies.merge_relay import MergeStrategy
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.statistics.merging import MergeOptions, MergeStrategy, merge_phases
+from fedpca_flwr.statistics.merging_client import MergeClient
 
 
 class VFedPCAOptions(MergeOptions):
@@ -32,12 +32,11 @@ CARD = MethodCard(
     title="VFedPCA",
     exact=False,
     result="4 to 65 degrees from exact; for comparison",
-    rounds=102,
-    in_rounds="2 + k `periods`; with `graph` 3 + k `periods`",
+    rounds="2 + k `periods`; with `graph` 3 + k `periods`",
     upload="n + 1 in each period",
     server_sees="each party's leading scores",
     options=VFedPCAOptions,
-    payloads=PAYLOADS,
+    phases=merge_phases,
     reference="paper 004, algorithms 2 to 5",
     split="columns",
     exposes="scores",
@@ -54,4 +53,4 @@ class VFedPCAClient(MergeClient):
     """Iterates on its own matrix."""
 
     def local(self, X: NDArray, start: NDArray) -> tuple[float, NDArray]:
-        return power_iteration(local_product(X, faithful=self.faithful), start, self.options.local_iterations)
+        return power_iteration(local_product(X, faithful=self.options.faithful), start, self.options.local_iterations)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flwr.app import Context
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
@@ -67,6 +68,11 @@ def proxy_of(server: PCAServer, party: int) -> ClientProxy:
 def client_of(server: PCAServer, party: int) -> PCAClient:
     """A client as the next message will meet it: what lasts is in its context."""
     return proxy_of(server, party).make().numpy_client
+
+
+def context_of(server: PCAServer, party: int) -> Context:
+    """A party's node-config and memory; what is changed there, the next message meets."""
+    return proxy_of(server, party).context
 
 
 def tamper(server: PCAServer, party: int, change: Callable[[Any], Any]) -> None:

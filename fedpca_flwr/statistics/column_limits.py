@@ -16,10 +16,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import packed_size
+from fedpca_flwr.protocol.phase import Limits
 
-WORDS = 6
+Array = NDArray[np.float64]
+
+MEASURE_WORDS = 6
 """For each value of the first sums."""
 
 ROUNDING = 2.0**-20
@@ -29,30 +31,43 @@ LARGEST_SCALED = 2.0**70
 """No value is so many standard deviations in size."""
 
 
-def of_measures(names: Sequence[str], bound: float, rows: int, columns: int, *, scaled: bool) -> Layout:
+def of_measures(names: Sequence[str], bound: float, rows: int, columns: int, *, scaled: bool) -> Limits:
     """Of all entries together: their sum, their energy, and their squared deviation (``spread``) from a level."""
     entries = float(rows) * columns
     largest = max(2 * bound, LARGEST_SCALED if scaled else 0.0)
     limits = {"energy": largest**2, "sum": largest, "spread": 4 * largest**2}
-    return Layout({name: np.array(entries * limits[name]) for name in names}, words=WORDS)
+    return {name: np.array(entries * limits[name]) for name in names}
 
 
-def of_part(phase: str, rows: int, energy: float, received: Sequence[NDArray]) -> Layout:
-    """What the parties' parts add up to in a phase whose field has its name; ``received`` is what each was sent."""
-    most = energy * (1 + ROUNDING)
-    if phase == "product":
-        limit = np.tile(most * np.linalg.norm(received[0], axis=0), (rows, 1))
-    elif phase == "distances":
-        limit = np.full(packed_size(rows - 1), 2 * most)
-    elif phase == "landmarks":
-        limit = np.full((rows, received[0].size), 2 * most)
-    elif phase == "scores":
-        limit = np.full((rows, int(received[0])), np.sqrt(most))
-    else:
-        limit = np.full(packed_size(rows), most)
-    return Layout({phase: limit})
+def of_product(energy: float, block: Array) -> Limits:
+    """``X X'`` times ``block`` (n, b)."""
+    return {"product": np.tile(_enlarged(energy) * np.linalg.norm(block, axis=0), (len(block), 1))}
 
 
-def of_left(energy: float) -> Layout:
+def of_inner_products(name: str, energy: float, rows: int) -> Limits:
+    """Packed ``X X'`` (n (n + 1) / 2,)."""
+    return {name: np.full(packed_size(rows), _enlarged(energy))}
+
+
+def of_distances(energy: float, rows: int) -> Limits:
+    """Squared distances of the rows (n (n - 1) / 2,)."""
+    return {"distances": np.full(packed_size(rows - 1), 2 * _enlarged(energy))}
+
+
+def of_landmarks(energy: float, rows: int, landmarks: int) -> Limits:
+    """Squared distances of the rows from some of them, or inner products with them, (n, c)."""
+    return {"landmarks": np.full((rows, landmarks), 2 * _enlarged(energy))}
+
+
+def of_scores(energy: float, rows: int, components: int) -> Limits:
+    """Scores (n, k) by orthonormal loadings."""
+    return {"scores": np.full((rows, components), np.sqrt(_enlarged(energy)))}
+
+
+def of_left(energy: float) -> Limits:
     """The energy that the last round finds left: at most all of it, and some rounding."""
-    return Layout({"squared": np.array(2 * energy)})
+    return {"squared": np.array(2 * energy)}
+
+
+def _enlarged(energy: float) -> float:
+    return energy * (1 + ROUNDING)

@@ -12,7 +12,7 @@ from fedpca_flwr.party import local_table
 from simulations import run
 from strategies import build_client
 from tests.families import rows
-from tests.harness import client_of, finish, server_of
+from tests.harness import context_of, finish, server_of
 
 X = rows(40, 9)
 IDS = [f"patient {i:04}" for i in range(40)]
@@ -28,8 +28,8 @@ def write(path, columns, ids, order):
 def server_of_files(files, **node):
     server = server_of("vertical", np.array_split(X, len(files), axis=1), n_components=2)
     for party, file in enumerate(files):
-        context = client_of(server, party).context
-        own = {"data": file, "label": "kind", "ids": "id", "split": "columns", "may-show": "scores"}
+        context = context_of(server, party)
+        own = {"data": file, "label": "kind", "ids": "id", "split": "columns", "may-show": "inner products"}
         context.node_config |= {key: value for key, value in {**own, **node.get(f"p{party}", {})}.items() if value}
         server.client_manager().all()[str(party + 1)].make = lambda context=context: build_client(context).to_client()
     return server

@@ -13,7 +13,7 @@ from simulations import run
 from simulations.loopback import assemble
 from strategies import build_client
 from tests.families import rows
-from tests.harness import client_of, finish, server_of
+from tests.harness import context_of, finish, server_of
 
 
 def cut(X, parties):
@@ -82,10 +82,10 @@ def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
     server = server_of("vertical", cut(X, 3), n_components=3, scale=True)
     for party in range(3):
         proxy = server.client_manager().all()[str(party + 1)]
-        context = client_of(server, party).context
+        context = context_of(server, party)
         context.node_config["loadings"] = str(tmp_path / f"{party}.npz")
         context.node_config["scores"] = str(tmp_path / f"{party}.npy")
-        assert proxy.make().numpy_client.node.loadings
+        assert proxy.make().numpy_client.site.node.loadings
     model, truth = finish(server), pooled_pca(X, 3, scale=True)
     own = [Loadings.load(tmp_path / f"{party}.npz") for party in range(3)]
     components = np.hstack([part.components for part in own])
@@ -115,7 +115,7 @@ def test_a_sites_file_shows_nothing_of_rows_unless_the_site_says_so(tmp_path):
     server = server_of("vertical", cut(rows(60), 3), n_components=2)
     for party, columns in enumerate(cut(rows(60), 3)):
         np.save(tmp_path / f"{party}.npy", columns)
-        client_of(server, party).context.node_config["data"] = str(tmp_path / f"{party}.npy")
+        context_of(server, party).node_config["data"] = str(tmp_path / f"{party}.npy")
     with pytest.raises(
         DisclosureError, match="client 0: the run shows scores of single rows, this site allows nothing"
     ):
@@ -125,13 +125,13 @@ def test_a_sites_file_shows_nothing_of_rows_unless_the_site_says_so(tmp_path):
 def test_a_party_whose_columns_change_during_the_run_is_noticed():
     parties = [part.copy() for part in cut(rows(60), 3)]
     server = server_of("vertical", parties, n_components=2)
-    honest = server.strategy.conclude
+    honest = server.strategy.modelled
 
-    def conclude(*arguments, **told):
+    def modelled(solution):
         parties[1][:] = 2 * parties[1]
-        return honest(*arguments, **told)
+        return honest(solution)
 
-    server.strategy.conclude = conclude
+    server.strategy.modelled = modelled
     with pytest.raises(ContractError, match="the parties' own rows do not fit the model"):
         finish(server)
 
@@ -146,12 +146,10 @@ def test_a_site_whose_file_is_split_the_other_way_refuses(method, split, tmp_pat
     parties = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
     server = server_of(method, parties, n_components=2)
     for party, own in enumerate(parties):
-        client = client_of(server, party)
+        context = context_of(server, party)
         np.save(tmp_path / f"{party}.npy", own)
-        client.context.node_config |= {"data": str(tmp_path / f"{party}.npy"), "split": split, "may-show": "scores"}
-        server.client_manager().all()[str(party + 1)].make = lambda context=client.context: build_client(
-            context
-        ).to_client()
+        context.node_config |= {"data": str(tmp_path / f"{party}.npy"), "split": split, "may-show": "scores"}
+        server.client_manager().all()[str(party + 1)].make = lambda context=context: build_client(context).to_client()
     text = f"client 0: the method '{method}' is for data split by .*, but this party's are split by {split}"
     with pytest.raises(ConfigError, match=text):
         finish(server)
@@ -162,7 +160,6 @@ def test_a_simulated_data_set_split_the_other_way_is_refused(method, partition):
     config = {"method": method, "partition": partition, "dataset": "wine", "n-components": 2, "clients": 3}
     server = assemble(config, [rows(30)] * 3, {})
     for proxy in server.client_manager().all().values():
-        context = proxy.make().numpy_client.context
-        proxy.make = lambda context=context: build_client(context).to_client()
+        proxy.make = lambda context=proxy.context: build_client(context).to_client()
     with pytest.raises(ConfigError, match=f"client 0: the method '{method}' is for data split by"):
         finish(server)

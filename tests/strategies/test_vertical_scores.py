@@ -11,7 +11,7 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from tests.families import rows
-from tests.harness import client_of, finish, proxy_of, server_of
+from tests.harness import context_of, finish, proxy_of, server_of
 
 WAYS = [{}, {"secure_aggregation": True, "bound": 1e4}]
 every_way = pytest.mark.parametrize("way", WAYS, ids=["plain", "secure"])
@@ -123,7 +123,7 @@ def test_ids_put_the_new_rows_in_one_order(kept, tmp_path):
         table = np.column_stack([ids, columns])[order]
         header = ",".join(["id", *(f"x{party}{j}" for j in range(columns.shape[1]))])
         np.savetxt(tmp_path / f"{party}.csv", table, delimiter=",", header=header, comments="", fmt="%.17g")
-        context = client_of(server, party).context
+        context = context_of(server, party)
         context.node_config |= {"data": str(tmp_path / f"{party}.csv"), "ids": "id", "split": "columns"}
         files = {"loadings": str(kept[party]), "scores": str(tmp_path / f"{party}.npy")}
         context.node_config |= {**files, "may-show": "scores"}

@@ -1,0 +1,185 @@
+"""Statistics of rows whose columns lie at different parties: what is asked, and how they are had.
+
+Every run begins with ``rows``: each party says how many rows and columns it has, and the digests of its ids. Nothing
+else is asked before all have the same rows. In clear each tells the energy of its columns with it (the sum of their
+squares after its own centring and scaling); where only sums may be shown, the energy is the first sum, and bounds all
+that follow (`fedpca_flwr.statistics.column_limits`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
+from fedpca_flwr.protocol.card import CountOptions
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import Ask, Limits, Phase, Phases, Public, Sum, Total
+from fedpca_flwr.statistics.column_limits import MEASURE_WORDS, of_left, of_measures
+from fedpca_flwr.statistics.columns_strategy import ColumnsRun
+from fedpca_flwr.statistics.heads import COUNT
+from fedpca_flwr.statistics.row_limits import require_bound, require_resolved
+
+Array = NDArray[np.float64]
+
+
+class ColumnsOptions(CountOptions):
+    """Options of every method for data split by columns."""
+
+    center: bool = True
+    """Each party subtracts the means of its own columns."""
+    scale: bool = False
+    """Each party divides its own columns by their standard deviations."""
+
+
+ABOUT_ROWS = (
+    COUNT,
+    Field("features", (), "int64", kind="count"),
+    Field("ids", ("n",), "uint64", optional=True),
+)
+"""What each party says of its rows, so that all have the same."""
+
+ENERGY = Field("energy", (), kind="size")
+
+DIRECTIONS = Field("directions", ("n", "<=k"), kind="orthonormal columns")
+"""Of the scores."""
+
+SINGULAR = Field("singular", ("<=k",), kind="size")
+"""What the directions are multiplied by."""
+
+
+# The phases
+
+
+def rows_phases(
+    config: RunConfig,
+    *,
+    told: Sequence[Field] = (),
+    measures: Sequence[Field] = (ENERGY,),
+    sums: Sequence[str] = ("energy",),
+) -> Phases:
+    """The first questions of every run.
+
+    Parameters
+    ----------
+    config : RunConfig
+    told : sequence of Field
+        What else each party says that tells nothing of anyone's values.
+    measures : sequence of Field
+        What each says of all its entries together, in clear.
+    sums : sequence of str
+        What all entries of all parties add up to, where only sums may be shown (see `of_measures`).
+    """
+    if config.transport == "clear":
+        return rows_in_clear(*told, *measures)
+    require_bound(config.bound)
+    return {"rows": Phase(reply=Payload((*ABOUT_ROWS, *told)), open=True), "energy": measures_phase(sums)}
+
+
+def rows_in_clear(*told: Field) -> Phases:
+    """The first question in clear, with what each party tells besides."""
+    return {"rows": Phase(reply=Payload((*ABOUT_ROWS, *told)))}
+
+
+def measures_phase(names: Sequence[str], *asked: Field) -> Phase:
+    """Sums over all entries of all parties; the number of all columns comes with the question."""
+    return Phase(
+        asked=Payload((Field("columns", (), "int64", kind="count"), *asked)),
+        reply=Payload(tuple(Field(name, ()) for name in names)),
+        limits=lambda asked, public: of_measures(
+            names,
+            public.config.bound,
+            public.rows,
+            int(asked["columns"]),
+            scaled=getattr(public.options, "scale", True),
+        ),
+        words=MEASURE_WORDS,
+    )
+
+
+def bounded(config: RunConfig, phase: Phase, limits: Callable[[float, Fields, Public], Limits]) -> Phase:
+    """A phase of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
+
+    ``limits`` are those from the energy, what was asked and what is public.
+    """
+    if config.transport == "clear":
+        return phase
+    return replace(
+        phase,
+        asked=Payload((*phase.asked.fields, replace(ENERGY, kind="positive"))),
+        limits=lambda asked, public: limits(float(asked["energy"]), asked, public),
+    )
+
+
+def k_of_options(public: Public) -> dict[str, int]:
+    return {"k": public.options.n_components}
+
+
+def energies_phase() -> Phases:
+    """What each party's columns hold of the directions that it received."""
+    reply = Payload((Field("energies", ("k",), kind="size"),))
+    return {"energies": Phase(asked=Payload((DIRECTIONS,)), reply=reply, sizes=k_of_options)}
+
+
+def projection_phase(config: RunConfig) -> Phases:
+    """The last question: every party keeps the scores and its own loadings, and tells the energy that these leave."""
+    project = Phase(
+        asked=Payload((DIRECTIONS, SINGULAR)),
+        reply=Payload((Field("squared", (), kind="size"),)),
+        sizes=k_of_options,
+        closing=True,
+    )
+    return {"project": bounded(config, project, lambda energy, asked, public: of_left(energy))}
+
+
+def keeping_phase(*asked: Field) -> Phases:
+    """The last question where nobody can tell an error: every party keeps the scores, and says that it did."""
+    reply = Payload((COUNT,))
+    return {"project": Phase(asked=Payload(asked), reply=reply, sizes=k_of_options, open=True, closing=True)}
+
+
+# The statistics
+
+
+def same_rows(run: ColumnsRun) -> Generator[Ask, Any, list[Reply]]:
+    """What each party says first, once all are known to have the same rows."""
+    replies: list[Reply] = yield Ask("rows")
+    run.require_same_rows(replies)
+    return replies
+
+
+def known_energy(run: ColumnsRun, replies: list[Reply]) -> Generator[Ask, Any, Total | None]:
+    """Take the energy of all columns; the sums that it came with, where only sums are shown."""
+    if not run.transport.sums_only:
+        run.take_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
+        return None
+    sums: Total = yield Sum("energy", {"columns": np.asarray(run.columns)})
+    run.take_total(resolved(run, sums, "energy"))
+    return sums
+
+
+def begin(run: ColumnsRun) -> Generator[Ask, Any, None]:
+    """Rows and energy."""
+    replies = yield from same_rows(run)
+    yield from known_energy(run, replies)
+
+
+def resolved(run: ColumnsRun, sums: Total, name: str) -> float:
+    """A measure of the open sum, unless `bound` is too far above the data for it."""
+    require_resolved(run.config.bound, sums.missed[name], sums[name], scale=False)
+    return float(sums[name])
+
+
+def measured_pairs(U: Array) -> Generator[Ask, Any, Eigenpairs]:
+    """The directions ``U`` (n, k), orthonormal, in the order of the energy that the parties' columns hold of them."""
+    sums: Total = yield Sum("energies", {"directions": U})
+    held = sums["energies"]
+    order = np.argsort(-held, kind="stable")
+    return Eigenpairs(held[order], fix_signs(U[:, order]), following=0.0)

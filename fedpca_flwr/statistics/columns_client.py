@@ -1,0 +1,107 @@
+"""`ColumnsClient`: what a party returns about its own columns, for every statistic of `fedpca_flwr.statistics.columns`.
+
+Products with a party's ``A = X X'`` (n x n, of rank r) tell all of A once r columns of them are known, whatever the
+block: ``A = A Q (Q' A Q)^+ (A Q)'`` for a random Q (n x r). So a site whose `may-show` is ``scores`` counts how many
+a run may ask for in all, before it answers anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.loadings import Loadings, run_digest
+from fedpca_flwr.maths.columns import Block, block_of, energies
+from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.site.scores import score_file
+from fedpca_flwr.site.site import Site
+from fedpca_flwr.statistics.row_limits import require_within
+
+
+class ColumnsClient(PCAClient):
+    """Answers what the statistics of columns ask. A method with questions of its own adds them to `statistics`."""
+
+    site: Site
+
+    @property
+    def products(self) -> int:
+        """Columns of products with this party's ``X X'`` that a run may ask for in all, at most."""
+        return 0
+
+    def ready(self) -> None:
+        if self.transport.sums_only and self.site.config.bound:
+            require_within(self.site.config.bound, self.data, self.site.node.num_partitions)
+        self._require_hidden_inner_products()
+
+    @cached_property
+    def block(self) -> Block:
+        """This party's columns, centred and scaled as the run says."""
+        return block_of(self.data, center=self.options.center, scale=self.options.scale)
+
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.columns`."""
+        answers = {"rows": self.rows, "energy": self.measures, "energies": self.energies, "project": self.project}
+        return answers[phase](asked)
+
+    def rows(self, asked: Fields) -> Fields:
+        """What this party says of its rows; in clear of all its entries together too."""
+        n, f = self.data.shape
+        ids = np.empty(0, np.uint64) if self.site.table.ids is None else self.site.table.ids
+        about = {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
+        return about if self.transport.sums_only else {**about, **self.measures(asked)}
+
+    def measures(self, asked: Fields) -> Fields:
+        """Energy of its columns."""
+        return {"energy": np.asarray(self.block.energy)}
+
+    def energies(self, asked: Fields) -> Fields:
+        """What its columns hold of the directions."""
+        return {"energies": energies(self.block.X, asked["directions"])}
+
+    def project(self, asked: Fields) -> Fields:
+        """Keep the scores of the rows and the loadings of this party's own columns; the energy that is left."""
+        U, singular = asked["directions"], asked["singular"]
+        projected = self.block.X.T @ U
+        self.keep_scores(U * singular)
+        if self.site.node.loadings:
+            held = singular > 0
+            components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
+            own = Loadings(components, self.block.mean, self.block.scale, run_digest(U, singular))
+            own.save(self.site.node.loadings)
+        return {"squared": np.asarray(max(0.0, self.block.energy - float(np.vdot(projected, projected))))}
+
+    def keep_scores(self, scores: NDArray) -> None:
+        """Write the scores (n, k), in the order of the site's own file."""
+        places = self.site.table.places
+        with score_file(self.site.node.scores, *scores.shape) as keep:
+            keep(scores if places is None else scores[places])
+
+    def kept(self, scores: NDArray) -> Fields:
+        """The answer of a party that has written the scores, and can tell no error."""
+        self.keep_scores(scores)
+        return {"count": np.asarray(len(self.data))}
+
+    # Inside
+
+    def _require_hidden_inner_products(self) -> None:
+        """Refuse a run whose products could tell all inner products, where this site shows scores only.
+
+        A sum has at least one column of each other party.
+        """
+        node, (n, f) = self.site.node, self.data.shape
+        if not node.data or node.may_show != "scores":
+            return
+        columns = f + node.num_partitions - 1 if self.transport.sums_only else f
+        rank = min(n - 1, columns)
+        if self.products >= rank:
+            raise DisclosureError(
+                f"the run may ask for {self.products} columns of products, and {rank} tell all inner products of the "
+                f"rows ({n} rows, {columns} columns); this site allows scores only. Lower what the run may ask for "
+                f"('max-rounds' times 'block-size', 'rank' or 'n-components') below {rank}, or set may-show='inner "
+                "products' in the node-config"
+            )

@@ -1,0 +1,209 @@
+"""`ColumnsStrategy`: a run where the parties hold columns of the same rows: the method, the model, the last round.
+
+The model holds the scores, which all parties learn; the loadings of a column stay where the column is.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.alignment import difference
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.card import CountOptions, PCAOptions
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.phase import Ask, Program, Public, Sum, Total
+from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.solution import check_components, doubts, require_variance
+
+SEEN = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresSolution:
+    """What a method found.
+
+    Attributes
+    ----------
+    pairs : Eigenpairs
+        Leading eigenpairs of ``X X'``: vectors (n, k), the directions of the scores.
+    total : float
+        Trace of ``X X'``.
+    notes : sequence of str
+        What a reader of the model must know.
+    measured : mapping of str to str
+        Named measurements for the summary.
+    """
+
+    pairs: Eigenpairs
+    total: float
+    notes: Sequence[str] = ()
+    measured: Mapping[str, str] = field(default_factory=dict)
+
+
+class ColumnsRun(PCAStrategy):
+    """A run where the parties hold columns of the same rows, and what is known of them once they have said it.
+
+    Attributes
+    ----------
+    n_rows : int
+        n, once known.
+    widths : list of int
+        Columns of each party.
+    total : float
+        Energy of all columns.
+    """
+
+    def __init__(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        super().__init__(config, options, transport)
+        self.n_rows = 0
+        self.widths: list[int] = []
+        self.total = 0.0
+        self._by_ids = False
+
+    def n_components(self, rows: int, columns: int) -> int:
+        """The wanted number of components, checked against the rows and columns of all parties.
+
+        Raises
+        ------
+        ConfigError, DataError
+        """
+        assert isinstance(self.options, CountOptions)
+        check_components(self.options.n_components, rows, columns)
+        return self.options.n_components
+
+    # What statistics call
+
+    @property
+    def public(self) -> Public:
+        return Public(self.config, self.options, self.quorum.total, rows=self.n_rows)
+
+    @property
+    def columns(self) -> int:
+        """m, of all parties."""
+        return sum(self.widths)
+
+    def with_energy(self, asked: Fields) -> Fields:
+        """What is asked in a phase whose sum the energy bounds."""
+        return {**asked, "energy": np.asarray(self.total)} if self.transport.sums_only else asked
+
+    def require_same_rows(self, replies: list[Reply]) -> None:
+        """Take what the parties say of their rows.
+
+        Raises
+        ------
+        ConfigError, ContractError, DataError
+            Unless all have the same, and enough.
+        """
+        self._require_same_ids(replies)
+        self._require_same_count(replies)
+        self.n_rows = int(replies[0].fields["count"])
+        self.widths = [int(reply.fields["features"]) for reply in replies]
+        self.n_components(self.n_rows, self.columns)
+
+    def take_total(self, total: float) -> None:
+        """Take the energy of all columns.
+
+        Raises
+        ------
+        DataError
+            Where there is none.
+        """
+        require_variance(total, self.n_rows, np.zeros(1))
+        self.total = total
+
+    def order_notes(self) -> list[str]:
+        """What is not known of the order of the rows."""
+        if self._by_ids or self.quorum.simulated:
+            return []
+        return ["rows were taken in the order of the files: nothing shows that they belong together"]
+
+    def history(self, notes: Sequence[str], measured: Mapping[str, str]) -> dict[str, Any]:
+        log = super().history(notes, measured)
+        if self.transport.sums_only:
+            rounding = self.quorum.expected * Layout({}).resolution
+            log["measured"]["fixed point"] = f"rounds off {rounding:.1g} of the largest size that a sum may have"
+            log["notes"].append(SEEN)
+        parties = zip(log["parties"], self.widths, strict=True)
+        return {**log, "parties": [{**party, "features": width} for party, width in parties]}
+
+    # Inside
+
+    def _require_same_ids(self, replies: list[Reply]) -> None:
+        told = [reply for reply in replies if reply.fields["ids"].size]
+        self._by_ids = bool(told)
+        for reply in replies if told else []:
+            ids, witness = reply.fields["ids"], told[0]
+            if not ids.size:
+                raise ConfigError(
+                    f"{reply.sender}: its node-config names no 'ids', but that of {witness.sender} does; name an id "
+                    "column at every site, or at none (rows then belong together in the order of the files)"
+                )
+            if (ids[1:] <= ids[:-1]).any():
+                raise ContractError(f"{reply.sender}: field 'ids' is not in ascending order, or holds an id twice")
+            missing, extra = difference(ids, witness.fields["ids"])
+            if missing or extra:
+                raise DataError(
+                    f"{reply.sender}: it lacks {missing} ids that {witness.sender} has, and has {extra} that "
+                    f"{witness.sender} lacks; keep the rows that all sites have (do all have the same 'group-secret'?)"
+                )
+
+    def _require_same_count(self, replies: list[Reply]) -> None:
+        told = [int(reply.fields["count"]) for reply in replies]
+        (rows, _), *_ = Counter(told).most_common(1)
+        witness = replies[told.index(rows)].sender
+        for reply, own in zip(replies, told, strict=True):
+            if own != rows:
+                raise ContractError(
+                    f"{reply.sender}: it has {own} rows, {witness} has {rows}; the method '{self.card.name}' is "
+                    "for parties that hold different columns of the same rows. For other rows of the same columns take "
+                    "a method for data split by rows, such as 'p-cov'"
+                )
+
+
+class ColumnsStrategy(ColumnsRun):
+    """Base of the strategies that fit a model. A method adds `aggregate`."""
+
+    @abstractmethod
+    def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
+        """The method: asks, and returns what it found."""
+
+    def program(self) -> Program:
+        solution = yield from self.aggregate()
+        model = self.modelled(solution)
+        yield from self.projected(model, solution)
+        self.model = model
+
+    def modelled(self, solution: ScoresSolution) -> PCAModel:
+        """The model of what the method found."""
+        log = self.history([*solution.notes, *self.order_notes(), *doubts(solution.pairs)], solution.measured)
+        return PCAModel.of_scores(solution.pairs, total=solution.total, features=self.columns, log=log)
+
+    def projected(self, model: PCAModel, solution: ScoresSolution) -> Program:
+        """Let every party keep the scores and its loadings; what that leaves must be what the model foretells."""
+        asked = {"directions": solution.pairs.vectors, "singular": model.singular_values_}
+        fit: Total = yield Sum("project", self.with_energy(asked))
+        self._verify(model, float(fit["squared"]) / self.n_rows)
+
+    # Inside
+
+    def _verify(self, model: PCAModel, measured: float) -> None:
+        predicted = model.squared_error
+        allowed = 1e-6 * model.total_variance if self.exact else np.inf
+        if not np.isfinite(measured) or abs(measured - predicted) > allowed:
+            raise ContractError(
+                f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
+                f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
+            )
+        model.log["measured"]["squared error per row"] = f"{measured:.6g} measured, {predicted:.6g} predicted"

@@ -1,0 +1,186 @@
+"""VFedPCA and VFedAKPCA: the server merges the parties' leading directions, or relays them between neighbours.
+
+In every period each party takes the leading direction of its own data, the directions are merged with weights in
+proportion to their eigenvalues, and each party replaces its data by their part along the merged direction. That part
+has rank one, so later periods change the weights and nothing else. Further components come from the data without the
+directions found (deflation), each in as many periods.
+
+With a ``graph`` the server only relays: a party merges its own vector and its neighbours', each comes to a direction of
+its own, and the model is the mean of these. The last rounds measure what every party's columns hold of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import qr
+
+from fedpca_flwr.config import Count, RunConfig
+from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.columns import added
+from fedpca_flwr.maths.graph import Adjacency, graph_of
+from fedpca_flwr.maths.power_merge import direction, merged
+from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public
+from fedpca_flwr.statistics.columns import (
+    ENERGY,
+    ColumnsOptions,
+    begin,
+    energies_phase,
+    k_of_options,
+    measured_pairs,
+    projection_phase,
+    rows_in_clear,
+)
+from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
+
+Array = NDArray[np.float64]
+
+LOCAL = Payload((Field("value", ()), Field("vector", ("n",))))
+"""A party's leading direction, and its weight."""
+
+MERGED = Payload((Field("merged", ("n",)),))
+
+NEIGHBOURS = Payload((Field("values", ("<=parties",)), Field("vectors", ("<=parties", "n"))))
+"""What a party's neighbours said."""
+
+
+class MergeOptions(ColumnsOptions):
+    """Options of VFedPCA and VFedAKPCA."""
+
+    variant: Literal["corrected", "faithful"] = "corrected"
+    """``faithful``: as the authors' program (`fedpca_flwr.maths.power_merge`), without ``center``."""
+    periods: Count = 10
+    """Communication periods for each component."""
+    weight_scaling: bool = False
+    """Boost the larger weights (the paper's equation 15)."""
+    graph: Literal["server", "complete", "ring", "star"] = "server"
+    """Who merges: the server, or every party what it has from its neighbours."""
+
+    @property
+    def faithful(self) -> bool:
+        return self.variant == "faithful"
+
+    @property
+    def isolated(self) -> int:
+        """Periods without communication that come first; the authors merge their vectors all the same."""
+        return int(self.graph == "server" and self.faithful)
+
+    @property
+    def all_periods(self) -> int:
+        """Of each component, with the isolated one."""
+        return self.periods + self.isolated
+
+    def merge(self, values: Sequence[float], vectors: Sequence[Array]) -> Array:
+        """The merged direction (n,)."""
+        return merged(values, vectors, faithful=self.faithful, scaled=self.weight_scaling)
+
+
+def merge_phases(config: RunConfig, options: MergeOptions) -> Phases:
+    """The questions of a run: a party's own directions, period by period."""
+    first, told = 1 + options.isolated, MERGED if options.graph == "server" else NEIGHBOURS
+    later = options.n_components * options.all_periods - first
+    local = Phase(asked=told, reply=LOCAL, sizes=_parties, times=later)
+    report = Phase(asked=told, reply=Payload((Field("directions", ("n", "k")),)), sizes=_parties)
+    return {
+        **rows_in_clear(ENERGY),
+        "start": Phase(reply=LOCAL, times=first),
+        **({"local": local} if later else {}),
+        **({} if options.graph == "server" else {"report": report}),
+        **energies_phase(),
+        **projection_phase(config),
+    }
+
+
+def _parties(public: Public) -> dict[str, int]:
+    return {**k_of_options(public), "parties": public.parties}
+
+
+class MergeStrategy(ColumnsStrategy):
+    """Merges, or relays."""
+
+    options: MergeOptions
+
+    def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
+        yield from begin(self)
+        notes = ["an average of the parties' own directions, not the principal components of all columns"]
+        measured = {"periods": f"{self.options.periods} for each component, {self.options.variant}"}
+        if self.options.graph == "server":
+            U = yield from self._merged()
+        else:
+            own = yield from self._relayed()
+            U = _mean(own)
+            apart = max(float(principal_angles(V, U).max()) for V in own)
+            notes.append("a simulated network: the server relayed; the model is the mean of the parties' directions")
+            measured["consensus error"] = f"{apart:.2g} degrees at most, from a party's directions to the mean"
+        pairs = yield from measured_pairs(U)
+        return ScoresSolution(pairs=pairs, total=self.total, notes=notes, measured=measured)
+
+    # Inside
+
+    def _merged(self) -> Generator[Ask, Any, Array]:
+        """The directions (n, k), one component after the other."""
+        options, question = self.options, Ask("start")
+        found = np.empty((self.n_rows, 0))
+        for component in range(options.n_components):
+            values: list[float] = []
+            vectors: list[Array] = []
+            for period in range(options.all_periods):
+                replies = yield question
+                if not options.faithful:  # the authors' program never forgets what came before
+                    values, vectors = [], []
+                values += _values(replies, first=component == 0)
+                vectors += [reply.fields["vector"] for reply in replies]
+                if period >= options.isolated:
+                    u = options.merge(values, vectors)
+                    question = Ask("local", {"merged": u})
+            following = direction(u, found)
+            if not following.any():
+                raise DataError(
+                    f"the parties' directions leave nothing for component {component + 1}; run with n-components = "
+                    f"{component} at most"
+                )
+            found = np.column_stack([found, following])
+        return found
+
+    def _relayed(self) -> Generator[Ask, Any, list[Array]]:
+        """Each party's own directions (n, k)."""
+        options, question = self.options, Ask("start")
+        graph = graph_of(options.graph, self.quorum.expected)
+        for step in range(options.n_components * options.periods):
+            replies = yield question
+            _values(replies, first=step < options.periods)
+            question = Ask("local", each=_neighbours(graph, replies))
+        replies = yield Ask("report", each=question.each)
+        return [reply.fields["directions"] for reply in replies]
+
+
+def _values(replies: list[Reply], *, first: bool) -> list[float]:
+    """The weights of the parties; those of the ``first`` component are not all zero."""
+    values = [float(reply.fields["value"]) for reply in replies]
+    if first and not any(value > 0 for value in values):
+        raise DataError("the rows of all parties are identical: there is no variance to explain")
+    return values
+
+
+def _neighbours(graph: Adjacency, replies: list[Reply]) -> dict[int, Fields]:
+    """What each party receives of the others."""
+    values = np.array([reply.fields["value"] for reply in replies])
+    vectors = np.stack([reply.fields["vector"] for reply in replies])
+    return {
+        reply.party: {"values": values[near], "vectors": vectors[near]}
+        for reply, near in zip(replies, graph, strict=True)
+    }
+
+
+def _mean(own: list[Array]) -> Array:
+    """An orthonormal basis (n, k) of the mean of the parties' directions, turned alike."""
+    largest = max(own, key=lambda U: U.tobytes())
+    turned = [U * np.where(np.einsum("ij,ij->j", U, largest) < 0, -1.0, 1.0) for U in own]
+    U, _ = qr(added(turned), mode="economic")
+    return U
