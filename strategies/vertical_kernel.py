@@ -238,7 +238,8 @@ class VerticalKernelClient(ColumnsClient):
         return {"energy": np.asarray(own.energy), "sum": np.asarray(X.sum())}
 
     def project(self, asked: Fields) -> Fields:
-        return self.kept(asked["directions"] * asked["singular"])
+        with np.errstate(all="ignore"):
+            return self.kept(asked["directions"] * asked["singular"])
 
 
 def _finite(K: NDArray) -> NDArray:

@@ -22,6 +22,8 @@ from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.statistics.row_limits import require_within
 
+Array = NDArray[np.float64]
+
 
 class ColumnsClient(PCAClient):
     """Answers what the statistics of columns ask. A method with questions of its own adds them to `statistics`."""
@@ -67,21 +69,22 @@ class ColumnsClient(PCAClient):
         """Keep the scores of the rows and the loadings of this party's own columns; the energy that is left."""
         U, singular = asked["directions"], asked["singular"]
         projected = self.block.X.T @ U
-        self.keep_scores(U * singular)
-        if self.site.node.loadings:
-            held = singular > 0
-            components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
-            own = Loadings(components, self.block.mean, self.block.scale, run_digest(U, singular))
-            own.save(self.site.node.loadings)
+        with np.errstate(all="ignore"):  # whatever was asked, nothing of the rows shows in an error
+            self.keep_scores(U * singular)
+            if self.site.node.loadings:
+                held = singular > 0
+                components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
+                own = Loadings(components, self.block.mean, self.block.scale, run_digest(U, singular))
+                own.save(self.site.node.loadings)
         return {"squared": np.asarray(max(0.0, self.block.energy - float(np.vdot(projected, projected))))}
 
-    def keep_scores(self, scores: NDArray) -> None:
+    def keep_scores(self, scores: Array) -> None:
         """Write the scores (n, k), in the order of the site's own file."""
         places = self.site.table.places
         with score_file(self.site.node.scores, *scores.shape) as keep:
             keep(scores if places is None else scores[places])
 
-    def kept(self, scores: NDArray) -> Fields:
+    def kept(self, scores: Array) -> Fields:
         """The answer of a party that has written the scores, and can tell no error."""
         self.keep_scores(scores)
         return {"count": np.asarray(len(self.data))}

@@ -182,5 +182,5 @@ def _mean(own: list[Array]) -> Array:
     """An orthonormal basis (n, k) of the mean of the parties' directions, turned alike."""
     largest = max(own, key=lambda U: U.tobytes())
     turned = [U * np.where(np.einsum("ij,ij->j", U, largest) < 0, -1.0, 1.0) for U in own]
-    U, _ = qr(added(turned), mode="economic")
+    U: Array = qr(added(turned), mode="economic")[0]
     return U

@@ -15,12 +15,14 @@ from fedpca_flwr.maths.power_merge import deflated, direction, overwritten
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.statistics.columns_client import ColumnsClient
 
+Array = NDArray[np.float64]
+
 
 class MergeClient(ColumnsClient):
     """Keeps its overwritten block and the directions found so far. A method adds `local`."""
 
     @abstractmethod
-    def local(self, X: NDArray, start: NDArray) -> tuple[float, NDArray]:
+    def local(self, X: Array, start: Array) -> tuple[float, Array]:
         """Weight and leading direction (n,) of the block ``X`` (n, f)."""
 
     @cached_property
@@ -49,7 +51,7 @@ class MergeClient(ColumnsClient):
         options, state = self.options, self.site.state
         steps = int(state["steps"][0]) if "steps" in state else 0
         component, period = divmod(steps, options.all_periods)
-        told = self._merged(asked) if asked else np.empty(0)
+        told: Array = self._merged(asked) if asked else np.empty(0)
         if period == 0:
             if component:
                 state["found"] = [self._with_next(told)]
@@ -62,7 +64,7 @@ class MergeClient(ColumnsClient):
         state["block"], state["own"], state["steps"] = [X], [value, vector], [steps + 1]
         return {"value": np.asarray(value), "vector": vector}
 
-    def _start(self, component: int, period: int, told: NDArray) -> NDArray:
+    def _start(self, component: int, period: int, told: Array) -> Array:
         """The same for every party, so that it matters to nobody who is which."""
         if period > self.options.isolated and getattr(self.options, "warm_start", "random") == "previous":
             return told
@@ -70,21 +72,22 @@ class MergeClient(ColumnsClient):
         n = len(self.data)
         return rng.random(n) if self.options.faithful else rng.standard_normal(n)
 
-    def _merged(self, asked: Fields) -> NDArray:
+    def _merged(self, asked: Fields) -> Array:
         """The merged direction: the server's, or that of this party and its neighbours."""
         if "merged" in asked:
             return asked["merged"]
         values: list[Any] = list(asked["values"])
-        vectors: list[NDArray] = list(asked["vectors"])
+        vectors: list[Array] = list(asked["vectors"])
         if not (self.options.faithful and values):  # the authors' program leaves a node's own vector out
             value, vector = self.site.state["own"]
             values, vectors = [value, *values], [vector, *vectors]
-        return self.options.merge([float(value) for value in values], vectors)
+        merged: Array = self.options.merge([float(value) for value in values], vectors)
+        return merged
 
-    def _found(self) -> NDArray:
+    def _found(self) -> Array:
         state = self.site.state
         return state["found"][0] if "found" in state else np.empty((len(self.data), 0))
 
-    def _with_next(self, u: NDArray) -> NDArray:
+    def _with_next(self, u: Array) -> Array:
         """The directions found, and what ``u`` (n,) adds."""
         return np.column_stack([self._found(), direction(u, self._found())])

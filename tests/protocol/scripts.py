@@ -47,6 +47,11 @@ DP = {"method": "dp-pca", "n-components": 2, "clip": 400.0, "centre-clip": 400.0
 GRAPH = {"n-components": 2, "iterations": 3, "graph": "star"}
 JOINT = {**DP, "release": "joint"}
 
+VERTICAL = {"method": "vertical", "n-components": 2, "max-rounds": 3}
+GRAM = {**VERTICAL, "solver": "gram"}
+KERNEL = {"method": "vertical-kernel", "n-components": 2}
+VFEDPCA = {"method": "vfedpca", "n-components": 2, "periods": 2}
+
 SCRIPTS = [
     Script({"method": "p-cov", "n-components": 2}, once("moments", "project")),
     Script({"method": "p-cov", "n-components": 2, **SECURE}, once("keys", "means", "variances", "scatter", "project")),
@@ -74,4 +79,27 @@ SCRIPTS = [
     ),
     Script({"method": "sapca", "n-components": 2}, once("summary", "project")),
     Script({"method": "sapca", "n-components": 2, "topology": "tree"}, once("summary", "merged", "project")),
+    *(
+        Script(run, times, columns=True)
+        for run, times in (
+            (VERTICAL, {"rows": 1, "product": 3, "project": 1}),
+            (GRAM, once("rows", "gram", "project")),
+            ({**VERTICAL, "solver": "merge"}, once("rows", "merge", "energies", "project")),
+            ({**VERTICAL, **SECURE}, {**once("rows", "keys", "energy"), "product": 3, "project": 1}),
+            ({**GRAM, **SECURE}, once("rows", "keys", "energy", "gram", "project")),
+            (KERNEL, once("rows", "distances", "project")),
+            ({**KERNEL, "kernel": "linear"}, once("rows", "products", "project")),
+            ({**KERNEL, **SECURE}, once("rows", "keys", "energy", "spread", "distances", "project")),
+            (
+                {**KERNEL, **SECURE, "gamma": 0.1, "landmarks": 4},
+                once("rows", "keys", "energy", "landmarks", "project"),
+            ),
+            (VFEDPCA, {**once("rows", "start"), "local": 3, **once("energies", "project")}),
+            (
+                {**VFEDPCA, "graph": "ring"},
+                {**once("rows", "start"), "local": 3, **once("report", "energies", "project")},
+            ),
+            ({"method": "vfedakpca", "n-components": 1}, once("rows", "start", "energies", "project")),
+        )
+    ),
 ]

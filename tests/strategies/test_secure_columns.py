@@ -11,8 +11,8 @@ from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.krylov import Ritz
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.secure import new_private_key, public_key
+from fedpca_flwr.transports.words import summed
 from simulations import run
-from strategies.secure import summed
 from tests.families import FAMILIES, rows
 from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
 
@@ -206,7 +206,9 @@ def test_a_party_that_is_missing_ends_the_run(way):
 
 def test_a_sum_without_one_party_is_noise(monkeypatch):
     server = secure_server()
-    monkeypatch.setattr("strategies.secure.summed", lambda layout, vectors: summed(layout, vectors[:2]))
+    monkeypatch.setattr(
+        "fedpca_flwr.transports.words.summed", lambda layout, vectors, senders: summed(layout, vectors[:2], senders[:2])
+    )
     with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
         finish(server)
 
@@ -223,8 +225,7 @@ def test_a_party_that_is_asked_something_else_leaves_noise(way, phase):
     def altered(ins, timeout, group_id):
         arrays = parameters_to_ndarrays(ins.parameters)
         if ins.config["phase"] in own:
-            place = -1 if phase == "energy" else 0
-            arrays[place] = arrays[place] * 2
+            arrays[-1] = arrays[-1] * 2
         return honest(type(ins)(ndarrays_to_parameters(arrays), ins.config), timeout, group_id)
 
     proxy.fit = altered

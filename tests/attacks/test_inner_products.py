@@ -1,0 +1,114 @@
+"""Servers that want all inner products of people from a site that shows scores only: each of these once got them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.columns import gram_product
+from tests.hostile import HostileSession
+
+KRYLOV = {"method": "vertical", "n-components": 1}
+SECURE = {"secure-aggregation": True, "bound": 1000.0}
+SCORES = {"may-show": "scores", "min-rows": 5}
+
+PEOPLE = np.random.default_rng(1).integers(0, 50, (12, 5)).astype(float)
+CENTRED = PEOPLE - PEOPLE.mean(axis=0)
+ALL = CENTRED @ CENTRED.T
+
+
+def site(tmp_path, run, rows=PEOPLE, **node):
+    return HostileSession(tmp_path, rows, run, **{**SCORES, **node})
+
+
+def random_block(columns, seed=0):
+    return np.linalg.qr(np.random.default_rng(seed).standard_normal((len(PEOPLE), columns)))[0]
+
+
+def completed(Q, AQ):
+    """The only positive semidefinite matrix of rank at most that of ``AQ`` with these products."""
+    return AQ @ np.linalg.pinv(Q.T @ AQ, rcond=1e-10) @ AQ.T
+
+
+def missed(found):
+    return np.abs(found - ALL).max() / np.abs(ALL).max()
+
+
+def within(run, columns, width):
+    return {**run, "block-size": width, "max-rounds": columns // width}
+
+
+@pytest.mark.parametrize("way", [{}, SECURE], ids=["clear", "masked"])
+def test_who_runs_krylov_is_not_asked_for_the_gram_matrix(tmp_path, way):
+    asking = site(tmp_path, {**within(KRYLOV, 4, 2), **way})
+    assert asking.ask("rows", [])[0]
+    replied, said = asking.ask("gram", [np.asarray(1e6)] if way else [])
+    assert not replied
+    assert "ended its part" in said["message"]
+    assert not asking.ask("product", [random_block(2)])[0]
+
+
+@pytest.mark.parametrize(
+    "block", [np.eye(12), random_block(3), 2 * random_block(2), np.ones((12, 2)), np.eye(12)[:, [0, 0]]], ids=str
+)
+def test_a_block_is_narrow_and_orthonormal(tmp_path, block):
+    asking = site(tmp_path, within(KRYLOV, 4, 2))
+    assert asking.ask("rows", [])[0]
+    replied, said = asking.ask("product", [block])
+    assert not replied
+    assert "ended its part" in said["message"]
+
+
+def test_as_many_products_as_columns_would_tell_everything():
+    """Why a site counts them: here against the number of its columns, far fewer than its rows."""
+    four, five = (random_block(columns) for columns in (4, 5))
+    assert missed(completed(five, gram_product(CENTRED, five))) < 1e-9
+    assert missed(completed(four, gram_product(CENTRED, four))) > 1e-3
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_all_that_a_run_may_ask_leaves_inner_products_unknown(tmp_path, width):
+    asking, blocks, products = site(tmp_path, within(KRYLOV, 4, width)), [], []
+    assert asking.ask("rows", [])[0]
+    for seed in range(20):
+        replied, _ = asking.ask("product", [random_block(width, seed)])
+        if not replied:
+            break
+        blocks.append(random_block(width, seed))
+        products.extend(replied)
+    assert np.hstack(products).shape == (12, 4)
+    assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
+
+
+REFUSED = [
+    KRYLOV,
+    within(KRYLOV, 5, 1),
+    within(KRYLOV, 6, 3),
+    {**KRYLOV, "solver": "merge", "rank": 5},
+    {"method": "vfedpca", "n-components": 3},
+    {"method": "vfedakpca", "n-components": 5},
+]
+
+
+@pytest.mark.parametrize("run", REFUSED, ids=str)
+def test_a_run_that_may_ask_for_more_is_refused_before_anything_is_answered(tmp_path, run):
+    asking = site(tmp_path, run)
+    for said in (asking.client.get_properties({}), asking.ask("rows", [])[1]):
+        assert said["error"] == "DisclosureError"
+        assert "5 tell all inner products of the rows (12 rows, 5 columns)" in said["message"]
+        assert "set may-show='inner products' in the node-config" in said["message"]
+    assert site(tmp_path / "more", run, **{"may-show": "inner products"}).ask("rows", [])[0]
+
+
+def test_wide_columns_are_counted_against_the_rows(tmp_path):
+    wide = np.random.default_rng(1).integers(0, 50, (12, 40)).astype(float)
+    assert site(tmp_path / "a", within(KRYLOV, 10, 2), rows=wide).ask("rows", [])[0]
+    refused = site(tmp_path / "b", within(KRYLOV, 12, 2), rows=wide).ask("rows", [])[1]
+    assert "and 11 tell all inner products of the rows (12 rows, 40 columns)" in refused["message"]
+
+
+def test_a_sum_has_a_column_of_each_other_party_at_least(tmp_path):
+    """Three parties, 5 columns here: of at least 7, six products leave one direction unknown."""
+    for columns, width, answered in ((6, 2, True), (7, 1, False)):
+        asking = site(tmp_path / str(columns), {**within(KRYLOV, columns, width), **SECURE})
+        assert bool(asking.ask("rows", [])[0]) is answered
