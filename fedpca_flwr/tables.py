@@ -119,6 +119,8 @@ def _npz(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
             raise DataError(f"the .npz file holds {len(archive.files)} arrays and none is named 'X'", local=str(file))
         try:
             rows = archive[key]
+            if not isinstance(rows, np.ndarray):  # NumPy gives the bytes of what is no array
+                raise ValueError
         except ValueError:
             raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
     return _without(rows, [], left_out)
