@@ -102,7 +102,9 @@ class MergeStrategy(ColumnsStrategy):
             self._values, self._vectors = [], []
         self._values += [float(reply.fields["value"]) for reply in replies]
         self._vectors += [reply.fields["vector"] for reply in replies]
-        if not (self._isolated and self._period == 0):
+        if self._isolated and self._period == 0:
+            self._merged = np.empty(0)  # nothing yet: the last component's direction is gone from the parties' columns
+        else:
             self._merged = merged(self._values, self._vectors, faithful=faithful, scaled=self.options.weight_scaling)
 
     def _next_component(self) -> None:
