@@ -53,7 +53,9 @@ def test_fewer_shares_fit_every_secret(threshold, monkeypatch):
             seen = []
             for coefficients in product(range(7), repeat=threshold - 1):
                 drawn = iter(coefficients)
-                monkeypatch.setattr("fedpca_flwr.maths.shamir.secrets.randbelow", lambda below, drawn=drawn: next(drawn))
+                monkeypatch.setattr(
+                    "fedpca_flwr.maths.shamir.secrets.randbelow", lambda below, drawn=drawn: next(drawn)
+                )
                 shares = split(secret.to_bytes(32, "big"), threshold, 5)
                 seen.append(tuple(shares[party] for party in chosen))
             assert len(set(seen)) == 7 ** (threshold - 1)
