@@ -83,8 +83,9 @@ class Loadings:
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
                 run = int(archive["run"]) if "run" in archive else 0
-                held = [np.asarray(archive[name]) for name in ("components", "mean", "scale")]  # NumPy may give bytes
-                own = cls(*held, run)
+                held = (np.asarray(archive[name]) for name in ("components", "mean", "scale"))  # NumPy may give bytes
+                components, mean, scale = held
+                own = cls(components, mean, scale, run)
         except Exception as error:  # a damaged file can make its readers fail in any way
             raise ContractError(f"{path} is not a whole file of loadings ({type(error).__name__})") from None
         if own.components.ndim != 2 or not own.mean.shape == own.scale.shape == own.components.shape[1:]:

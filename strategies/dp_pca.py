@@ -28,12 +28,12 @@ from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.ledger import Entry, digest, ledger_of
 from fedpca_flwr.maths import noise
-from fedpca_flwr.maths.denoise import Denoised, denoised
+from fedpca_flwr.maths.denoise import Denoised, NoisyCentre, denoised
 from fedpca_flwr.maths.moments import pack, pool
 from fedpca_flwr.maths.privacy import clip, clipped_products, clipped_sum
 from fedpca_flwr.solution import solve
-from strategies.base import MethodCard, PCAStrategy, Reply, Request, Solution
-from strategies.dp_options import DPOptions
+from strategies.base import MethodCard, PCAStrategy, Request, Solution
+from strategies.dp_options import DPOptions, Noise
 from strategies.moments import MOMENTS, MomentsClient, moments_of
 
 ROWS, SUM, PRODUCTS = Field("rows", ("1",)), Field("sum", ("d",)), Field("products", ("d(d+1)/2",))
@@ -72,8 +72,7 @@ class DPPCA(PCAStrategy):
             raise ConfigError(
                 "run-config: 'epsilon' is 'infinity', which is p-cov; with secure-aggregation run p-cov itself"
             )
-        self._centre: NDArray | None = None
-        self._rows = 0
+        self._centre: NoisyCentre | None = None
 
     @property
     def rounds(self) -> int:
@@ -82,7 +81,7 @@ class DPPCA(PCAStrategy):
     def request(self) -> Request:
         if self._centre is None:
             return Request(self.options.phases[0], sizes={"1": 1} if self.options.private else {})
-        return Request("products", [self._centre], sizes={"d": self._centre.size})
+        return Request("products", [self._centre.value], sizes={"d": self._centre.value.size})
 
     def aggregate_fit(self, server_round, results, failures):
         phase = self.request().phase
@@ -92,39 +91,44 @@ class DPPCA(PCAStrategy):
             k = self.options.n_components
             solution = solve(moments, moments.diagonal(), n_components=k, center=True, scale=False)
             return self.finish(solution, notes=["not private: epsilon is infinite, and this is p-cov"])
-        sums = {name: _sum(replies, name) for name in replies[0].fields}
+        sums = {name: np.sum([reply.fields[name] for reply in replies], axis=0) for name in replies[0].fields}
         return self.aggregate(phase, sums, len(replies))
 
     def aggregate(self, phase: str, sums: Mapping[str, NDArray], parties: int):
         """The aggregation, of the sums over so many parties."""
+        added = self._noise(phase, parties)
         if phase != "products":
-            self._begin(sums["sum"], round(float(sums["rows"][0])), self.options.bound(phase))
+            self._centre = self._begin(sums["sum"], round(float(sums["rows"][0])), self.options.bound(phase), added)
         if phase == "centre":
             return None, {}
-        assert self._centre is not None
-        products = sums["products"]
+        centre, products = self._centre, sums["products"]
+        assert centre is not None
+        excess = centre.seen_about(self.options.bound(phase))
         if phase == "joint":
-            products = products - self._rows * pack(np.outer(self._centre, self._centre))
-        return self._end(products, self._centre, self._deviation(phase, parties))
+            products = products - centre.rows * pack(np.outer(centre.value, centre.value))
+            excess = centre.seen_by_subtraction()
+        return self._end(products, centre, added.products, excess)
 
-    def _begin(self, total: NDArray, rows: int, bound: float) -> None:
+    def _begin(self, total: NDArray, rows: int, bound: float, added: Noise) -> NoisyCentre:
         """Rows and centre of all parties together."""
         if self.options.count == "noised":
             rows = max(rows, 2, self.options.n_components)  # a count that noise made too small ends no run
         self.n_components(rows, total.size)
-        self._rows = rows
-        self._centre = clip(total[None] / rows, bound)[0]  # the mean of clipped rows is no longer, but its noise is
+        shortened = clip(total[None] / rows, bound)[0]  # the mean of clipped rows is no longer, but its noise is
+        return NoisyCentre(shortened, rows, bound, of_rows=added.rows, of_sum=added.sum)
 
-    def _deviation(self, phase: str, parties: int) -> float:
-        """Of the noise on the diagonal of the summed products."""
+    def _noise(self, phase: str, parties: int) -> Noise:
+        """Of the sums over so many parties."""
         options = self.options
-        shares = parties if options.trust == "local" else parties / options.honest_parties
-        return options.noise(phase).products * math.sqrt(shares)
+        root = math.sqrt(parties if options.trust == "local" else parties / options.honest_parties)
+        each = options.noise(phase)
+        return Noise(each.multiplier, rows=each.rows * root, sum=each.sum * root, products=each.products * root)
 
-    def _end(self, products: NDArray, centre: NDArray, deviation: float):
-        found = denoised(products, centre.size, self.options.n_components, deviation, drop=self.options.drop)
-        solution = Solution(pairs=found.pairs, mean=centre, total=found.total, rows=self._rows)
-        return self.finish(solution, measured=self._measured(found, centre.size), notes=self._notes(found))
+    def _end(self, products: NDArray, centre: NoisyCentre, deviation: float, excess: float):
+        k, d = self.options.n_components, centre.value.size
+        found = denoised(products, d, k, deviation, drop=self.options.drop, excess=excess)
+        solution = Solution(pairs=found.pairs, mean=centre.value, total=found.total, rows=centre.rows)
+        return self.finish(solution, measured=self._measured(found, d), notes=self._notes(found))
 
     def _measured(self, found: Denoised, d: int) -> dict[str, str]:
         options, k = self.options, self.options.n_components
@@ -234,10 +238,6 @@ class DPPCAClient(MomentsClient):
                 "run-config: trust='distributed' needs secure-aggregation=true: without it the server sees each "
                 "party's small share of the noise; use trust='local'"
             )
-
-
-def _sum(replies: list[Reply], name: str) -> NDArray:
-    return np.sum([reply.fields[name] for reply in replies], axis=0)
 
 
 def _centre(received: list[NDArray], d: int) -> NDArray:

@@ -39,8 +39,9 @@ class SecureDPPCA(SecureStrategy, DPPCA):
     def ask(self):
         d, parties = self.quorum.features, self.quorum.expected
         phase = self.options.phases[0] if self._centre is None else "products"
-        arrays = [] if self._centre is None else [self._centre, np.asarray(self._rows)]
-        return phase, arrays, layout(self.options, phase, d, parties, self._rows)
+        rows = self._centre.rows if self._centre else 0
+        arrays = [self._centre.value, np.asarray(rows)] if self._centre else []
+        return phase, arrays, layout(self.options, phase, d, parties, rows)
 
     def aggregate_sum(self, fields, *, last):
         phase = self.options.phases[0] if self._centre is None else "products"

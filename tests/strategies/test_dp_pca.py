@@ -94,6 +94,33 @@ def test_with_little_noise_it_is_near(options):
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=0.1)
 
 
+RELEASES = [
+    {},
+    {"release": "joint"},
+    {"count": "noised"},
+    {"release": "joint", "count": "noised"},
+    {"trust": "distributed", "honest_parties": 8},
+    {"relation": "replace-one", "epsilon": 10.0},
+]
+
+
+@pytest.mark.parametrize("length", [0.0, 4.9])
+@pytest.mark.parametrize("options", RELEASES, ids=str)
+def test_rows_without_variance_show_no_component(options, length):
+    """The noise of the products is not the only one: the centre has noise, and so has what is subtracted."""
+    alike = [np.full((20, D), length / np.sqrt(D))] * 16
+    for seed in range(1, 7):
+        model = fit("dp-pca", alike, n_components=3, **{**options, "noise_seed": seed})
+        assert model.log["measured"]["above the noise"].startswith("0 of 3 components"), seed
+
+
+@pytest.mark.parametrize("options", [o for o in RELEASES if "trust" not in o], ids=str)
+def test_components_that_stand_out_are_told(options):
+    """The threshold takes in all noise, and not more: three parties with 6,000 rows of decreasing variance."""
+    model = fit("dp-pca", parties(), n_components=4, **{"epsilon": 5.0, **options})
+    assert model.log["measured"]["above the noise"].startswith("4 of 4 components")
+
+
 def test_the_model_says_what_it_promises_and_what_not():
     model = fit("dp-pca", parties(), **FRESH, epsilon=1.0)
     text = model.summary()
