@@ -123,6 +123,7 @@ class Federation:
             "method": "streaming",
             "exact": True,
             "options": {"n-components": n_components, "center": center, "scale": scale},
+            "columns": self.columns,
             "parties": [{"party": i, "name": key, "rows": rows} for i, (key, rows) in enumerate(self.members.items())],
             "rounds": [],
             "measured": {"revision": f"{self.revision}{', and changes that are not saved' if self.changed else ''}"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,8 +76,12 @@ def read(path: str, label: str = "", ids: str = "") -> Table:
             f"the {suffix} file cannot be read: it is damaged or not what its name says",
             local=f"{type(error).__name__} in {file}",
         ) from None
-    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16] if names else ""
-    return Table(rows, digest)
+    return Table(rows, names_digest(names))
+
+
+def names_digest(names: Sequence[str]) -> str:
+    """64 bits of SHA-256 of column names in their order, without the spaces around them; empty without names."""
+    return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
 def check(rows: NDArray) -> NDArray:

@@ -194,6 +194,7 @@ class PCAStrategy(Strategy):
             "method": self.card.name,
             "exact": self.exact,
             "options": self.options.model_dump(by_alias=True),
+            "columns": self.quorum.columns,
             "parties": [{**p, "rows": None} if self.card.private else p for p in self.quorum.parties()],
             "rounds": self._rounds,
             "measured": dict(measured or {}),

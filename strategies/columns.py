@@ -223,7 +223,7 @@ class ColumnsClient(PCAClient):
         if self.node.loadings:
             held = singular > 0
             components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
-            own = Loadings(components, self.block.mean, self.block.scale, run_digest(U, singular))
+            own = Loadings(components, self.block.mean, self.block.scale, run_digest(U, singular), self.table.columns)
             own.save(self.node.loadings)
         return self.block.energy - float(np.vdot(projected, projected))
 

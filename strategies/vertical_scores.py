@@ -120,6 +120,11 @@ class VerticalScoresClient(ColumnsClient):
             ) from None
         if own.mean.size != width:
             raise DataError(f"this site's new rows have {width} columns, its loadings are of {own.mean.size}")
+        if self.table.columns and own.columns not in ("", self.table.columns):
+            raise DataError(
+                "this site's new rows have other column names, or another order of them, than the rows that its "
+                "loadings are of"
+            )
         if not own.run:
             raise ConfigError("this site's loadings do not say of which run they are; fit again with 'vertical'")
         return own
