@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
-from fedpca_flwr.maths.moments import Moments, safe_deviation, unpack
+from fedpca_flwr.maths.moments import Moments, safe_deviation, unpack, varying
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,7 @@ def solve(moments: Moments, diagonal: NDArray, *, n_components: int | float, cen
     """
     check_components(n_components, moments.count, moments.n_features)
     deviation = safe_deviation(diagonal, moments.count, moments.mean) if scale else None
+    rank = min(moments.count - center, varying(diagonal, moments.mean) + (not center))
     if not center:
         diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2
         moments = moments.about_zero()
@@ -71,7 +72,7 @@ def solve(moments: Moments, diagonal: NDArray, *, n_components: int | float, cen
     total = float(np.sum(diagonal * weights))
     require_variance(total, moments.count, moments.mean / (1.0 if deviation is None else deviation))
     return Solution(
-        pairs=leading_eigenpairs(matrix, n_components, total=total),
+        pairs=leading_eigenpairs(matrix, n_components, total=total).of_rank(rank),
         mean=moments.mean,
         total=total,
         rows=moments.count,

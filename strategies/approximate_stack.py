@@ -64,7 +64,7 @@ class ApproximateStack(PCAStrategy):
         require_variance(pooled.trace, pooled.head.n, pooled.head.mean)
         if self.options.weights == "none":
             pooled = _average(parts, pooled)
-        pairs = leading_of_factor(pooled, wanted)
+        pairs = replace(leading_of_factor(pooled, wanted), resolution=None)  # truncated factors come from scatters
         bound = "none: row counts and means are left out; weights='rows' has one"
         if self.options.weights == "rows":
             bound = f"{angle_bound(pooled.error, pairs):.2g} degrees (Davis and Kahan: the worst case)"

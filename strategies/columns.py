@@ -97,7 +97,7 @@ class ColumnsStrategy(PCAStrategy):
         measured: dict[str, str] | None = None,
     ) -> tuple[Parameters, dict[str, Scalar]]:
         """Make the model of the leading eigenpairs of ``X X'``, whose trace is ``total``."""
-        log = self.history(pairs, notes, measured)
+        log = self.history(pairs.of_rank(self.n_rows - getattr(self.options, "center", True)), notes, measured)
         self.model = PCAModel.of_scores(pairs, total=total, features=sum(self._widths), log=log)
         return ndarrays_to_parameters([pairs.vectors, self.model.singular_values_]), {}
 

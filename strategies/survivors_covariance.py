@@ -8,6 +8,8 @@ Only ``bound`` sets the steps here; it may be 10^8 times the data's deviation at
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,6 +73,8 @@ class SurvivorsCovariance(SurvivorsStrategy, SecureProjection, CovarianceStrateg
         missed = 3 * len(self.survivors) * self.layout().resolution * ROWS * self.config.bound**2
         share = missed * float(np.sum(weights * np.ones_like(solution.mean))) / solution.total
         told = {"fixed point": f"rounds off {share:.1g} of the variance at most"}
+        pairs = replace(solution.pairs, rank=None, error=share * solution.total)  # a variance may be rounded off
+        solution = replace(solution, pairs=pairs)
         return super().finish(solution, notes=notes, measured={**(measured or {}), **told})
 
 
