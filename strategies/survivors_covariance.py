@@ -16,7 +16,7 @@ from fedpca_flwr.maths.moments import Moments, diagonal_positions, packed_size
 from fedpca_flwr.maths.uncentred import about_mean, head_of, mean_products, mean_squares, total_of
 from fedpca_flwr.secure import Words
 from strategies.approximate_covariance import CARD as AVERAGED
-from strategies.approximate_covariance import NOTE, left_out
+from strategies.approximate_covariance import NOTE, left_out, require_some_within
 from strategies.base import Reply, Solution
 from strategies.moments import CovarianceStrategy
 from strategies.pooled_covariance import CARD as POOLED
@@ -93,6 +93,7 @@ class SurvivorsApproximateCovariance(SurvivorsCovariance):
     def aggregate_sum(self, total):
         averaged, diagonal = self.pooled(total)
         solution = self.solve(averaged, diagonal)
+        require_some_within(solution)
         between = left_out(diagonal - averaged.diagonal(), solution)
         return self.finish(solution, notes=[NOTE], measured={"between parties": between})
 

@@ -60,11 +60,17 @@ def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
 
 def _no_variance(draw: Draw, truth: Truth | None) -> bool:
     """About the means there is less than their rounding, up to a factor; of a kernel, nothing but rounding."""
-    if truth is None or truth.unsure or (draw.method == "vertical-kernel" and not truth.rank):
+    if truth is None or truth.unsure:
         return True
+    if draw.method == "vertical-kernel":
+        return truth.rounding > (1e-6 if draw.options.get("landmarks") else 1e-2)
     rows = draw.pooled.astype(Long)
     about_means = rows - rows.mean(axis=0) if draw.options.get("center", True) else rows
     return float((about_means**2).sum()) <= rows.size * (100 * EPS * float(np.abs(rows).max())) ** 2
+
+
+def _none_within(draw: Draw, truth: Truth | None) -> bool:
+    return all((np.asarray(party) == np.asarray(party)[0]).all() for party in draw.parties)
 
 
 def _too_many(draw: Draw, truth: Truth | None) -> bool:
@@ -84,8 +90,9 @@ def _coarse(draw: Draw, truth: Truth | None) -> bool:
 
 
 REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
-    (r"no party's columns", lambda d, t: d.options.get("variant") == "faithful" or d.method == "vfedakpca"),
+    (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or d.method == "vfedakpca"),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
+    (r"the rows of each party are identical", _none_within),
     (r"next to it the rows of all parties have no variance", lambda d, t: _coarse(d, t) or _no_variance(d, t)),
     (r"'n-components' is \d+, at most \d+ = min", _too_many),
     (r"a PCA needs at least 2", lambda draw, truth: len(draw.pooled) < 2),
@@ -100,6 +107,6 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"'edge-probability' is", lambda draw, truth: draw.options.get("graph") == "erdos-renyi"),
     (r"'step-size' is .* diverge", lambda draw, truth: draw.method in {"dsa", "fast-pca"}),
     (r"'bound' is .* less than or equal to", lambda draw, truth: draw.options["bound"] > 1e100),
-    (r"'min-parties'|fewer parties", lambda draw, truth: len(draw.parties) < 2),
+    (r"'min-parties'", lambda draw, truth: len(draw.parties) < 2),
 ]
 """What an error's text may say, and whether the draw has it. Else it must name an option that the draw sets."""

@@ -145,3 +145,13 @@ def test_components_without_variance_are_noted():
     family = FAMILIES["rank-deficient"]
     (note,) = fit("p-cov", family.parties, n_components=6).log["notes"]
     assert note.startswith("the data have rank 4: components 5 to 6 have no variance")
+
+
+@pytest.mark.parametrize("transport", [{}, {"bound": 9.0}, {"bound": 9.0, "survivors": 4}], ids=len)
+def test_averages_of_parties_without_any_variance_are_refused(transport):
+    """Single rows have none of their own; the model claimed 0 % of the variance, and a predicted error of NaN."""
+    parties = np.split(rows(4), 4)
+    secure = {"secure_aggregation": True, **transport} if transport else {}
+    with pytest.raises(DataError, match="averaged covariances hold no variance; take 'p-cov'"):
+        fit("ap-cov", parties, n_components=2, min_rows=1, **secure)
+    assert fit("ap-cov", parties, n_components=2, min_rows=1, center=False).explained_variance_[0] > 0
