@@ -39,6 +39,7 @@ class SurvivorsCovariance(SurvivorsStrategy, SecureProjection, CovarianceStrateg
     def __init__(self, config, options) -> None:
         super().__init__(config, options)
         require_bound(config.bound)
+        self._unseen: list[str] = []  # what a reader must know of features whose variance fixed point does not hold
 
     def layout(self):
         return of_moments(self.config.bound, self.quorum.features, within=self.within)
@@ -56,6 +57,13 @@ class SurvivorsCovariance(SurvivorsStrategy, SecureProjection, CovarianceStrateg
             diagonal = scatter[diagonal_positions(head.mean.size)]
         missed = np.full(diagonal.size, 3 * parties * layout.resolution * ROWS * bound**2)  # of three parts each
         require_resolved(bound, missed, diagonal, scale=self.options.scale)
+        unseen = int((diagonal <= missed).sum())
+        if self.options.scale and unseen:
+            least = float(np.sqrt(missed[0] / head.n))
+            self._unseen = [
+                f"{unseen} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
+                f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
+            ]
         return Moments(*head, scatter=scatter), diagonal.clip(min=0.0)
 
     def projected(self, replies: list[Reply]) -> tuple[int, float] | None:
@@ -71,7 +79,7 @@ class SurvivorsCovariance(SurvivorsStrategy, SecureProjection, CovarianceStrateg
         missed = 3 * len(self.survivors) * self.layout().resolution * ROWS * self.config.bound**2
         share = missed * float(np.sum(weights * np.ones_like(solution.mean))) / solution.total
         told = {"fixed point": f"rounds off {share:.1g} of the variance at most"}
-        return super().finish(solution, notes=notes, measured={**(measured or {}), **told})
+        return super().finish(solution, notes=[*self._unseen, *notes], measured={**(measured or {}), **told})
 
 
 class SurvivorsPooledCovariance(SurvivorsCovariance):
