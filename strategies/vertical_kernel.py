@@ -146,9 +146,9 @@ class VerticalKernel(ColumnsStrategy):
         n, k = self.n_rows, self.options.n_components
         if total <= n * np.finfo(np.float64).eps * self._size:
             raise DataError(
-                "there is no variance to explain: the kernel of any two rows is the same, up to rounding. The rows "
-                f"are identical, or 'gamma' = {self._kernel.gamma:.2g} is too small for them: give a larger one, or "
-                "center=true"
+                "there is no variance to explain: the kernel of any two rows is the same, up to rounding. The rows are "
+                "identical, or it cannot tell them apart: set center=true, or another 'gamma' (it is "
+                f"{self._kernel.gamma:.2g})"
             )
         if positive < k:
             raise ConfigError(
