@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.moments import pool, within
 from fedpca_flwr.maths.subspace import principal_angles
 from strategies.base import MethodCard, Solution
@@ -45,6 +46,7 @@ class ApproximateCovariance(CovarianceStrategy):
         diagonal = pooled.diagonal()
         averaged = within(parts) if self.options.center else pooled  # averaged raw second moments leave nothing out
         exact, solution = self.solve(pooled, diagonal), self.solve(averaged, diagonal)
+        require_some_within(solution)
         k = min(len(exact.pairs.values), len(solution.pairs.values))
         angles = principal_angles(solution.pairs.vectors[:, :k], exact.pairs.vectors[:, :k])
         return self.finish(
@@ -59,6 +61,20 @@ class ApproximateCovariance(CovarianceStrategy):
 
 class ApproximateCovarianceClient(MomentsClient):
     """Sends the moments of its rows."""
+
+
+def require_some_within(solution: Solution) -> None:
+    """Refuse an average of covariances that are all zero.
+
+    Raises
+    ------
+    DataError
+    """
+    if solution.pairs.values[0] <= 0:
+        raise DataError(
+            "the rows of each party are identical (it may have one row only): averaged covariances hold no variance; "
+            "take 'p-cov', which costs the same and keeps the variance between parties"
+        )
 
 
 def left_out(diagonal: NDArray, solution: Solution) -> str:

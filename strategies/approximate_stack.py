@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field as Limits
 
 from fedpca_flwr.contract import Fields
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import Factor, leading_of_factor, stack
 from fedpca_flwr.solution import require_variance
@@ -64,6 +65,11 @@ class ApproximateStack(PCAStrategy):
         require_variance(pooled.trace, pooled.head.n, pooled.head.mean)
         if self.options.weights == "none":
             pooled = _average(parts, pooled)
+            if not pooled.trace > 0:
+                raise DataError(
+                    "the rows of each party are identical (it may have one row only): weights='none' leaves out the "
+                    "variance between parties, and there is no other; set weights='rows', or take 'qr-pca'"
+                )
         pairs = replace(leading_of_factor(pooled, wanted), resolution=None)  # truncated factors come from scatters
         bound = "none: row counts and means are left out; weights='rows' has one"
         if self.options.weights == "rows":

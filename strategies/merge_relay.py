@@ -72,7 +72,10 @@ class MergeStrategy(ColumnsStrategy):
             self._U = self._mean([reply.fields["directions"] for reply in replies])
             return None, {}
         if not (self._component or any(float(reply.fields["value"]) > 0 for reply in replies)):
-            raise DataError("the rows of all parties are identical: there is no variance to explain")
+            raise DataError(
+                "there is no variance to explain in any party's columns, up to rounding: the rows are identical, "
+                "a kernel's 'gamma' is too small for them, or variant='faithful' takes a single column's row means away"
+            )
         self._said = {reply.party: list(reply.fields.values()) for reply in replies}
         if self._central:
             self._merge(replies)

@@ -13,7 +13,7 @@ from scipy.linalg import blas
 
 from fedpca_flwr.maths.moments import Moments
 from strategies.approximate_covariance import CARD as AVERAGED
-from strategies.approximate_covariance import NOTE, left_out
+from strategies.approximate_covariance import NOTE, left_out, require_some_within
 from strategies.moments import CovarianceStrategy
 from strategies.pooled_covariance import CARD as POOLED
 from strategies.secure_moments import SecureMomentsClient, SecureMomentsStrategy, centred_card
@@ -50,6 +50,7 @@ class SecureApproximateCovariance(SecureCovarianceStrategy):
     def aggregate_own(self, fields, *, last):
         averaged = self.moments(fields["scatter"], about_centre=not self.options.center)
         solution = self.solve(averaged, self.pooled.diagonal)
+        require_some_within(solution)
         between = left_out(self.pooled.diagonal - averaged.diagonal(), solution)
         return self.finish(solution, notes=[NOTE], measured={"between parties": between})
 

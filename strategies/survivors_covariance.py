@@ -18,7 +18,7 @@ from fedpca_flwr.maths.moments import Moments, diagonal_positions, packed_size
 from fedpca_flwr.maths.uncentred import about_mean, head_of, mean_products, mean_squares, total_of
 from fedpca_flwr.secure import Words
 from strategies.approximate_covariance import CARD as AVERAGED
-from strategies.approximate_covariance import NOTE, left_out
+from strategies.approximate_covariance import NOTE, left_out, require_some_within
 from strategies.base import Reply, Solution
 from strategies.moments import CovarianceStrategy
 from strategies.pooled_covariance import CARD as POOLED
@@ -41,6 +41,7 @@ class SurvivorsCovariance(SurvivorsStrategy, SecureProjection, CovarianceStrateg
     def __init__(self, config, options) -> None:
         super().__init__(config, options)
         require_bound(config.bound)
+        self._unseen: list[str] = []  # what a reader must know of features whose variance fixed point does not hold
 
     def layout(self):
         return of_moments(self.config.bound, self.quorum.features, within=self.within)
@@ -58,6 +59,13 @@ class SurvivorsCovariance(SurvivorsStrategy, SecureProjection, CovarianceStrateg
             diagonal = scatter[diagonal_positions(head.mean.size)]
         missed = np.full(diagonal.size, 3 * parties * layout.resolution * ROWS * bound**2)  # of three parts each
         require_resolved(bound, missed, diagonal, scale=self.options.scale)
+        unseen = int((diagonal <= missed).sum())
+        if self.options.scale and unseen:
+            least = float(np.sqrt(missed[0] / head.n))
+            self._unseen = [
+                f"{unseen} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
+                f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
+            ]
         return Moments(*head, scatter=scatter), diagonal.clip(min=0.0)
 
     def projected(self, replies: list[Reply]) -> tuple[int, float] | None:
@@ -75,7 +83,7 @@ class SurvivorsCovariance(SurvivorsStrategy, SecureProjection, CovarianceStrateg
         told = {"fixed point": f"rounds off {share:.1g} of the variance at most"}
         pairs = replace(solution.pairs, rank=None, error=share * solution.total)  # a variance may be rounded off
         solution = replace(solution, pairs=pairs)
-        return super().finish(solution, notes=notes, measured={**(measured or {}), **told})
+        return super().finish(solution, notes=[*self._unseen, *notes], measured={**(measured or {}), **told})
 
 
 class SurvivorsPooledCovariance(SurvivorsCovariance):
@@ -97,6 +105,7 @@ class SurvivorsApproximateCovariance(SurvivorsCovariance):
     def aggregate_sum(self, total):
         averaged, diagonal = self.pooled(total)
         solution = self.solve(averaged, diagonal)
+        require_some_within(solution)
         between = left_out(diagonal - averaged.diagonal(), solution)
         return self.finish(solution, notes=[NOTE], measured={"between parties": between})
 

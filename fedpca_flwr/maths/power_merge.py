@@ -12,10 +12,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import norm
 
 from fedpca_flwr.maths.columns import added
 
 Array = NDArray[np.float64]
+
+ROUNDING = 1e-10
+"""What is left of a direction after others were taken out, relative to it, and means nothing."""
 
 
 def power_iteration(product: Callable[[Array], Array], start: Array, steps: int) -> tuple[float, Array]:
@@ -74,11 +78,21 @@ def overwritten(X: Array, u: Array) -> Array:
 
 
 def direction(u: Array, found: Array) -> Array:
-    """``u`` (n,) orthogonalised against the columns of ``found`` (n, j), and normalised; zero where nothing is left."""
-    for _ in range(2):
+    """``u`` (n,) orthogonalised against the orthonormal columns of ``found`` (n, j < n), and normalised.
+
+    Where only rounding is left of it, or it is zero (a component without variance), any direction does: it is made from
+    the axis that ``found`` holds least of.
+    """
+    left = _without(u, found)
+    if norm(left) <= ROUNDING * norm(u):
+        left = _without(np.eye(1, len(u), int(np.square(found).sum(axis=1).argmin()))[0], found)
+    return left / norm(left)
+
+
+def _without(u: Array, found: Array) -> Array:
+    for _ in range(2):  # once leaves rounding behind
         u = u - found @ (found.T @ u)
-    size = float(np.linalg.norm(u))
-    return u / size if size > 0 else u
+    return u
 
 
 def deflated(X: Array, found: Array) -> Array:

@@ -26,6 +26,8 @@ def compared(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """The findings about a model whose form is right."""
     if truth.unsure or not float(truth.total) > 0 or draw.options.get("forgetting", 1.0) < 1:
         return
+    if "taken for constant" in " ".join(model.log["notes"]):
+        return
     told, exact = told_by(model), model.log["exact"]
     miss = truth.miss(basis_of(model))
     if draw.method == "dp-pca" and draw.options.get("epsilon") != "infinity":

@@ -9,7 +9,7 @@ from sklearn.decomposition import KernelPCA
 from sklearn.preprocessing import minmax_scale
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.power_merge import local_product, merged, overwritten, power_iteration
+from fedpca_flwr.maths.power_merge import direction, local_product, merged, overwritten, power_iteration
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
@@ -180,3 +180,28 @@ def test_the_update_leaves_rank_one_and_its_leading_vector():
 def test_a_wrong_graph_is_named():
     with pytest.raises(ConfigError, match="'graph' is 'line'"):
         fit(3, graph="line")
+
+
+@pytest.mark.parametrize("method", ["vfedpca", "vfedakpca"])
+@pytest.mark.parametrize("graph", ["server", "complete"])
+@pytest.mark.parametrize("parties", [1, 2])
+def test_components_beyond_the_rank_hold_nothing_and_are_orthonormal(method, graph, parties):
+    """Two rows differ in one direction: a second one, made of what rounding leaves, was the first again."""
+    blocks = np.array_split(np.random.default_rng(2).standard_normal((2, 4)), parties, axis=1)
+    options = {"n_components": 2, "graph": graph, "periods": 2, "center": True, "min_rows": 1, "kernel": "linear"}
+    if method == "vfedpca":
+        del options["kernel"]
+    model = run(method, blocks, engine="loopback", **options)
+    np.testing.assert_allclose(model.explained_variance_ratio_, [1, 0], atol=1e-12)
+
+
+def test_a_direction_that_is_found_already_gives_another():
+    found = np.linalg.qr(rows(5, 4)).Q
+    for u in (found @ [1.0, 2.0, 3.0, 4.0], found[:, 0] * 1e-200, np.zeros(5)):
+        other = direction(u, found)
+        np.testing.assert_allclose(found.T @ other, 0, atol=1e-15)
+        np.testing.assert_allclose(np.linalg.norm(other), 1)
+    own = direction(np.arange(5.0), found[:, :2])
+    np.testing.assert_allclose(
+        own @ np.arange(5.0), np.linalg.norm(np.arange(5.0) - found[:, :2] @ (found[:, :2].T @ np.arange(5.0)))
+    )
