@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field as Limits
 
 from fedpca_flwr.contract import Field, Fields, Payload
@@ -112,16 +113,18 @@ class QRPCA(PCAStrategy):
         rows, mean = pooled.rows, pooled.head.mean
         scale = None
         if self.options.scale:
-            scale = safe_deviation(np.einsum("ij,ij->j", rows, rows), pooled.head.n, mean)
+            scale = safe_deviation(pooled.diagonal(), pooled.head.n, mean)
         if not self.options.center:
             rows = np.vstack([rows, np.sqrt(pooled.head.n) * (mean + pooled.head.remainder)])
             pooled = replace(pooled, head=Head(pooled.head.n, np.zeros_like(mean), np.zeros_like(mean)))
         pooled = replace(pooled, rows=rows if scale is None else rows / scale)
-        return replace(self._solve(pooled, float(np.vdot(pooled.rows, pooled.rows))), scale=scale)
+        unit = 1.0 if scale is None else scale
+        return replace(self._solve(pooled, float(np.vdot(pooled.rows, pooled.rows)), unit), scale=scale)
 
-    def _solve(self, pooled: Factor, total: float) -> Solution:
+    def _solve(self, pooled: Factor, total: float, unit: NDArray | float = 1.0) -> Solution:
+        """The solution for a factor in this ``unit`` of the features, whose mean is in that of the data."""
         wanted = self.n_components(pooled.head.n, pooled.head.mean.size)
-        require_variance(total, pooled.head.n, pooled.head.mean)
+        require_variance(pooled.diagonal(), pooled.head.n, pooled.head.mean / unit)
         return Solution(pairs=leading_of_factor(pooled, wanted), mean=pooled.head.mean, total=total, rows=pooled.head.n)
 
 
