@@ -68,9 +68,10 @@ def solve(moments: Moments, diagonal: NDArray, *, n_components: int | float, cen
     if deviation is not None:
         matrix /= deviation
         matrix /= deviation[:, None]
-    weights = 1.0 if deviation is None else deviation**-2
-    total = float(np.sum(diagonal * weights))
-    require_variance(total, moments.count, moments.mean / (1.0 if deviation is None else deviation))
+    unit = 1.0 if deviation is None else deviation
+    diagonal = diagonal / unit**2
+    require_variance(diagonal, moments.count, moments.mean / unit)
+    total = float(diagonal.sum())
     return Solution(
         pairs=leading_eigenpairs(matrix, n_components, total=total).of_rank(rank),
         mean=moments.mean,
@@ -101,23 +102,27 @@ def check_components(wanted: int | float, rows: int, features: int) -> None:
         )
 
 
-def require_variance(total: float, rows: int, mean: NDArray) -> None:
+def require_variance(variance: NDArray | float, rows: int, mean: NDArray) -> None:
     """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
 
     Parameters
     ----------
-    total : float
-        Trace of the scatter.
+    variance : ndarray of shape (d,) or float
+        Diagonal of the scatter, each feature against its own mean; or its trace, where no more is known: then a
+        constant feature whose mean is 1e16 deviations of the others hides them.
     rows : int
     mean : ndarray of shape (d,)
+        In the unit of the scatter: divided by the features' scale where that is.
 
     Raises
     ------
     DataError
     """
+    total = float(np.sum(variance))
     if not np.isfinite(total) or 0 < total < 1e-280:
         raise DataError(
             f"the rows' scatter is {total:.1g} in all, outside the range of float64: change the unit of the data"
         )
-    if total <= rows * float(((np.finfo(np.float64).eps * mean) ** 2).sum()):
+    rounding = rows * (np.finfo(np.float64).eps * mean) ** 2
+    if np.all(variance <= (rounding if np.ndim(variance) else rounding.sum())):
         raise DataError("the rows of all parties are identical: there is no variance to explain")

@@ -62,7 +62,7 @@ class ApproximateStack(PCAStrategy):
         parts = [factor_of(reply) for reply in self.collect(server_round, results, failures)]
         pooled = stack(parts)
         wanted = self.n_components(pooled.head.n, pooled.head.mean.size)
-        require_variance(pooled.trace, pooled.head.n, pooled.head.mean)
+        require_variance(pooled.diagonal(), pooled.head.n, pooled.head.mean)
         if self.options.weights == "none":
             pooled = _average(parts, pooled)
             if not pooled.trace > 0:

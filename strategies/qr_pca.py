@@ -118,7 +118,7 @@ class QRPCA(PCAStrategy):
 
     def _whole(self, pooled: Factor) -> Solution:
         rows, head = pooled.rows, pooled.head
-        diagonal = np.einsum("ij,ij->j", rows, rows)
+        diagonal = pooled.diagonal()
         scale = safe_deviation(diagonal, head.n, head.mean) if self.options.scale else np.ones_like(head.mean)
         rank = varying(diagonal, head.mean) + (not self.options.center)
         if not self.options.center:
@@ -131,7 +131,7 @@ class QRPCA(PCAStrategy):
     def _solve(self, pooled: Factor, total: float, scale: NDArray | float = 1.0) -> Solution:
         head = pooled.head
         wanted = self.n_components(head.n, head.mean.size)
-        require_variance(total, head.n, head.mean / scale)
+        require_variance(pooled.diagonal(), head.n, head.mean / scale)
         return Solution(pairs=leading_of_factor(pooled, wanted), mean=head.mean, total=total, rows=head.n)
 
 

@@ -132,7 +132,7 @@ class SAPCA(PCAStrategy):
         rows = sum(reply.rows for reply in replies)
         everything, rows = self._with_the_past(parts, rows)
         self.n_components(rows, len(everything.vectors))
-        require_variance(everything.energy, rows, everything.head.mean)
+        require_variance(everything.diagonal(), rows, everything.head.mean)
         rank = self._rank(everything)
         unit = rows / everything.head.n  # forgotten rows count less: the variances are those of the weighted rows
         pairs = everything.pairs(rank)

@@ -49,6 +49,10 @@ class Factor:
         """Bound on the spectral norm of the difference to the true scatter."""
         return max(self.floor, self.omitted - self.floor)
 
+    def diagonal(self) -> Array:
+        """Diagonal (d,) of the scatter that the rows hold."""
+        return np.einsum("ij,ij->j", self.rows, self.rows)
+
     def filled(self) -> Factor:
         """The same rows, with half of the first omitted eigenvalue assumed in every direction left out.
 

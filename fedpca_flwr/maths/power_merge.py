@@ -27,7 +27,7 @@ def power_iteration(product: Callable[[Array], Array], start: Array, steps: int)
     a = start
     for _ in range(steps):
         following = product(a)
-        size = float(np.linalg.norm(following))
+        size = float(norm(following))  # SciPy's squares nothing that could not be squared
         if size == 0.0:
             return 0.0, np.zeros_like(a)
         a = following / size
@@ -71,10 +71,10 @@ def merged(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool,
 
 
 def overwritten(X: Array, u: Array) -> Array:
-    """``X M M' / |M M'|`` with ``M = X' u`` (equation 14): of rank one ever after."""
-    M = X.T @ u
-    size = float(M @ M)
-    return np.outer(X @ M, M) / size if size > 0 else X
+    """``X m m'`` with ``m`` the direction of ``X' u`` (equation 14): of rank one ever after."""
+    m = X.T @ u
+    size = float(norm(m))
+    return np.outer(X @ (m / size), m / size) if size > 0 else X
 
 
 def direction(u: Array, found: Array) -> Array:
