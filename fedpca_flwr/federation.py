@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpca_flwr import tables
+from fedpca_flwr.certainty import SCALED, certainty
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.moments import Moments, packed_size, pool
 from fedpca_flwr.model import PCAModel
@@ -119,14 +120,16 @@ class Federation:
         """The PCA of the rows of all members together; parameters as in `fedpca_flwr.solution.solve`."""
         pooled = self.moments()
         solution = solve(pooled, pooled.diagonal(), n_components=n_components, center=center, scale=scale)
+        told = certainty(solution.pairs, exact=True, ways=[] if scale else [SCALED])
         about = {
             "method": "streaming",
-            "exact": True,
+            "exact": told.exact,
             "options": {"n-components": n_components, "center": center, "scale": scale},
+            "columns": self.columns,
             "parties": [{"party": i, "name": key, "rows": rows} for i, (key, rows) in enumerate(self.members.items())],
             "rounds": [],
             "measured": {"revision": f"{self.revision}{', and changes that are not saved' if self.changed else ''}"},
-            "notes": [],
+            "notes": told.notes,
         }
         return PCAModel.of(solution, about)
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, in folders that are known to take them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,28 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO
+
+from fedpca_flwr.errors import ConfigError
+
+
+def writable(folder: Path, mode: int = 0o777) -> Path:
+    """The folder, made where there is none, so that what cannot be written to is known before anything is computed.
+
+    ``mode`` is what the permissions of a new one are at most.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise ConfigError(f"the folder {folder} cannot be used ({reason}): name one that may be written to") from None
 
 
 @contextmanager

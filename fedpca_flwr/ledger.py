@@ -184,7 +184,7 @@ class FileLedger(Ledger):
     def _reply(self, key: str) -> list[NDArray]:
         try:
             with np.load(self._beside(f"{key}.npz"), allow_pickle=False) as stored:
-                return [stored[name] for name in stored.files]
+                return [np.asarray(stored[name]) for name in stored.files]  # bytes where it is no array
         except Exception as error:
             raise DisclosureError(
                 "a reply that this site's privacy ledger keeps cannot be read; start a new run",

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.files import written_whole
+from fedpca_flwr.frames import check_digest, finite_matrix
 
 Array = NDArray[np.float64]
 
@@ -30,12 +31,15 @@ class Loadings:
         What is subtracted from the columns, and what they are divided by.
     run : int
         `run_digest` of the run that they are of, the same at all parties; 0 where nobody said.
+    columns : str
+        Digest of the names of the party's columns; empty where its file has none.
     """
 
     components: Array
     mean: Array
     scale: Array
     run: int = 0
+    columns: str = ""
 
     def part_of_scores(self, X: ArrayLike) -> Array:
         """This party's part (n, k) of the scores of new rows, of which ``X`` (n, f) has this party's columns.
@@ -52,10 +56,9 @@ class Loadings:
 
     def scaled(self, X: ArrayLike) -> Array:
         """New rows ``X`` (n, f) of this party's columns, centred and scaled as those of the run."""
-        rows = np.asarray(X, dtype=np.float64)
-        if rows.ndim != 2 or rows.shape[1] != self.mean.size:
-            raise DataError(f"X has shape {rows.shape}, expected (n, {self.mean.size}), this party's columns")
-        return (rows - self.mean) / self.scale
+        check_digest(X, self.columns)
+        rows = finite_matrix(X, self.mean.size, "X")
+        return np.subtract(rows, self.mean, dtype=np.float64) / self.scale
 
     def save(self, path: str | os.PathLike) -> Path:
         """Write them to one file, ``.npz``, whole or not at all, readable by its owner only.
@@ -69,7 +72,8 @@ class Loadings:
             raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
         with written_whole(target, mode=0o600) as stream:
             run = np.asarray(self.run, np.uint64)
-            np.savez(stream, components=self.components, mean=self.mean, scale=self.scale, run=run)
+            columns = np.asarray(self.columns)
+            np.savez(stream, components=self.components, mean=self.mean, scale=self.scale, run=run, columns=columns)
         return target
 
     @classmethod
@@ -83,7 +87,10 @@ class Loadings:
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
                 run = int(archive["run"]) if "run" in archive else 0
-                own = cls(archive["components"], archive["mean"], archive["scale"], run)
+                columns = str(archive["columns"]) if "columns" in archive else ""
+                held = (np.asarray(archive[name]) for name in ("components", "mean", "scale"))  # NumPy may give bytes
+                components, mean, scale = held
+                own = cls(components, mean, scale, run, columns)
         except Exception as error:  # a damaged file can make its readers fail in any way
             raise ContractError(f"{path} is not a whole file of loadings ({type(error).__name__})") from None
         if own.components.ndim != 2 or not own.mean.shape == own.scale.shape == own.components.shape[1:]:

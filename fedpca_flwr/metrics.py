@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import orth
 from sklearn.neighbors import KNeighborsClassifier
 
 from fedpca_flwr.maths import subspace
@@ -46,12 +47,22 @@ def reconstruction_error(model: PCAModel, X: NDArray) -> float:
     return float(np.einsum("ij,ij->", difference, difference) / len(X))
 
 
-def explained_variance(model: PCAModel, X: NDArray) -> float:
-    """Share of the variance of ``X`` about the model's mean that its components hold, 0 to 1."""
-    components, mean = model.loadings()
-    centred = (X - mean) if model.scale_ is None else (X - mean) / model.scale_
-    scores = centred @ components.T
-    return float(np.vdot(scores, scores) / np.vdot(centred, centred))
+def captured_variance(model: PCAModel, reference: PCAModel, X: NDArray) -> float:
+    """Share of the variance of all rows ``X`` (n, d) that a model's components hold, 0 to 1.
+
+    What the model itself says (``explained_variance_ratio_``) can be wrong: noise has variance too.
+
+    Parameters
+    ----------
+    model : PCAModel
+    reference : PCAModel
+        Of ``X``: its mean and scale are what the variance is about and is measured in.
+    X : ndarray of shape (n, d)
+    """
+    centred = reference.centred(X)
+    directions = orth(_directions(model))
+    held = directions.T @ centred if model.components_ is None else centred @ directions
+    return float(np.vdot(held, held) / np.vdot(centred, centred))
 
 
 def knn_accuracy(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import zipfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.files import written_whole
+from fedpca_flwr import model_file
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.frames import finite_matrix, new_rows
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.solution import Solution
+from fedpca_flwr.summary import summary
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
 
 Array = NDArray[np.float64]
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +49,11 @@ class PCAModel:
     scores_ : ndarray of shape (n, k) or None
         Where the parties hold different columns: the scores of the rows, which they share, in the order of the rows
         (with an id column: of its digests); the largest absolute score of each component is positive.
+    feature_names_in_ : ndarray of shape (d,) or None
+        Names of the features, where the caller had them: `simulations.run` of data frames. Sites tell a digest only.
     log : dict
-        How the model was made: ``method``, ``exact``, ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
+        How the model was made: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, by
+        which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
         (what a reader must know), ``measured``.
     """
 
@@ -66,6 +66,7 @@ class PCAModel:
     n_samples_: int
     scale_: Array | None = None
     scores_: Array | None = None
+    feature_names_in_: NDArray | None = None
     log: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -179,21 +180,36 @@ class PCAModel:
         left = self.total_variance - float(self.explained_variance_.sum())
         return max(0.0, left) * (self.n_samples_ - 1) / self.n_samples_
 
-    def transform(self, X: ArrayLike) -> Array:
-        """Scores (n, k) of rows ``X`` (n, d)."""
-        components, mean = self.loadings()
-        rows = np.asarray(X)
-        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
-            raise DataError(f"X has shape {rows.shape}, expected (n, {self.n_features_in_}), the model's features")
+    def centred(self, X: ArrayLike) -> Array:
+        """Rows ``X`` (n, d) less the mean, and divided by the scale where there is one.
+
+        Raises
+        ------
+        DataError
+            As scikit-learn does: where a data frame's columns have other names or another order than those of the
+            fit, and where ``X`` has another width, NaN, infinity or what is no number.
+        """
+        _, mean = self.loadings()
+        rows = new_rows(X, self.n_features_in_, self.feature_names_in_, self.log.get("columns", ""))
         centred = np.subtract(rows, mean, dtype=np.float64)
         if self.scale_ is not None:
             centred /= self.scale_
-        return centred @ components.T
+        return centred
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Scores (n, k) of rows ``X`` (n, d); errors as in `centred`."""
+        components, _ = self.loadings()
+        return self.centred(X) @ components.T
 
     def inverse_transform(self, scores: ArrayLike) -> Array:
-        """Rows (n, d) that the scores (n, k) stand for, in the units of the data."""
+        """Rows (n, d) that the scores (n, k) stand for, in the units of the data.
+
+        Raises
+        ------
+        DataError
+        """
         components, mean = self.loadings()
-        rows = np.asarray(scores) @ components
+        rows = finite_matrix(scores, self.n_components_, "scores") @ components
         if self.scale_ is not None:
             rows *= self.scale_
         return rows + mean
@@ -214,55 +230,37 @@ class PCAModel:
         pca.n_samples_ = self.n_samples_
         pca.n_components_ = self.n_components_
         pca.n_features_in_ = self.n_features_in_
+        scaler = StandardScaler()
+        if self.feature_names_in_ is not None:
+            first = pca if self.scale_ is None else scaler
+            first.feature_names_in_ = self.feature_names_in_.copy()
         if self.scale_ is None:
             return pca
-        scaler = StandardScaler()
         scaler.mean_, scaler.scale_, scaler.var_ = mean.copy(), self.scale_.copy(), self.scale_**2
         scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples_, self.n_features_in_
         return make_pipeline(scaler, pca)
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Write the model to one file: a zip of ``.npy`` arrays and ``model.json``, which `numpy.load` opens too.
-
-        The file appears whole or not at all. ``.npz`` is appended where missing.
-        """
-        target = model_file(path)
-        arrays = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), np.ndarray)}
-        about = {
-            "format": FORMAT,
-            "noise_variance_": self.noise_variance_,
-            "n_samples_": self.n_samples_,
-            "log": self.log,
-        }
-        with written_whole(target) as stream, zipfile.ZipFile(stream, "w") as archive:
-            for name, array in arrays.items():
-                buffer = io.BytesIO()
-                np.save(buffer, array, allow_pickle=False)
-                archive.writestr(f"{name}.npy", buffer.getvalue())
-            archive.writestr("model.json", json.dumps(about, indent=2))
-        return target
+        """Write the model to one file (`fedpca_flwr.model_file`), whole or not at all; ``.npz`` is appended."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        about = {name: values[name] for name in ("noise_variance_", "n_samples_", "log")}
+        return model_file.write(path, arrays, about if names is None else {**about, "feature_names_in_": list(names)})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> PCAModel:
         """Read a model that `save` wrote. Nothing in the file is executed (no pickle)."""
-        target = model_file(path)
-        if not target.exists():
-            raise DataError(f"there is no model at {target}")
+        arrays, about = model_file.read(path)
         try:
-            with zipfile.ZipFile(target) as archive:
-                about = json.loads(archive.read("model.json"))
-                arrays = {
-                    name.removesuffix(".npy"): np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
-                    for name in archive.namelist()
-                    if name.endswith(".npy")
-                }
-            if about.pop("format") != FORMAT:
-                raise ContractError(f"{target}: the model's format is not {FORMAT}; which version wrote it?")
-            return cls(**{"components_": None, "mean_": None, **arrays}, **about)._checked()
+            if names := about.pop("feature_names_in_", None):
+                arrays["feature_names_in_"] = np.array(names, dtype=object)
+            values: dict[str, Any] = {"components_": None, "mean_": None, **arrays, **about}
+            return cls(**values)._checked()
         except ContractError:
             raise
-        except Exception as error:  # a damaged file can make its readers fail in any way
-            raise ContractError(f"{target} is not a whole model file ({type(error).__name__})") from None
+        except Exception as error:  # what is in the file may be anything
+            raise model_file.not_whole(path, error) from None
 
     def _checked(self) -> PCAModel:
         k, n = self.n_components_, self.n_samples_
@@ -278,46 +276,16 @@ class PCAModel:
             array = getattr(self, name)
             if array is None or array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
                 raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
+        names = self.feature_names_in_
+        if names is not None and not (len(names) == self.n_features_in_ and all(isinstance(one, str) for one in names)):
+            raise ContractError("the model's feature_names_in_ are not a text for each feature")
         if not isinstance(self.log, dict) or not isinstance(self.n_samples_, int):
             raise ContractError("the model's history is not whole")
         return self
 
     def summary(self) -> str:
         """What a person wants to know first, as lines of text."""
-        log = self.log
-        parties = log["parties"]
-        by_columns = self.components_ is None
-        rows = [] if by_columns else [party["rows"] for party in parties if party["rows"] is not None]
-        here = f", {sum(rows)} of them at these parties" if rows and sum(rows) != self.n_samples_ else ""
-        held = f", with {min(rows)} to {max(rows)} rows" if rows else ""
-        if by_columns:
-            widths = [party["features"] for party in parties]
-            held = f", with {min(widths)} to {max(widths)} features of the same rows"
-        ratio = self.explained_variance_ratio_
-        lines = [
-            ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
-            ("parties", f"{len(parties)}{held}"),
-            ("rows", f"{self.n_samples_} of {self.n_features_in_} features{here}"),
-            *self._traffic(),
-            ("components", f"{self.n_components_}"),
-            ("explained variance", f"{ratio.sum():.4%} (first: {', '.join(f'{r:.2%}' for r in ratio[:5])})"),
-        ]
-        lines += [(name, text) for name, text in log.get("measured", {}).items()]
-        lines += [("note", note) for note in log.get("notes", [])]
-        return "\n".join(f"  {name:<22}{text}" for name, text in lines)
-
-    def _traffic(self) -> list[tuple[str, str]]:
-        """Lines of the summary about what travelled; none where the model was made of what was there."""
-        rounds = self.log["rounds"]
-        if not rounds:
-            return []
-        fit = [entry for entry in rounds if entry["phase"] != "project"]
-        up = [sum(sent) for sent in zip(*(entry["up"] for entry in fit), strict=True)]
-        return [
-            ("rounds", f"{len(fit)}, and one in which each party projects its own rows"),
-            ("bytes up", f"{max(up):,} at most per party, {sum(up):,} in all"),
-            ("bytes down", f"{sum(sum(entry['down']) for entry in rounds):,} in all"),
-        ]
+        return summary(self)
 
 
 def _variances(values: Array, total: float, rows: int, features: int) -> dict[str, Any]:
@@ -332,11 +300,3 @@ def _variances(values: Array, total: float, rows: int, features: int) -> dict[st
         "noise_variance_": max(0.0, total - scatter.sum()) / divisor / left if left > 0 else 0.0,
         "n_samples_": rows,
     }
-
-
-def model_file(path: str | os.PathLike) -> Path:
-    """The file that a model of this name is written to: ``.npz`` is appended where missing."""
-    path = Path(path).expanduser()
-    if path.is_dir() or not path.name:
-        raise ConfigError(f"a model is a file, and {path} is a folder; give a name in it")
-    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")

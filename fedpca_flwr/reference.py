@@ -15,6 +15,8 @@ from fedpca_flwr.model import PCAModel
 def pooled_pca(X: NDArray, n_components: int, *, center: bool = True, scale: bool = False) -> PCAModel:
     """``PCA(svd_solver="full")`` of all rows in float64, as a `PCAModel`.
 
+    Features go in by descending size: in another order LAPACK loses digits of small features beside huge ones.
+
     Parameters
     ----------
     X : ndarray of shape (n, d)
@@ -25,18 +27,20 @@ def pooled_pca(X: NDArray, n_components: int, *, center: bool = True, scale: boo
     X = np.asarray(X, dtype=np.float64)
     scaler = StandardScaler(with_mean=center).fit(X) if scale else None
     rows = X if scaler is None else scaler.transform(X)
-    mean = np.zeros(X.shape[1])
+    order, mean = np.argsort(-rows.std(axis=0), kind="stable"), np.zeros(X.shape[1])
+    rows = rows[:, order]
     if center:
         pca = PCA(n_components=n_components, svd_solver="full").fit(rows)
         components, singular, noise = pca.components_, pca.singular_values_, float(pca.noise_variance_)
-        ratio, mean = pca.explained_variance_ratio_, pca.mean_ if scaler is None else scaler.mean_
+        ratio = pca.explained_variance_ratio_
+        mean[order] = pca.mean_ if scaler is None else scaler.mean_[order]
     else:
         _, values, vectors = svd(rows, full_matrices=False)
         components, singular = vectors[:n_components], values[:n_components]
         ratio = singular**2 / (values**2).sum()
         noise = float((values[n_components:] ** 2).mean() / (len(X) - 1)) if n_components < len(values) else 0.0
     return PCAModel(
-        components_=fix_signs(components.T).T,
+        components_=fix_signs(components[:, np.argsort(order)].T).T,
         mean_=mean,
         explained_variance_=singular**2 / (len(X) - 1),
         explained_variance_ratio_=ratio,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.files import locked, written_whole
+from fedpca_flwr.files import locked, writable, written_whole
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.streaming_pca import Subspace
 
@@ -72,6 +72,7 @@ class RunningModel:
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"a running model is a folder, and {self.path} is a file; name another")
         self._loaded = self._bytes()
+        writable(self.path, mode=0o700)
         self.content = _parsed(self._loaded, self.path / FILE) if self._loaded else None
 
     def save(self, content: Content) -> None:
@@ -82,7 +83,6 @@ class RunningModel:
         ContractError
             If another process has saved since: nothing is changed then.
         """
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self.path) as folder:
             if self._bytes() != self._loaded:
                 raise ContractError(

@@ -12,8 +12,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpca_flwr import data
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.model import PCAModel, model_file
+from fedpca_flwr.files import writable
+from fedpca_flwr.metrics import captured_variance, principal_angles
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model_file import model_file
 from fedpca_flwr.polling import prompt
 from fedpca_flwr.reference import pooled_pca
 from strategies import build_strategy
@@ -28,16 +30,15 @@ def main(grid: Grid, context: Context) -> None:
     try:
         strategy = build_strategy(context.run_config)
         target = model_file(Path(strategy.config.output).expanduser().absolute())
+        writable(target.parent)
         model = run_on(grid, strategy)
         written = model.save(target)  # before anything else can go wrong
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         raise
     if strategy.config.reference and strategy.quorum.simulated:
-        angle = _angle_to_pooled(model, strategy)
-        if angle:
-            model.log["measured"]["angle to pooled PCA"] = f"{angle} (degrees)"
-            written = model.save(target)
+        model.log["measured"] |= _beside_pooled(model, strategy)
+        written = model.save(target)
     print(f"\nFederated PCA\n{model.summary()}\n  {'model':<22}{written}\n", flush=True)
 
 
@@ -48,17 +49,18 @@ def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
     return strategy.result()
 
 
-def _angle_to_pooled(model: PCAModel, strategy: PCAStrategy) -> str:
-    """Only a simulation can do this: it holds all rows. Empty with a kernel, or where the model is of other rows."""
+def _beside_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, str]:
+    """What only a simulation can measure: it holds all rows. Nothing with a kernel, or where the model is of others."""
     rows = data.load(strategy.config.dataset, strategy.config.data_root).all_rows()
     if len(rows) != model.n_samples_ or "kernel" in model.log["options"]:
-        return ""
+        return {}
     reference = pooled_pca(
         rows,
         model.n_components_,
         center=bool(model.log["options"].get("center", True)),
         scale=bool(model.log["options"].get("scale", False)),
     )
+    captured = f"{captured_variance(model, reference, rows):.4%} of that of the pooled rows"
     if model.scores_ is not None:
         reference = replace(reference, scores_=reference.transform(rows))
-    return str(principal_angles(model, reference))
+    return {"captured variance": captured, "angle to pooled PCA": f"{principal_angles(model, reference)} (degrees)"}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
-from fedpca_flwr.maths.moments import Moments, safe_deviation, unpack
+from fedpca_flwr.maths.moments import Moments, safe_deviation, unpack, varying
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,7 @@ def solve(moments: Moments, diagonal: NDArray, *, n_components: int | float, cen
     """
     check_components(n_components, moments.count, moments.n_features)
     deviation = safe_deviation(diagonal, moments.count, moments.mean) if scale else None
+    rank = min(moments.count - center, varying(diagonal, moments.mean) + (not center))
     if not center:
         diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2
         moments = moments.about_zero()
@@ -78,11 +79,12 @@ def solve(moments: Moments, diagonal: NDArray, *, n_components: int | float, cen
     if deviation is not None:
         matrix /= deviation
         matrix /= deviation[:, None]
-    weights = 1.0 if deviation is None else deviation**-2
-    total = float(np.sum(diagonal * weights))
-    require_variance(total, moments.count, moments.mean / (1.0 if deviation is None else deviation))
+    unit = 1.0 if deviation is None else deviation
+    diagonal = diagonal / unit**2
+    require_variance(diagonal, moments.count, moments.mean / unit)
+    total = float(diagonal.sum())
     return Solution(
-        pairs=leading_eigenpairs(matrix, n_components, total=total),
+        pairs=leading_eigenpairs(matrix, n_components, total=total).of_rank(rank),
         mean=moments.mean,
         total=total,
         rows=moments.count,
@@ -111,35 +113,27 @@ def check_components(wanted: int | float, rows: int, features: int) -> None:
         )
 
 
-def require_variance(total: float, rows: int, mean: NDArray) -> None:
+def require_variance(variance: NDArray | float, rows: int, mean: NDArray) -> None:
     """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
 
     Parameters
     ----------
-    total : float
-        Trace of the scatter.
+    variance : ndarray of shape (d,) or float
+        Diagonal of the scatter, each feature against its own mean; or its trace, where no more is known: then a
+        constant feature whose mean is 1e16 deviations of the others hides them.
     rows : int
     mean : ndarray of shape (d,)
+        In the unit of the scatter: divided by the features' scale where that is.
 
     Raises
     ------
     DataError
     """
+    total = float(np.sum(variance))
     if not np.isfinite(total) or 0 < total < 1e-280:
         raise DataError(
             f"the rows' scatter is {total:.1g} in all, outside the range of float64: change the unit of the data"
         )
-    if total <= rows * float(((np.finfo(np.float64).eps * mean) ** 2).sum()):
+    rounding = rows * (np.finfo(np.float64).eps * mean) ** 2
+    if np.all(variance <= (rounding if np.ndim(variance) else rounding.sum())):
         raise DataError("the rows of all parties are identical: there is no variance to explain")
-
-
-def doubts(pairs: Eigenpairs) -> list[str]:
-    """Where the components are not determined by the data."""
-    floor = 1e-13 * len(pairs.vectors) * pairs.values[0]
-    rank = int((pairs.values > floor).sum())
-    k = pairs.values.size
-    if rank < k:
-        return [f"the data have rank {rank}: components {rank + 1} to {k} have no variance and arbitrary directions"]
-    if pairs.values[-1] - pairs.following <= floor and pairs.following > floor:
-        return [f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"]
-    return []

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.files import locked, written_whole
+from fedpca_flwr.files import locked, writable, written_whole
 from fedpca_flwr.maths.moments import Moments, packed_size
 
 FORMAT = 1
@@ -69,12 +69,7 @@ class StateFolder:
         ------
         ConfigError
         """
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise self._unusable(error) from None
-        if not os.access(self.path, os.W_OK | os.X_OK):
-            raise ConfigError(f"the folder {self.path} cannot be used: it may not be written to; name another")
+        writable(self.path, mode=0o700)
 
     def load(self) -> dict[str, Any]:
         """The state, of the form of `EMPTY`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,12 @@ from fedpca_flwr.maths.moments import chunks
 
 LeftOut = dict[str, str]
 """Columns that are no features, by the key of the node-config that names them."""
+
+LARGEST = 1e140
+"""No value is larger: float64 holds 1.8e308, and so the squares of as many differences as fit into any memory."""
+
+SMALLEST = 1e-140
+"""No column's largest value is smaller, unless all are zero: the square of a difference in its last digits is not 0."""
 
 
 class Table(NamedTuple):
@@ -75,12 +82,16 @@ def read(path: str, label: str = "", ids: str = "") -> Table:
             f"the {suffix} file cannot be read: it is damaged or not what its name says",
             local=f"{type(error).__name__} in {file}",
         ) from None
-    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16] if names else ""
-    return Table(rows, digest)
+    return Table(rows, names_digest(names))
+
+
+def names_digest(names: Sequence[str]) -> str:
+    """64 bits of SHA-256 of column names in their order, without the spaces around them; empty without names."""
+    return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
 def check(rows: NDArray) -> NDArray:
-    """Check that ``rows`` is a non-empty, finite, real matrix, chunk by chunk.
+    """Check that ``rows`` is a non-empty, real matrix whose values are finite and can be squared, chunk by chunk.
 
     Raises
     ------
@@ -94,14 +105,29 @@ def check(rows: NDArray) -> NDArray:
     if rows.shape[0] == 0 or rows.shape[1] == 0:
         raise DataError(f"the data have shape {rows.shape}, expected at least one row and one feature")
     if rows.dtype.kind == "f":
+        sizes = np.zeros(rows.shape[1])
         for chunk in chunks(rows):
-            if not np.isfinite(chunk.sum(dtype=np.float64)):  # one pass, no temporary; NaN and infinity survive a sum
-                columns = np.flatnonzero(~np.isfinite(chunk).all(axis=0))
-                raise DataError(
-                    "the data hold NaN, infinite or huge values: fill or drop them first (the site's log says where)",
-                    local=f"columns (from 0): {columns.tolist()}",
-                )
+            np.maximum(sizes, np.abs(chunk).max(axis=0), out=sizes)  # keeps NaN and infinity
+        _refuse(~np.isfinite(sizes), "NaN or infinite values: fill or drop them first")
+        _refuse(
+            sizes > LARGEST,
+            f"values that are too large to be squared (beyond {LARGEST:g} in size): fill or drop them if they mark "
+            "what is missing, else change the unit",
+        )
+        _refuse(
+            (sizes > 0) & (sizes < SMALLEST),
+            f"columns whose values are all too small to be squared (below {SMALLEST:g} in size): change their unit, "
+            "or leave them out",
+        )
     return rows
+
+
+def _refuse(columns: NDArray[np.bool_], what: str) -> None:
+    if columns.any():
+        raise DataError(
+            f"the data hold {what} (the site's log says where)",
+            local=f"columns (from 0): {np.flatnonzero(columns).tolist()}",
+        )
 
 
 def _npy(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
@@ -119,6 +145,8 @@ def _npz(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
             raise DataError(f"the .npz file holds {len(archive.files)} arrays and none is named 'X'", local=str(file))
         try:
             rows = archive[key]
+            if not isinstance(rows, np.ndarray):  # NumPy gives the bytes of what is no array
+                raise ValueError
         except ValueError:
             raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
     return _without(rows, [], left_out)

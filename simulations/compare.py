@@ -5,9 +5,10 @@
 
 A method may carry options, as in the example. With ``--output FOLDER`` every run is one line of JSON in its
 ``runs.jsonl``, with all that is needed to repeat it, beside its model; what is there already is not run again, so
-an interrupted comparison goes on where it stopped. ``report.html`` shows it all (extra ``plots``). Angles are to
-``PCA(svd_solver="full")`` of the pooled rows in float64. `simulations.benchmarks.published` makes of such runs the
-design notes' tables, ours beside the published numbers.
+an interrupted comparison goes on where it stopped. ``report.html`` shows all runs of the folder, those of earlier
+comparisons too (extra ``plots``). Angles are to ``PCA(svd_solver="full")`` of the pooled rows in float64; "captured" is
+the share of these rows' variance that the components hold, "claimed" the one that the model says.
+`simulations.benchmarks.published` makes of such runs the design notes' tables, ours beside the published numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
-import json
 import platform
 import sys
 import time
@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -32,17 +31,13 @@ from rich.progress import track
 from fedpca_flwr import data
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.files import written_whole
-from fedpca_flwr.metrics import knn_accuracy, principal_angles
+from fedpca_flwr.files import writable
+from fedpca_flwr.metrics import captured_variance, knn_accuracy, principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import PARTITIONS, split
 from fedpca_flwr.reference import pooled_pca
+from simulations.records import Record, append, identity, named, parsed, read
 from simulations.run import ENGINES, run
-from strategies import method_named
-
-Record = dict[str, Any]
-
-RUNS = "runs.jsonl"
 
 BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
 """Data sets that are not read from a folder."""
@@ -70,32 +65,6 @@ def settings(
             "alpha": alpha,
             "clients": number,
         }
-
-
-def parsed(method: str) -> tuple[str, Record]:
-    """``"sub-it block-size=10"`` as name and options, those of the method or ``secure-aggregation`` and ``bound``.
-
-    Raises
-    ------
-    ConfigError
-        For a word that is not ``key=value``, an unknown method or option, or a value that is not allowed.
-    """
-    name, *words = method.split() or [""]
-    known = method_named(name).strategy.card.options
-    options: Record = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not (key and equals and value):
-            raise ConfigError(f"method '{method}': '{word}' is not an option, expected key=value")
-        try:
-            options[key] = json.loads(value)
-        except json.JSONDecodeError:
-            options[key] = value
-    own = {key: value for key, value in options.items() if key not in {"secure-aggregation", "bound"}}
-    if "n-components" in own:
-        raise ConfigError(f"method '{method}': the number of components is that of the comparison (--components)")
-    known.parse(own, source=f"method '{method}'")
-    return name, options
 
 
 def compare(
@@ -135,26 +104,27 @@ def compare(
     list of dict
         A run that failed has ``error`` instead of results.
     """
-    place = str(Path(data_root).resolve()) if any(name not in BUILT_IN for name in datasets) else "."
-    common = {"components": components, "seed": seed, "engine": engine, "knn": knn, "data root": place}
+    common = {"components": components, "seed": seed, "engine": engine, "knn": knn}
+    places = {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in datasets}
     RunConfig.parse({"seed": seed}, source="comparison")
     for alpha in alphas:
         RunConfig.parse({"alpha": alpha}, source="comparison")
     for number in clients:
         RunConfig.parse({"clients": number or -1}, source="comparison")
-    wanted = [{**one, **common} for one in settings(methods, datasets, partitions, alphas, clients)]
-    folder = Path(output) if output else None
-    known = {_identity(record): record for record in _read(folder)}
+    every = settings(methods, datasets, partitions, alphas, clients)
+    wanted = [{**one, **common, "data root": places[one["dataset"]]} for one in every]
+    folder = writable(Path(output).expanduser()) if output else None
+    known = {identity(record): record for record in read(folder)} if folder else {}
     records = []
     for one in track(wanted, "comparing", console=Console(stderr=True)):
-        record = known.get(_identity(one))
+        record = known.get(identity(one))
         if record is None:
             try:
-                record = {**one, **_measured(one, data_root, folder)}
+                record = {**one, **_measured(one, folder)}
             except FedPCAError as error:
                 record = {**one, "error": f"{type(error).__name__}: {error}"}
             if folder and "error" not in record:
-                _append(folder, record)
+                append(folder, record)
         records.append(record)
     return records
 
@@ -163,27 +133,31 @@ def table(records: Iterable[Record]) -> str:
     """Markdown; MB are the mean over the clients. Accuracies are there if any were measured."""
     records = list(records)
     accuracies = any(r.get("knn accuracy") is not None for r in records)
-    heads = ["data", "partition", "clients", "method", "max angle (deg)", "mean", "rounds", "MB up", "MB down"]
+    heads = ["data", "partition", "clients", "method", "max angle (deg)", "mean", "captured", "claimed"]
+    heads += ["rounds", "MB up", "MB down"]
     heads += ["k-NN(5)"] if accuracies else []
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for r in records:
         where = r["partition"] + (f" {r['alpha']:g}" if r["alpha"] is not None else "")
-        told = " ".join([r["method"], *(f"{key}={value}" for key, value in r["options"].items())])
-        cells = [r["dataset"], where, str(r["clients"]), told]
+        cells = [r["dataset"], where, str(r["clients"]), named(r)]
         if "error" in r:
             cells += [r["error"].replace("\n", " "), *[""] * (len(heads) - 5)]
         else:
-            cells += [f"{r['max angle']:.2g}", f"{r['mean angle']:.2g}", str(r["rounds"])]
-            cells += [f"{r['MB up']:.3g}", f"{r['MB down']:.3g}"]
-            if accuracies:
-                cells.append("" if r.get("knn accuracy") is None else f"{r['knn accuracy']:.2%}")
+            cells += [f"{r['max angle']:.2g}", f"{r['mean angle']:.2g}"]
+            cells += [_share(r.get("captured variance")), _share(r["explained variance"])]
+            cells += [str(r["rounds"]), f"{r['MB up']:.3g}", f"{r['MB down']:.3g}"]
+            cells += [_share(r.get("knn accuracy"))] if accuracies else []
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _measured(one: Record, data_root: str, folder: Path | None) -> Record:
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}"
+
+
+def _measured(one: Record, folder: Path | None) -> Record:
     center, scale = (bool(one["options"].get(key, default)) for key, default in (("center", True), ("scale", False)))
-    pool = (one["dataset"], data_root, one["components"], center, scale)
+    pool = (one["dataset"], one["data root"], one["components"], center, scale)
     source, truth = _truth(*pool)
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
@@ -195,13 +169,14 @@ def _measured(one: Record, data_root: str, folder: Path | None) -> Record:
     seconds = time.monotonic() - started
     fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
     angles = principal_angles(model, truth)
-    name = f"models/{hashlib.sha256(_identity(one).encode()).hexdigest()[:16]}.npz" if folder else None
+    name = f"models/{hashlib.sha256(identity(one).encode()).hexdigest()[:16]}.npz" if folder else None
     if folder and name:
         model.save(folder / name)
     return {
         "model": name,
         "max angle": angles.max,
         "mean angle": angles.mean,
+        "captured variance": captured_variance(model, truth, rows),
         "explained variance": float(model.explained_variance_ratio_.sum()),
         "rounds": len(fit),
         "MB up": float(np.mean(sum(np.array(entry["up"]) for entry in fit)) / 1e6),
@@ -237,40 +212,14 @@ def _accuracy(model: PCAModel, source: data.Dataset) -> float | None:
     return knn_accuracy(model, source.all_rows(), source.labels, test, labels)
 
 
-def _identity(record: Record) -> str:
-    where = ("dataset", "data root", "partition", "alpha", "clients")
-    keys = ("method", "options", *where, "components", "seed", "engine", "knn")
-    return json.dumps([record[key] for key in keys], sort_keys=True)
-
-
-def _read(folder: Path | None) -> list[Record]:
-    """The records of an earlier run; a last line that was cut short is left out, and run again."""
-    if folder is None or not (target := folder / RUNS).exists():
-        return []
-    try:
-        *lines, cut = target.read_text().split("\n")
-        records = [json.loads(line) for line in lines]
-        for record in records:
-            _identity(record)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{target} is not a file of a comparison ({type(error).__name__}); name another") from None
-    if cut:  # no newline at the end: the line was being written
-        with written_whole(target) as stream:
-            stream.write("".join(f"{line}\n" for line in lines).encode())
-    return records
-
-
-def _append(folder: Path, record: Record) -> None:
-    with (folder / RUNS).open("a") as stream:
-        stream.write(json.dumps(record) + "\n")
-
-
-def _reported(output: str, records: list[Record], data_root: str) -> str:
+def _reported(output: str, records: list[Record]) -> str:
+    """Write the report of all runs in the folder, and of those that failed just now."""
     try:
         from simulations.report import write_report
     except (ImportError, ConfigError):  # matplotlib is an extra
         return "no report: it needs matplotlib (python -m pip install 'fedpca-flwr[plots]')"
-    return f"report: {write_report(output, records, data_root=data_root)}"
+    folder = Path(output).expanduser()
+    return f"report: {write_report(folder, read(folder) + [r for r in records if 'error' in r])}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -291,8 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = compare(**vars(args))
         print(table(records))
         if args.output:
-            print(f"\n{_reported(args.output, records, args.data_root)}")
-    except FedPCAError as error:
+            print(f"\n{_reported(args.output, records)}")
+    except (FedPCAError, OSError) as error:  # a disk that is full, say
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
     return int(any("error" in record for record in records))

@@ -12,9 +12,7 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -24,13 +22,13 @@ from fedpca_flwr.files import written_whole
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from fedpca_flwr.reference import pooled_pca
-
-Record = dict[str, Any]
+from simulations.records import RUNS, Record, by_setting, command, named, read
 
 COLUMNS = (
     "method",
     "max angle",
     "mean angle",
+    "captured variance",
     "explained variance",
     "rounds",
     "MB up",
@@ -38,7 +36,15 @@ COLUMNS = (
     "seconds",
     "knn accuracy",
 )
-UNITS = {"max angle": "max angle (degrees)", "mean angle": "mean angle (degrees)", "MB up": "MB up per client"}
+SHARES = {"captured variance", "explained variance", "knn accuracy"}
+HEADS = {
+    "max angle": "max angle (degrees)",
+    "mean angle": "mean angle (degrees)",
+    "captured variance": "variance captured",
+    "explained variance": "variance claimed",
+    "MB up": "MB up per client",
+    "MB down": "MB down per client",
+}
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -76,27 +82,28 @@ for (const button of document.querySelectorAll("th button")) {
 """
 
 
-def write_report(folder: str | Path, records: Sequence[Record], *, data_root: str = ".") -> Path:
+def write_report(folder: str | Path, records: Sequence[Record]) -> Path:
     """Write ``report.html`` of a comparison whose models are in ``folder``, whole or not at all."""
     target = Path(folder) / "report.html"
-    page = _page(Path(folder), records, data_root)
+    page = _page(Path(folder), records)
     with written_whole(target) as stream:
         stream.write(page.encode())
     return target
 
 
-def _page(folder: Path, records: Sequence[Record], data_root: str) -> str:
+def _page(folder: Path, records: Sequence[Record]) -> str:
+    groups = by_setting(records)
     parts = []
-    for (dataset, partition, alpha, clients), own in groupby(sorted(records, key=_where), key=_where):
-        runs = list(own)
-        title = f"{dataset}, {partition}" + (f" {alpha:g}" if alpha >= 0 else "") + f", {clients} clients"
-        parts.append(f"<h2>{html.escape(title)}</h2>\n{_table(runs)}")
-        parts += [_figure(figure, text) for figure, text in _figures(folder, runs, data_root)]
-    about = json.dumps(records[0]["versions"]) if records and "versions" in records[0] else "unknown"
+    for runs in groups:
+        parts.append(f"<h2>{html.escape(_title(runs[0]))}</h2>\n{_table(runs)}")
+        parts += _figures(folder, runs)
+    commands = html.escape("\n".join(map(command, groups)))
+    versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}
     rest = (
-        f"<h2>How to repeat it</h2>\n<pre>{html.escape(_commands(records))}</pre>\n"
-        f"<p>Versions: {html.escape(about)}. Angles are to <code>PCA(svd_solver='full')</code> of the pooled rows in "
-        "float64.</p>"
+        f"<h2>How to repeat it</h2>\n<pre>{commands}</pre>\n"
+        f"<p>Versions: {html.escape('; '.join(versions) or 'unknown')}. "
+        "Angles are to <code>PCA(svd_solver='full')</code> of the pooled rows in float64. Variance captured: the share "
+        "of the pooled rows' variance that a model's components hold; claimed: what the model says of itself.</p>"
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -107,58 +114,66 @@ def _page(folder: Path, records: Sequence[Record], data_root: str) -> str:
     )
 
 
-def _where(record: Record) -> tuple[str, str, float, int]:
-    alpha = -1.0 if record["alpha"] is None else record["alpha"]
-    return record["dataset"], record["partition"], alpha, record["clients"]
+def _title(record: Record) -> str:
+    """What the runs of a table have in common."""
+    alpha = "" if record["alpha"] is None else f" {record['alpha']!r}"
+    said = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
+    said += [f"{record['components']} components", f"seed {record['seed']}"]
+    said += ["with k-NN(5)"] if record["knn"] else []
+    said += [f"engine {record['engine']}"] if record["engine"] != "loopback" else []
+    return ", ".join(said) + ("" if record["data root"] == "." else f" (data of {record['data root']})")
 
 
 def _table(records: Sequence[Record]) -> str:
     measured = [name for name in COLUMNS[1:] if any(record.get(name) is not None for record in records)]
     columns = [COLUMNS[0], *measured]
-    heads = "".join(f'<th scope="col"><button>{UNITS.get(name, name)}</button></th>' for name in columns)
+    heads = "".join(f'<th scope="col"><button>{HEADS.get(name, name)}</button></th>' for name in columns)
     rows = []
     for record in records:
         if "error" in record:
             message = html.escape(record["error"])
             cells = f'<td data-value="">{message}</td>' + '<td data-value=""></td>' * (len(measured) - 1)
         else:
-            cells = "".join(_cell(record[name]) for name in measured)
+            cells = "".join(_cell(record.get(name), share=name in SHARES) for name in measured)
         name = html.escape(named(record))
         rows.append(f'<tr><td data-value="{name}">{name}</td>{cells}</tr>')
     body = "\n".join(rows)
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
 
 
-def _cell(value: float | None) -> str:
+def _cell(value: float | None, *, share: bool) -> str:
     if value is None:
         return '<td data-value=""></td>'
-    shown = f"{value:.3g}" if isinstance(value, float) else str(value)
+    shown = f"{value:.2%}" if share else f"{value:.3g}" if isinstance(value, float) else str(value)
     return f'<td data-value="{value!r}">{shown}</td>'
 
 
-def named(record: Record) -> str:
-    """A run's method with its options."""
-    return " ".join([record["method"], *(f"{key}={value}" for key, value in record["options"].items())])
-
-
-def _figures(folder: Path, records: Sequence[Record], data_root: str) -> Iterable[tuple[Figure, str]]:
+def _figures(folder: Path, records: Sequence[Record]) -> Iterable[str]:
+    """The figures of runs of one setting; where their data or models are gone, a line that says so instead."""
     good = [record for record in records if "error" not in record]
     if not good:
         return
     points: dict[str, list[tuple[float, float]]] = {}
     for record in good:
         points.setdefault(record["method"], []).append((record["MB up"], record["max angle"]))
-    yield plots.bytes_against_error(points), "Bytes against error. Down and to the left is better."
-    models = {named(record): PCAModel.load(folder / record["model"]) for record in good if record.get("model")}
+    yield _figure(plots.bytes_against_error(points), "Bytes against error. Down and to the left is better.")
+    try:
+        yield from (_figure(figure, text) for figure, text in _of_models(folder, good))
+    except FedPCAError as error:
+        yield f"<p>No more figures: {html.escape(str(error))}</p>"
+
+
+def _of_models(folder: Path, records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:
+    models = {named(record): PCAModel.load(folder / record["model"]) for record in records if record.get("model")}
     if not models:
         return
-    one = good[0]
-    source = data.load(one["dataset"], data_root)
+    one = records[0]
+    source = data.load(one["dataset"], one["data root"])
     rows, reference = source.all_rows(), pooled_pca(source.all_rows(), one["components"])
     if one["components"] >= 2:
         text = "Rows in the first two components: circles by the pooled PCA, crosses by the federated model."
         yield plots.projection_grid(reference, models, rows, source.labels), text
-    yield plots.scree({"pooled": reference, **models}), "Explained variance."
+    yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
     yield plots.heterogeneity([rows[part] for part in parts], reference), "How different the clients are."
@@ -174,33 +189,20 @@ def _figure(figure: Figure, text: str) -> str:
     )
 
 
-def _commands(records: Sequence[Record]) -> str:
-    """The command of each setting, on one line."""
-    lines = []
-    for where, own in groupby(sorted(records, key=_where), key=_where):
-        runs = list(own)
-        one = runs[0]
-        alpha = f" --alpha {where[2]:g}" if where[2] >= 0 else ""
-        methods = " ".join(f'"{named(record)}"' for record in runs)
-        lines.append(
-            f"python -m simulations.compare --methods {methods} --dataset {one['dataset']} --data-root DEST "
-            f"--partition {one['partition']}{alpha} --clients {one['clients']} --components {one['components']} "
-            f"--seed {one['seed']} --engine {one['engine']}"
-        )
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--data-root", default=".")
+    parser.add_argument("--data-root", help="where the data are now, if not where they were")
     args = parser.parse_args(arguments)
-    runs = args.folder / "runs.jsonl"
     try:
-        if not runs.exists():
-            raise ConfigError(f"{runs} does not exist; name the --output folder of a comparison")
-        records = [json.loads(line) for line in runs.read_text().splitlines()]
-        print(write_report(args.folder, records, data_root=args.data_root))
+        records = read(args.folder)
+        if not records:
+            raise ConfigError(
+                f"{args.folder / RUNS} does not exist, or is empty; name the --output folder of a comparison"
+            )
+        if args.data_root:
+            records = [{**one, "data root": args.data_root} if one["data root"] != "." else one for one in records]
+        print(write_report(args.folder, records))
     except FedPCAError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2

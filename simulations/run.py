@@ -6,13 +6,15 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.frames import as_array, column_labels, column_names
 from fedpca_flwr.model import PCAModel
 from simulations.loopback import on_loopback
 from simulations.ray_engine import on_ray
@@ -44,7 +46,8 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     method : str
         A name in `strategies.METHODS`, e.g. ``"p-cov"``.
     parties : sequence of array-like of shape (n_i, d)
-        One party each. For the methods whose card says ``split="columns"``: (n, f_i), features of the same n rows.
+        One party each; the model keeps the column names of data frames. For the methods whose card says
+        ``split="columns"``: (n, f_i), features of the same n rows.
     engine : {"ray", "loopback"}
         Flower's simulation (a process pool, about ten seconds to start), or this process (milliseconds). Same
         strategies, same clients, same bits.
@@ -74,11 +77,12 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     """
     if engine not in ENGINES:
         raise ConfigError(f"engine is '{engine}', expected one of: {', '.join(ENGINES)}")
-    arrays = [_rows(i, party) for i, party in enumerate(parties)]
+    arrays = [as_array(party, f"party {i}") for i, party in enumerate(parties)]
     if not arrays:
         raise ConfigError("there are no parties; give at least one array of rows")
     by_rows = method not in METHODS or METHODS[method].strategy.card.split == "rows"
-    if by_rows and len({tuple(party.columns) for party in parties if hasattr(party, "columns")}) > 1:
+    frames = [party for party in parties if by_rows and column_labels(party)]
+    if len(set(map(column_labels, frames))) > 1:
         raise ConfigError("the parties' column names, or their order, differ")
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     site = {key: values.pop(key) for key in POLICY if key in values}
@@ -86,7 +90,9 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     if values.setdefault("clients", len(arrays)) != len(arrays):
         raise ConfigError(f"'clients' is {values['clients']!r}, but there are {len(arrays)} parties")
     with quiet():
-        return ENGINES[engine]({**values, "method": method or "(none)"}, arrays, site)
+        model = ENGINES[engine]({**values, "method": method or "(none)"}, arrays, site)
+    names = column_names(frames[0]) if frames else ()
+    return replace(model, feature_names_in_=np.array(names, dtype=object)) if names else model
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike], parties: int) -> list[str]:
@@ -94,15 +100,6 @@ def _paths(key: str, paths: Sequence[str | os.PathLike], parties: int) -> list[s
     if isinstance(paths, str | os.PathLike) or len(paths) != parties:
         raise ConfigError(f"'{key}' is {paths!r}, expected a list of {parties} paths, one for each party")
     return [str(Path(path).expanduser().absolute()) for path in paths]
-
-
-def _rows(i: int, party: ArrayLike) -> NDArray:
-    if np.ma.is_masked(party):
-        raise DataError(f"party {i} has masked values: fill or drop them first")
-    try:
-        return np.asarray(party)
-    except ValueError:
-        raise DataError(f"party {i} is not an array: its rows differ in length") from None
 
 
 @contextmanager

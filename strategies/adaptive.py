@@ -161,7 +161,7 @@ class Adaptive(PCAStrategy):
     def _choose(self, replies: list[Reply]) -> None:
         forecast = Forecast.of([_survey(reply) for reply in replies])
         self.n_components(forecast.head.n, forecast.head.mean.size)
-        require_variance(forecast.total, forecast.head.n, forecast.head.mean)
+        require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
         self._candidates = sorted(candidates(forecast, self.options), key=self._cost)
         self._chosen, self._heterogeneity = self._candidates[0], forecast.heterogeneity
         for candidate in self._candidates:

@@ -15,6 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
@@ -50,6 +51,7 @@ class ApproximateCovariance(RowsStrategy):
         # averaged raw second moments leave nothing out
         averaged, diagonal, pooled = yield from averaged_moments(self, within=self.options.center)
         solution = self._solved(averaged, diagonal)
+        _require_some_within(solution)
         measured = {"between parties": _left_out(diagonal - averaged.diagonal(), solution)}
         if pooled is not None:
             exact = self._solved(pooled, diagonal).pairs.vectors
@@ -69,6 +71,20 @@ class ApproximateCovarianceClient(RowsClient):
     @property
     def within(self) -> bool:
         return bool(self.options.center)
+
+
+def _require_some_within(solution: Solution) -> None:
+    """Refuse an average of covariances that are all zero.
+
+    Raises
+    ------
+    DataError
+    """
+    if solution.pairs.values[0] <= 0:
+        raise DataError(
+            "the rows of each party are identical (it may have one row only): averaged covariances hold no variance; "
+            "take 'p-cov', which costs the same and keeps the variance between parties"
+        )
 
 
 def _left_out(diagonal: NDArray, solution: Solution) -> str:

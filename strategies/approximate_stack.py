@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field as Limits
 
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import Factor, leading_of_factor, stack
 from fedpca_flwr.protocol.card import CountOptions, MethodCard
@@ -73,10 +74,15 @@ class ApproximateStack(RowsStrategy):
         parts = [factor_of(reply) for reply in (yield Ask("truncated"))]
         pooled = stack(parts)
         wanted = self.n_components(pooled.head.n, pooled.head.mean.size)
-        require_variance(pooled.trace, pooled.head.n, pooled.head.mean)
+        require_variance(pooled.diagonal(), pooled.head.n, pooled.head.mean)
         if self.options.weights == "none":
             pooled = _average(parts, pooled)
-        pairs = leading_of_factor(pooled, wanted)
+            if not pooled.trace > 0:
+                raise DataError(
+                    "the rows of each party are identical (it may have one row only): weights='none' leaves out the "
+                    "variance between parties, and there is no other; set weights='rows', or take 'qr-pca'"
+                )
+        pairs = replace(leading_of_factor(pooled, wanted), resolution=None)  # truncated factors come from scatters
         bound = "none: row counts and means are left out; weights='rows' has one"
         if self.options.weights == "rows":
             bound = f"{angle_bound(pooled.error, pairs):.2g} degrees (Davis and Kahan: the worst case)"

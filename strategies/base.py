@@ -28,6 +28,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
+from fedpca_flwr.certainty import FACTORS, SCALED, Certainty, certainty
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.contract import check_together
 from fedpca_flwr.errors import ContractError
@@ -181,7 +182,8 @@ class PCAStrategy(Strategy):
         measured : dict, optional
             Named measurements for the summary.
         """
-        about = self.history(solution.pairs, notes, measured)
+        centred = getattr(self.options, "center", True)
+        about = self.history(solution.pairs.of_rank(solution.rows - centred), notes, measured)
         self.model = PCAModel.of(solution, about)
         scale = np.empty(0) if solution.scale is None else solution.scale
         return ndarrays_to_parameters([*self.model.loadings(), scale]), {}
@@ -190,15 +192,26 @@ class PCAStrategy(Strategy):
         self, pairs: Eigenpairs | None, notes: Sequence[str] = (), measured: dict[str, str] | None = None
     ) -> dict[str, Any]:
         """How the model is made: its ``log``; ``pairs`` is None where nothing was fitted."""
+        told = self.certainty(pairs) if pairs else Certainty(self.exact, [])
         return {
             "method": self.card.name,
-            "exact": self.exact,
+            "exact": told.exact,
             "options": self.options.model_dump(by_alias=True),
+            "columns": self.quorum.columns,
             "parties": [{**p, "rows": None} if self.card.private else p for p in self.quorum.parties()],
             "rounds": self._rounds,
             "measured": dict(measured or {}),
-            "notes": [*notes, *(_doubts(pairs) if pairs else [])],
+            "notes": [*notes, *told.notes],
         }
+
+    def certainty(self, pairs: Eigenpairs) -> Certainty:
+        """What rounding leaves of the model's components; noise hides it."""
+        if self.card.noised:
+            return Certainty(self.exact, [])
+        ways = [SCALED] if getattr(self.options, "scale", True) is False else []
+        if self.card.split == "rows" and pairs.resolution is None and not self.config.secure_aggregation:
+            ways.append(FACTORS)
+        return certainty(pairs, exact=self.exact, ways=ways)
 
     def go_on_from(self, other: PCAStrategy) -> None:
         """Take over the parties and the log of a strategy that has asked them something already."""
@@ -301,15 +314,3 @@ class PCAStrategy(Strategy):
             f"{sum(entry['up']):,}",
             f"{sum(entry['down']):,}",
         )
-
-
-def _doubts(pairs: Eigenpairs) -> list[str]:
-    """Where the components are not determined by the data."""
-    floor = 1e-13 * len(pairs.vectors) * pairs.values[0]
-    rank = int((pairs.values > floor).sum())
-    k = pairs.values.size
-    if rank < k:
-        return [f"the data have rank {rank}: components {rank + 1} to {k} have no variance and arbitrary directions"]
-    if pairs.values[-1] - pairs.following <= floor and pairs.following > floor:
-        return [f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"]
-    return []

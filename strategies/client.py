@@ -65,7 +65,8 @@ class PCAClient(NumPyClient):
         """Keep the scores of this party's own rows, and what gave them; the sum of the squared errors that are left."""
         components, mean, scale = self.projection(received)
         if self.node.loadings:
-            Loadings(components, mean, scale if scale.size else np.ones_like(mean)).save(self.node.loadings)
+            own = Loadings(components, mean, scale if scale.size else np.ones_like(mean), columns=self.table.columns)
+            own.save(self.node.loadings)
         squared, left_out = 0.0, self.table.rows[len(self.data) :]
         with score_file(self.node.scores, len(self.table.rows), len(components)) as keep:
             for scores, error in projections(self.data, components, mean, scale):

@@ -97,7 +97,7 @@ class ColumnsStrategy(PCAStrategy):
         measured: dict[str, str] | None = None,
     ) -> tuple[Parameters, dict[str, Scalar]]:
         """Make the model of the leading eigenpairs of ``X X'``, whose trace is ``total``."""
-        log = self.history(pairs, notes, measured)
+        log = self.history(pairs.of_rank(self.n_rows - getattr(self.options, "center", True)), notes, measured)
         self.model = PCAModel.of_scores(pairs, total=total, features=sum(self._widths), log=log)
         return ndarrays_to_parameters([pairs.vectors, self.model.singular_values_]), {}
 
@@ -223,7 +223,7 @@ class ColumnsClient(PCAClient):
         if self.node.loadings:
             held = singular > 0
             components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
-            own = Loadings(components, self.block.mean, self.block.scale, run_digest(U, singular))
+            own = Loadings(components, self.block.mean, self.block.scale, run_digest(U, singular), self.table.columns)
             own.save(self.node.loadings)
         return self.block.energy - float(np.vdot(projected, projected))
 

@@ -31,7 +31,7 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.ledger import Entry, digest, ledger_of
 from fedpca_flwr.maths import noise
-from fedpca_flwr.maths.denoise import Denoised, denoised
+from fedpca_flwr.maths.denoise import Denoised, NoisyCentre, denoised
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.privacy import clip, clipped_products, clipped_sum
 from fedpca_flwr.protocol.card import MethodCard
@@ -41,7 +41,7 @@ from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.statistics.rows import moments_phases, pooled_moments, projection_phase
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.dp_options import SUM_WORDS, DPOptions
+from strategies.dp_options import SUM_WORDS, DPOptions, Noise
 
 ROWS, SUM, PRODUCTS = Field("rows", ()), Field("sum", ("d",)), Field("products", ("d(d+1)/2",))
 CENTRE = Field("centre", ("d",))
@@ -109,37 +109,42 @@ class DPPCA(RowsStrategy):
             return solution.with_told(notes=["not private: epsilon is infinite, and this is p-cov"])
         first, last = options.phases[0], options.phases[-1]
         sums: Total = yield Sum(first)
-        rows, centre = self._rows_and_centre(sums, options.bound(first))
+        added = self._noise(first, sums.parties)
+        centre = self._centre(sums, options.bound(first), added)
         if first == "joint":
-            products, parties = sums["products"] - rows * pack(np.outer(centre, centre)), sums.parties
+            products = sums["products"] - centre.rows * pack(np.outer(centre.value, centre.value))
+            excess = centre.seen_by_subtraction()
         else:
-            asked = {"centre": centre, **({"rows": np.asarray(rows)} if self.config.secure_aggregation else {})}
-            second: Total = yield Sum("products", asked)
-            products, parties = second["products"], second.parties
-        deviation = self._deviation(last, parties)
-        found = denoised(products, centre.size, options.n_components, deviation, drop=options.drop)
+            rows = {"rows": np.asarray(centre.rows)} if self.config.secure_aggregation else {}
+            second: Total = yield Sum("products", {"centre": centre.value, **rows})
+            products, added = second["products"], self._noise(last, second.parties)
+            excess = centre.seen_about(options.bound(last))
+        d, k = centre.value.size, options.n_components
+        found = denoised(products, d, k, added.products, drop=options.drop, excess=excess)
         return Solution(
             pairs=found.pairs,
-            mean=centre,
+            mean=centre.value,
             total=found.total,
-            rows=rows,
+            rows=centre.rows,
             notes=self._notes(found),
-            measured=self._measured(found, centre.size),
+            measured=self._measured(found, d),
         )
 
-    def _rows_and_centre(self, sums: Total, bound: float) -> tuple[int, NDArray]:
+    def _centre(self, sums: Total, bound: float, added: Noise) -> NoisyCentre:
         """Rows and centre of all parties together."""
         rows = round(float(sums["rows"]))
         if self.options.count == "noised":
             rows = max(rows, 2, self.options.n_components)  # a count that noise made too small ends no run
         self.n_components(rows, sums["sum"].size)
-        return rows, clip(sums["sum"][None] / rows, bound)[0]  # the mean of clipped rows is no longer, but its noise is
+        shortened = clip(sums["sum"][None] / rows, bound)[0]  # the mean of clipped rows is no longer, but its noise is
+        return NoisyCentre(shortened, rows, bound, of_rows=added.rows, of_sum=added.sum)
 
-    def _deviation(self, phase: str, parties: int) -> float:
-        """Of the noise on the diagonal of the summed products."""
+    def _noise(self, phase: str, parties: int) -> Noise:
+        """Of the sums over so many parties."""
         options = self.options
-        shares = parties if options.trust == "local" else parties / options.honest_parties
-        return options.noise(phase).products * math.sqrt(shares)
+        root = math.sqrt(parties if options.trust == "local" else parties / options.honest_parties)
+        each = options.noise(phase)
+        return Noise(each.multiplier, rows=each.rows * root, sum=each.sum * root, products=each.products * root)
 
     def _measured(self, found: Denoised, d: int) -> dict[str, str]:
         options, k = self.options, self.options.n_components

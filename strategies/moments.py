@@ -39,18 +39,18 @@ class MomentsClient(PCAClient):
         return {**head_fields(moments.head, moments.diagonal()), "scatter": moments.scatter}
 
 
-def remainder_if_needed(head: Head, diagonal: NDArray) -> NDArray:
+def remainder_if_needed(head: Head, diagonal: NDArray, negligible: float = NEGLIGIBLE) -> NDArray:
     """The rounding error of a mean, or nothing where it is negligible against every feature's deviation."""
     spread = np.sqrt(diagonal / head.n)
-    return head.remainder if (np.abs(head.remainder) > NEGLIGIBLE * spread).any() else np.empty(0)
+    return head.remainder if (np.abs(head.remainder) > negligible * spread).any() else np.empty(0)
 
 
-def head_fields(head: Head, diagonal: NDArray) -> Fields:
-    """The fields of `HEAD`."""
+def head_fields(head: Head, diagonal: NDArray, negligible: float = NEGLIGIBLE) -> Fields:
+    """The fields of `HEAD`; a rounding error of the mean of so many standard deviations is left out."""
     return {
         "count": np.asarray(head.n),
         "mean": head.mean,
-        "remainder": remainder_if_needed(head, diagonal),
+        "remainder": remainder_if_needed(head, diagonal, negligible),
     }
 
 

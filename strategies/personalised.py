@@ -138,14 +138,14 @@ class Personalised(PCAStrategy):
         pooled, deviations = pool_heads(heads)
         d, k = pooled.mean.size, self.options.n_components
         self.n_components(sum(reply.rows for reply in replies), d)
-        between = sum(head.n * float(dev @ dev) for head, dev in zip(heads, deviations, strict=True))
-        total = math.fsum(float(reply.fields["diagonal"].sum()) for reply in order) + between
+        between = (head.n * dev**2 for head, dev in zip(heads, deviations, strict=True))
+        diagonal = np.sum([*(reply.fields["diagonal"] for reply in order), *between], axis=0)
         self._mean = [pooled.mean, pooled.remainder]
         if not self.options.center:
-            total += pooled.n * float(np.square(pooled.mean + pooled.remainder).sum())
+            diagonal += pooled.n * np.square(pooled.mean + pooled.remainder)
             self._mean = [np.zeros(d), np.zeros(d)]
-        require_variance(total, pooled.n, self._mean[0])
-        self._rows, self._total = pooled.n, total
+        require_variance(diagonal, pooled.n, self._mean[0])
+        self._rows, self._total = pooled.n, float(diagonal.sum())
         self._known, self._query = KnownProducts(d), random_block(d, min(k + 10, d), self.config.seed)
         if self._global.size:
             self._query[:, :k] = self._global  # of the pass before: few rounds are left

@@ -114,7 +114,7 @@ def _pass(config: RunConfig, options: PersonalisedOptions, prefix: str, strength
 
 
 def _centre(config: RunConfig) -> tuple[Field, ...]:
-    """The pooled mean of the rows used; where only sums are shown their deviations too, which say how large sums are."""
+    """The mean of the rows used; where only sums are shown their deviations too, from which limits follow."""
     spread = (Field("spread", ("d",), kind="size"),) if config.transport != "clear" else ()
     return (Field("mean", ("d",)), Field("remainder", ("d",)), *spread)
 

@@ -117,7 +117,7 @@ class SAPCA(RowsStrategy):
     def _solved(self, parts: list[Subspace], ranks: Sequence[int]) -> Solution:
         everything, rows = self._with_the_past(parts, self._rows_here)
         self.n_components(rows, len(everything.vectors))
-        require_variance(everything.energy, rows, everything.head.mean)
+        require_variance(everything.diagonal(), rows, everything.head.mean)
         pairs = everything.pairs(self._rank(everything, ranks))
         unit = rows / everything.head.n  # forgotten rows count less: the variances are those of the weighted rows
         return Solution(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from flwr.common import Parameters, Scalar
@@ -95,6 +96,8 @@ class SecureMomentsStrategy(SecureStrategy, SecureProjection):
         variances = self.pooled.spread**2 * self.layout.resolution + first.limits["diagonal"] * first.resolution
         rounding = self.quorum.expected * float(np.sum(variances * weights)) / solution.total
         told = {"fixed point": f"rounds off {rounding:.1g} of the variance at most"}
+        pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be rounded off
+        solution = replace(solution, pairs=pairs)
         return super().finish(solution, notes=notes, measured={**(measured or {}), **told})
 
 

@@ -188,8 +188,9 @@ class SubspaceIteration(PCAStrategy):
         if not self.options.center:
             diagonal = diagonal + pooled.n * mean**2
         self._rows, self._mean = pooled.n, pooled.mean if self.options.center else np.zeros_like(mean)
-        self._total = float((diagonal / self._scale**2).sum())
-        require_variance(self._total, pooled.n, self._mean / self._scale)
+        diagonal = diagonal / self._scale**2
+        require_variance(diagonal, pooled.n, self._mean / self._scale)
+        self._total = float(diagonal.sum())
         self._iteration = BlockIteration(
             mean.size,
             self.options.n_components,
@@ -206,7 +207,7 @@ class SubspaceIteration(PCAStrategy):
         if self._query is None:
             sketch = stack([_factor(reply) for reply in replies])
             self.n_components(sketch.head.n, sketch.head.mean.size)
-            require_variance(sketch.trace, sketch.head.n, sketch.head.mean)
+            require_variance(sketch.diagonal(), sketch.head.n, sketch.head.mean)
             self._rows, self._mean, self._total = sketch.head.n, sketch.head.mean, sketch.trace
             self._scale = np.ones_like(self._mean)
             self._sketch = RefinedSketch.of_factor(sketch)

@@ -196,7 +196,11 @@ class VerticalKernel(ColumnsStrategy):
     ) -> ScoresSolution:
         n, k = self.n_rows, self.options.n_components
         if total <= n * np.finfo(np.float64).eps * size:
-            raise DataError("the rows of all parties are identical: there is no variance to explain")
+            raise DataError(
+                "there is no variance to explain: the kernel of any two rows is the same, up to rounding. The rows are "
+                "identical, or it cannot tell them apart: set center=true, or another 'gamma' (it is "
+                f"{kernel.gamma:.2g})"
+            )
         if positive < k:
             raise ConfigError(
                 f"run-config: 'n-components' is {k}, but the kernel '{kernel.name}' of these rows has "

@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fedpca_flwr.certainty import Certainty
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.loadings import Loadings
@@ -98,7 +99,7 @@ class VerticalScores(ColumnsRun):
         k = min(self.options.n_components, held)
         sums: Total = yield Sum("scores", self.with_energy({"components": np.arange(k)}))
         notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
-        log = self.history([*notes, *self.order_notes()], {})
+        log = self.history(Certainty(self.exact, []), [*notes, *self.order_notes()], {})
         model = PCAModel.of_new_scores(sums["scores"], total=self.total, features=self.columns, log=log)
         yield Ask("project", {"scores": sums["scores"]})
         self.model = model
@@ -127,6 +128,11 @@ class VerticalScoresClient(ColumnsClient):
             ) from None
         if own.mean.size != width:
             raise DataError(f"this site's new rows have {width} columns, its loadings are of {own.mean.size}")
+        if self.site.table.columns and own.columns not in ("", self.site.table.columns):
+            raise DataError(
+                "this site's new rows have other column names, or another order of them, than the rows that its "
+                "loadings are of"
+            )
         if not own.run:
             raise ConfigError("this site's loadings do not say of which run they are; fit again with 'vertical'")
         return own

@@ -16,6 +16,7 @@ from fedpca_flwr.model import PCAModel
 from simulations import run
 from simulations.loopback import assemble
 from simulations.run import POLICY
+from strategies import build_client
 from strategies.client import PCAClient
 from strategies.server import PCAServer
 
@@ -73,6 +74,15 @@ def client_of(server: PCAServer, party: int) -> PCAClient:
 def context_of(server: PCAServer, party: int) -> Context:
     """A party's node-config and memory; what is changed there, the next message meets."""
     return proxy_of(server, party).context
+
+
+def at_sites(server: PCAServer, nodes: Sequence[dict[str, Any]]) -> PCAServer:
+    """Let every party read the file that its own node-config names."""
+    for party, node in enumerate(nodes):
+        context = client_of(server, party).context
+        context.node_config |= node
+        proxy_of(server, party).make = lambda context=context: build_client(context).to_client()
+    return server
 
 
 def tamper(server: PCAServer, party: int, change: Callable[[Any], Any]) -> None:

@@ -5,6 +5,9 @@ Everything here uses only what was released: post-processing, which costs no pri
 For a matrix of size m with noise of deviation :math:`\tau` off the diagonal, the noise alone has eigenvalues up to
 :math:`2q, q = \tau \sqrt{m}`. An eigenvalue :math:`\lambda > q` shows up as :math:`\theta = \lambda + q^2 / \lambda`,
 one below :math:`q` not at all (Baik, Ben Arous and Péché 2005; Benaych-Georges and Nadakuditi 2011, theorem 2.1).
+
+Where the centre is noisy too, rows without any variance have a second moment about it (`NoisyCentre`): an eigenvalue
+like any other to the noise of the matrix, but not of the data. Only what exceeds both together is of the data.
 """
 
 from __future__ import annotations
@@ -28,6 +31,64 @@ TRACY_WIDOM = 2.02
 """
 
 
+TAIL = 3.04
+"""No function of normal values exceeds its mean by so many Lipschitz constants in 99 of 100 cases: exp(-t^2/2)."""
+
+OUTLIER = 2.33
+"""In 99 of 100 cases a normal value is below so many standard deviations."""
+
+
+class NoisyCentre(NamedTuple):
+    """A centre that was computed from noisy sums, and how far off it may be in 99 of 100 cases.
+
+    With m the mean of the n clipped rows, z the noise of their sum and g that of their number, the centre is
+    ``c = (n m + z) / (n + g)``, shortened to the bound; so ``|c - m| <= (|z| + |g| |m|) / (n + g)``.
+
+    Attributes
+    ----------
+    value : ndarray of shape (d,)
+        The centre c.
+    rows : int
+        As they were told, n + g.
+    bound : float
+        To which length the rows were clipped.
+    of_rows, of_sum : float
+        Standard deviations of the noise of the number of rows, and of each value of their sum.
+    """
+
+    value: Array
+    rows: int
+    bound: float
+    of_rows: float
+    of_sum: float
+
+    @property
+    def radius(self) -> float:
+        """How far the centre is from the mean of the rows, at most.
+
+        By the formula above with ``|m|`` at most the bound, or at most the centre's length and this radius.
+        """
+        z = self.of_sum * (np.sqrt(self.value.size) + TAIL)
+        g, length = TAIL * self.of_rows, np.linalg.norm(self.value)
+        near = (z + g * length) / (self.rows - g) if self.rows > g else np.inf
+        return float(min((z + g * self.bound) / self.rows, near, 2 * self.bound))
+
+    def seen_about(self, clip: float) -> float:
+        """Largest eigenvalue that rows without variance have about the centre when they are clipped to ``clip``."""
+        return (self.rows + TAIL * self.of_rows) * min(self.radius, clip) ** 2
+
+    def seen_by_subtraction(self) -> float:
+        """Largest eigenvalue that ``(n + g) c c'`` leaves of ``n m m'``, the second moment of rows without variance.
+
+        With e = c - m it is that of ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the
+        centre was shortened, for then ``|c| >= |m|``; if not, z has a random direction,
+        and ``|z| - z'm / |m|`` stays below `radius` too.
+        """
+        radius = self.radius
+        length = min(float(np.linalg.norm(self.value)) + radius, self.bound)
+        return self.rows * radius * (length + radius / 2) + TAIL * self.of_rows * length**2
+
+
 class Denoised(NamedTuple):
     """What a noisy scatter tells.
 
@@ -49,7 +110,7 @@ class Denoised(NamedTuple):
     kept: int
 
 
-def denoised(scatter: Array, d: int, k: int, deviation: float, *, drop: bool) -> Denoised:
+def denoised(scatter: Array, d: int, k: int, deviation: float, *, drop: bool, excess: float = 0.0) -> Denoised:
     """The k leading eigenpairs behind a noisy scatter.
 
     Parameters
@@ -61,6 +122,8 @@ def denoised(scatter: Array, d: int, k: int, deviation: float, *, drop: bool) ->
         In squared units of the data.
     drop : bool
         Leave out coordinates that do not stand out of the noise (at least k stay).
+    excess : float
+        Largest eigenvalue that a noisy centre gives to rows without variance.
     """
     matrix = unpack(scatter, d)
     diagonal = np.diagonal(matrix)
@@ -70,9 +133,9 @@ def denoised(scatter: Array, d: int, k: int, deviation: float, *, drop: bool) ->
         above = int((diagonal > DEVIATIONS * deviation).sum())
         kept = np.sort(order[: max(k, above)])
     noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
-    edge, whole = (deviation * np.sqrt(size / 2) for size in (len(kept), d))
+    edge = deviation * np.sqrt(len(kept) / 2)
     # which features stay depends on the noise, but no part of its matrix has a larger eigenvalue than all (Cauchy)
-    detectable = int((noisy.values > whole * (2 + TRACY_WIDOM * d ** (-2 / 3))).sum())
+    detectable = int((noisy.values > largest_of_noise(d, deviation, excess)).sum())
     vectors = np.zeros((d, k))
     vectors[kept] = noisy.vectors
     values = without_noise(noisy.values, edge)
@@ -81,10 +144,26 @@ def denoised(scatter: Array, d: int, k: int, deviation: float, *, drop: bool) ->
     return Denoised(Eigenpairs(values, vectors, following), total, detectable, len(kept))
 
 
+def largest_of_noise(d: int, deviation: float, excess: float = 0.0) -> float:
+    """What the leading eigenvalue stays below in 99 of 100 cases where there is nothing but noise.
+
+    By Weyl's inequality the same holds for eigenvalue i where the data have i - 1 directions only. Parameters as in
+    `denoised`. A spike above the edge q moves as above, and has the deviation ``deviation sqrt(1 - (q / spike)^2)``
+    (Benaych-Georges, Guionnet and Maïda 2011).
+    """
+    edge = deviation * np.sqrt(d / 2)
+    spike = max(excess, edge)
+    if spike == 0.0:
+        return 0.0
+    above = (edge / spike) ** 2
+    chance = TRACY_WIDOM * edge * d ** (-2 / 3) + OUTLIER * deviation * np.sqrt(1 - above)
+    return float(spike * (1 + above) + chance)
+
+
 def without_noise(theta: Array, edge: float) -> Array:
     """The eigenvalues behind noisy ones: the inverse of the map above; half of those that the noise explains.
 
     Never negative: the matrix behind is positive semidefinite.
     """
     theta = theta.clip(min=0.0)
-    return (theta + np.sqrt((theta**2 - 4 * edge**2).clip(min=0.0))) / 2
+    return (theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,22 @@ Array = NDArray[np.float64]
 
 LANCZOS_FROM = 384
 """Below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)."""
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What float64 tells of eigenpairs.
+
+    Attributes
+    ----------
+    floor : float
+        Where an eigenvalue is not larger, its vector is noise.
+    angle : float
+        Bound, in degrees, on the angle by which rounding turns the leading components above the floor together.
+    """
+
+    floor: float
+    angle: float
 
 
 @dataclass(frozen=True)
@@ -27,11 +43,24 @@ class Eigenpairs:
         Orthonormal columns; the largest absolute entry of each is positive.
     following : float
         Eigenvalue k + 1, or 0.0 where k = d: with it the reader knows how well the subspace is determined.
+    rank : int or None
+        At most so many eigenvalues are not zero, where that is certain from something else than the eigenvalues.
+    error : float
+        Bound on the spectral norm of what is wrong with the matrix besides the rounding of float64.
+    resolution : Resolution or None
+        Where they are not of a matrix that was formed: what float64 tells of them.
     """
 
     values: Array
     vectors: Array
     following: float
+    rank: int | None = None
+    error: float = 0.0
+    resolution: Resolution | None = None
+
+    def of_rank(self, most: int) -> Eigenpairs:
+        """The same, of a matrix whose rank is certainly not larger."""
+        return replace(self, rank=most if self.rank is None else min(most, self.rank))
 
 
 def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = None) -> Eigenpairs:
@@ -70,9 +99,44 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:
-    """Bound, in degrees, on the angle to the components of a matrix that differs by ``error`` (Davis and Kahan)."""
-    gap = pairs.values[-1] - pairs.following - error
-    return float(np.degrees(np.arcsin(min(1.0, error / gap)))) if gap > 0 else 90.0
+    """Bound, in degrees, on the angle to the components of a matrix that differs by ``error`` (Davis and Kahan).
+
+    Rounding is added to the error.
+    """
+    return _turned(error + _rounding(pairs), float(pairs.values[-1]) - pairs.following)
+
+
+def resolution(pairs: Eigenpairs) -> Resolution:
+    """What float64 tells of the eigenpairs of a scatter, a covariance or of products with one.
+
+    Its rounding is relative to the largest eigenvalue: a variance below some 1e-13 of it is noise, and so is what is
+    computed from it.
+    """
+    if pairs.resolution is not None:
+        return pairs.resolution
+    d, first = len(pairs.vectors), float(pairs.values[0])
+    floor = 1e-13 * d * first + 2 * pairs.error
+    told = int((pairs.values > floor).sum())
+    if not told:
+        return Resolution(floor, 90.0)
+    following = float(pairs.values[told]) if told < pairs.values.size else pairs.following
+    return Resolution(
+        floor, _turned(pairs.error + _rounding(pairs), float(pairs.values[told - 1]) - max(0.0, following))
+    )
+
+
+def _rounding(pairs: Eigenpairs) -> float:
+    """Bound on the spectral norm of what rounding adds to a scatter.
+
+    Measured (spectra over 1 to 7 decades, 5 to 200 features, against singular vectors of the rows): at most 38 machine
+    epsilons, 8e-15, times the largest eigenvalue; half the time a hundredth of that.
+    """
+    return 1e-15 * (10 + float(np.sqrt(len(pairs.vectors)))) * float(pairs.values[0])
+
+
+def _turned(error: float, gap: float) -> float:
+    """The largest angle, in degrees, by which an ``error`` turns the vectors on one side of a ``gap``."""
+    return float(np.degrees(np.arcsin(min(1.0, error / (gap - error))))) if gap > error else 90.0
 
 
 def spectral_norm(matrix: Array) -> float:

@@ -7,13 +7,14 @@ Factors of several parties stack: the scatter of all rows has the factor that ho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, qr
+from scipy.linalg import lapack, qr, svd
 
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, leading_eigenpairs
+from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.moments import Head, Moments, chunks, pool_heads, unpack
 
 Array = NDArray[np.float64]
@@ -47,6 +48,10 @@ class Factor:
     def error(self) -> float:
         """Bound on the spectral norm of the difference to the true scatter."""
         return max(self.floor, self.omitted - self.floor)
+
+    def diagonal(self) -> Array:
+        """Diagonal (d,) of the scatter that the rows hold."""
+        return np.einsum("ij,ij->j", self.rows, self.rows)
 
     def filled(self) -> Factor:
         """The same rows, with half of the first omitted eigenvalue assumed in every direction left out.
@@ -115,34 +120,74 @@ def stack(parts: list[Factor]) -> Factor:
 
 
 def leading_of_factor(factor: Factor, k: int | float) -> Eigenpairs:
-    """Leading eigenpairs of ``rows.T @ rows + floor * identity``, through the smaller of the two Gram matrices.
+    """Leading eigenpairs of ``rows.T @ rows + floor * identity``, from the singular values of the rows: no squares.
 
-    With fewer rows than features no (d, d) matrix is formed.
+    Rows are orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed where there are
+    fewer rows than features. The features go in by descending size: then what rounding does to a feature is relative
+    to its own size, not to that of the largest (Barlow 2002, on bidiagonalisation of graded matrices).
+
+    Parameters
+    ----------
+    factor : Factor
+    k : int or float
+        How many, or the share of the trace that their values must exceed.
     """
-    rows, d = factor.rows, factor.rows.shape[1]
-    if len(rows) >= d:
-        gram = blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)
-        np.einsum("ii->i", gram)[:] += factor.floor
-        return leading_eigenpairs(gram, k)
-    gram = blas.dsyrk(1.0, np.asfortranarray(rows), lower=1)
-    pairs = leading_eigenpairs(gram, k if isinstance(k, float) else min(k, len(rows)))
-    return _lift(rows, pairs, factor.floor, k)
+    rows = factor.rows
+    sizes = np.sqrt(np.einsum("ij,ij->j", rows, rows))
+    order = np.argsort(-sizes, kind="stable")
+    s, lift = _singular(rows, order)
+    values = s**2 + factor.floor
+    if isinstance(k, float):
+        total = float(sizes @ sizes) + sizes.size * factor.floor
+        k = min(values.size, int(np.searchsorted(np.cumsum(values) / total, k, side="right")) + 1)
+    vectors = np.empty((sizes.size, k))
+    vectors[order] = lift(k)
+    following = float(values[k]) if k < values.size else factor.floor
+    return Eigenpairs(values[:k], fix_signs(vectors), following, resolution=_resolution(s, sizes, vectors))
 
 
-def _lift(rows: Array, pairs: Eigenpairs, floor: float, k: int | float) -> Eigenpairs:
-    """Eigenpairs of ``rows.T @ rows`` from those of ``rows @ rows.T``; directions without variance are completed."""
-    count = pairs.values.size if isinstance(k, float) else k
-    safe = pairs.values > 1e-13 * pairs.values[0]
-    vectors = rows.T @ (pairs.vectors[:, safe] / np.sqrt(pairs.values[safe]))
-    missing = count - int(safe.sum())
-    if missing:
-        filler = np.random.default_rng(0).standard_normal((rows.shape[1], missing))
-        filler -= rows.T @ np.linalg.lstsq(rows @ rows.T, rows @ filler, rcond=1e-13)[0]
-        vectors = np.hstack([vectors, filler])
-    vectors, triangle = qr(vectors, mode="economic")  # the lift loses orthogonality in small components
-    vectors = vectors * np.where(np.diag(triangle) < 0, -1.0, 1.0)
-    values = np.concatenate([pairs.values[safe], np.zeros(missing)]) + floor
-    return Eigenpairs(values, fix_signs(vectors), (pairs.following if not missing else 0.0) + floor)
+def _singular(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Callable[[int], Array]]:
+    """Singular values (h,) of ``rows[:, order]`` (m, d), h = min(m, d), and what gives the first k right vectors."""
+    m, d = rows.shape
+    if m < d:
+        (reflectors, tau), triangle = qr(rows[:, order].T, mode="raw", overwrite_a=True, check_finite=False)
+        U, s, _ = svd(triangle[:m], overwrite_a=True, check_finite=False)
+        return s, lambda k: _reflected(reflectors, tau, U[:, :k])
+    triangle = np.empty((0, d))
+    for chunk in chunks(rows, 4 * d * d):
+        triangle = _triangle(np.vstack([triangle, chunk[:, order]]))
+    _, s, transposed = svd(triangle, overwrite_a=True, check_finite=False)
+    return s, lambda k: transposed[:k].T
+
+
+def _reflected(reflectors: Array, tau: Array, U: Array) -> Array:
+    """``Q U`` (d, k) for the orthogonal factor Q (d, m) that LAPACK keeps as reflections, and ``U`` (m, k)."""
+    padded = np.zeros((len(reflectors), U.shape[1]), order="F")
+    padded[: len(U)] = U
+    product, _, info = lapack.dormqr("L", "N", reflectors, tau, padded, 64 * max(1, U.shape[1]), overwrite_c=1)
+    assert info == 0, info
+    return product
+
+
+def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
+    """What float64 tells of the first k of the singular values ``s`` (h,) and their ``vectors`` (d, k).
+
+    Rounding changes each feature by some 1e-15 of its own size: ``E diag(sizes)`` with ``|E| <= error``. To first
+    order that turns vector i towards those that follow, W, by ``(s_i |E D W| + s_k+1 |E D v_i|) / (s_i^2 - s_k+1^2)``.
+    (Measured with features over 0 to 24 decades, against Jacobi rotations in 80 bits: the true angle is below that.)
+    """
+    error = 1e-15 * float(np.sqrt(sizes.size))
+    floor, k = error * float(s[0]), vectors.shape[1]
+    told = int((s[:k] > floor).sum())
+    first, following = s[:told], float(s[told]) if told < s.size else 0.0
+    reach = np.sqrt(sizes**2 @ vectors[:, :told] ** 2)
+    everything = float(sizes @ sizes)
+    rest = np.sqrt(max(0.0, everything - float(reach @ reach)) + 1e-15 * everything)  # two large numbers cancel
+    gaps = (first - following) * (first + following)
+    if not told or gaps.min() <= 0:
+        return Resolution(floor**2, 90.0)
+    sine = error * (1 + float(np.linalg.norm((first * rest + following * reach) / gaps)))
+    return Resolution(floor**2, float(np.degrees(np.arcsin(min(1.0, sine)))))
 
 
 def _triangle(rows: Array) -> Array:

@@ -162,7 +162,7 @@ class Forecast:
         """
         d, parties = self.spectrum.size, len(self.counts)
         absolute = step * self.total / d
-        level = np.sqrt((self.spectrum**2).sum()) / self.total / parties  # one party's share of the scatter
+        level = np.linalg.norm(self.spectrum / self.total) / parties  # one party's share of the scatter
         root = np.sqrt(self.variances)
         ratio = level * np.outer(root, root)[np.triu_indices(d)] / absolute
         bits = 0.5 * np.log2(1 + 2 * np.pi * np.e * ratio**2)
@@ -174,6 +174,7 @@ def _heterogeneity(surveys: Sequence[Survey], between: float, total: float) -> H
     weights = counts / counts.sum()
     traces = np.array([survey.variances.sum() for survey in surveys]) / counts
     sketches = np.array([survey.sketch for survey in surveys], dtype=np.float64) / counts[:, None, None]
+    sketches /= total or 1.0  # their squares are fourth powers of the data's unit
     average = np.tensordot(weights, sketches, 1)
     distances = np.linalg.norm(sketches - average, axis=(1, 2))
     spectra = np.array([survey.spectrum for survey in surveys])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh, svd
+from scipy.linalg import eigh, norm, svd
 
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 
@@ -64,7 +64,7 @@ class Ritz:
         residual = np.linalg.norm(self.residuals[:, :k], 2) + self.error
         following = -np.inf if outside is None else outside
         if self.values.size > k:
-            following = max(following, self.values[k] + np.linalg.norm(self.residuals[:, k])) + self.error
+            following = max(following, self.values[k] + norm(self.residuals[:, k])) + self.error
         gap = self.values[k - 1] - following
         return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
 

@@ -130,6 +130,12 @@ def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
     return np.where(constant, 1.0, np.sqrt(variance))
 
 
+def varying(diagonal: Array, mean: Array) -> int:
+    """How many features are not constant for certain, by the diagonal (d,) of the scatter and their means (d,)."""
+    # the least change of one value adds (eps mean)^2 / 8, a constant's mean in two floats (eps^2 mean)^2 for each row
+    return int((diagonal > (np.finfo(np.float64).eps * mean) ** 2 / 16).sum())
+
+
 def pool(parts: Iterable[Moments]) -> Moments:
     """Moments of all rows together (note 000, section 3.2).
 

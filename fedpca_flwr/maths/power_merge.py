@@ -12,10 +12,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import norm
 
 from fedpca_flwr.maths.columns import added
 
 Array = NDArray[np.float64]
+
+ROUNDING = 1e-10
+"""What is left of a direction after others were taken out, relative to it, and means nothing."""
 
 
 def power_iteration(product: Callable[[Array], Array], start: Array, steps: int) -> tuple[float, Array]:
@@ -23,7 +27,7 @@ def power_iteration(product: Callable[[Array], Array], start: Array, steps: int)
     a = start
     for _ in range(steps):
         following = product(a)
-        size = float(np.linalg.norm(following))
+        size = float(norm(following))  # SciPy's squares nothing that could not be squared
         if size == 0.0:
             return 0.0, np.zeros_like(a)
         a = following / size
@@ -67,18 +71,28 @@ def merged(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool,
 
 
 def overwritten(X: Array, u: Array) -> Array:
-    """``X M M' / |M M'|`` with ``M = X' u`` (equation 14): of rank one ever after."""
-    M = X.T @ u
-    size = float(M @ M)
-    return np.outer(X @ M, M) / size if size > 0 else X
+    """``X m m'`` with ``m`` the direction of ``X' u`` (equation 14): of rank one ever after."""
+    m = X.T @ u
+    size = float(norm(m))
+    return np.outer(X @ (m / size), m / size) if size > 0 else X
 
 
 def direction(u: Array, found: Array) -> Array:
-    """``u`` (n,) orthogonalised against the columns of ``found`` (n, j), and normalised; zero where nothing is left."""
-    for _ in range(2):
+    """``u`` (n,) orthogonalised against the orthonormal columns of ``found`` (n, j < n), and normalised.
+
+    Where only rounding is left of it, or it is zero (a component without variance), any direction does: it is made from
+    the axis that ``found`` holds least of.
+    """
+    left = _without(u, found)
+    if norm(left) <= ROUNDING * norm(u):
+        left = _without(np.eye(1, len(u), int(np.square(found).sum(axis=1).argmin()))[0], found)
+    return left / norm(left)
+
+
+def _without(u: Array, found: Array) -> Array:
+    for _ in range(2):  # once leaves rounding behind
         u = u - found @ (found.T @ u)
-    size = float(np.linalg.norm(u))
-    return u / size if size > 0 else u
+    return u
 
 
 def deflated(X: Array, found: Array) -> Array:

@@ -58,6 +58,10 @@ class Subspace:
         """That of no rows."""
         return cls(Head(0, np.zeros(d), np.zeros(d)), np.empty((d, 0)), np.empty(0))
 
+    def diagonal(self) -> Array:
+        """Diagonal (d,) of the scatter that the vectors hold."""
+        return np.square(self.vectors * self.sigma).sum(axis=1)
+
     @property
     def error(self) -> float:
         """Bound on the spectral norm of the difference to the true scatter."""

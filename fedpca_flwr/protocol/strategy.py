@@ -18,8 +18,10 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
+from fedpca_flwr.certainty import FACTORS, SCALED, Certainty, certainty
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.messages import Reply, arrays_in
@@ -92,18 +94,28 @@ class PCAStrategy(Strategy):
         """At most so many rounds."""
         return most_rounds(self.phases, self.public)
 
-    def history(self, notes: Sequence[str], measured: Mapping[str, str]) -> dict[str, Any]:
-        """How the model is made: its ``log``."""
+    def certainty(self, pairs: Eigenpairs) -> Certainty:
+        """What rounding leaves of the model's components; noise hides it."""
+        if self.card.noised:
+            return Certainty(self.exact, [])
+        ways = [SCALED] if getattr(self.options, "scale", True) is False else []
+        if self.card.split == "rows" and pairs.resolution is None and not self.config.secure_aggregation:
+            ways.append(FACTORS)
+        return certainty(pairs, exact=self.exact, ways=ways)
+
+    def history(self, told: Certainty, notes: Sequence[str], measured: Mapping[str, str]) -> dict[str, Any]:
+        """How the model is made, and what it may say of itself: its ``log``."""
         parties = self.transport.parties(self.quorum)
         hidden = self.card.noised or self.transport.sums_only
         return {
             "method": self.card.name,
-            "exact": self.exact,
+            "exact": told.exact,
             "options": self.options.model_dump(by_alias=True),
             "parties": [{**party, "rows": None} if hidden else party for party in parties],
             "rounds": self.rounds_so_far,
             "measured": {**measured, **self.transport.measured(self.quorum)},
-            "notes": [*notes, *self.transport.notes(self.quorum)],
+            "columns": self.quorum.columns,
+            "notes": [*notes, *told.notes, *self.transport.notes(self.quorum)],
         }
 
     def result(self) -> PCAModel:

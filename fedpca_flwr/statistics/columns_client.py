@@ -74,7 +74,8 @@ class ColumnsClient(PCAClient):
             if self.site.node.loadings:
                 held = singular > 0
                 components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
-                own = Loadings(components, self.block.mean, self.block.scale, run_digest(U, singular))
+                block, run = self.block, run_digest(U, singular)
+                own = Loadings(components, block.mean, block.scale, run, self.site.table.columns)
                 own.save(self.site.node.loadings)
         return {"squared": np.asarray(max(0.0, self.block.energy - float(np.vdot(projected, projected))))}
 

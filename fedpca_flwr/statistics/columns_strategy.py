@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.alignment import difference
+from fedpca_flwr.certainty import Certainty
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.eigen import Eigenpairs
@@ -25,7 +26,7 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Public, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.solution import check_components, doubts, require_variance
+from fedpca_flwr.solution import check_components, require_variance
 
 SEEN = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
 
@@ -129,8 +130,8 @@ class ColumnsRun(PCAStrategy):
             return []
         return ["rows were taken in the order of the files: nothing shows that they belong together"]
 
-    def history(self, notes: Sequence[str], measured: Mapping[str, str]) -> dict[str, Any]:
-        log = super().history(notes, measured)
+    def history(self, told: Certainty, notes: Sequence[str], measured: Mapping[str, str]) -> dict[str, Any]:
+        log = super().history(told, notes, measured)
         if self.transport.sums_only:
             rounding = self.quorum.expected * Layout({}).resolution
             log["measured"]["fixed point"] = f"rounds off {rounding:.1g} of the largest size that a sum may have"
@@ -187,7 +188,8 @@ class ColumnsStrategy(ColumnsRun):
 
     def modelled(self, solution: ScoresSolution) -> PCAModel:
         """The model of what the method found."""
-        log = self.history([*solution.notes, *self.order_notes(), *doubts(solution.pairs)], solution.measured)
+        told = self.certainty(solution.pairs.of_rank(self.n_rows - getattr(self.options, "center", True)))
+        log = self.history(told, [*solution.notes, *self.order_notes()], solution.measured)
         return PCAModel.of_scores(solution.pairs, total=solution.total, features=self.columns, log=log)
 
     def projected(self, model: PCAModel, solution: ScoresSolution) -> Program:

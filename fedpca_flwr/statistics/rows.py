@@ -174,4 +174,11 @@ def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Mo
         diagonal = scatter[diagonal_positions(head.mean.size)]
     run.missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
     require_resolved(run.config.bound, run.missed, diagonal, scale=run.options.scale)
+    unseen = int((diagonal <= run.missed).sum())
+    if run.options.scale and unseen:
+        least = float(np.sqrt(run.missed[0] / head.n))
+        run.cautions = [
+            f"{unseen} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
+            f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
+        ]
     return Moments(*head, scatter=scatter), diagonal.clip(min=0.0)

@@ -134,5 +134,6 @@ class RowsClient(PCAClient):
             for scores, _ in projections(rows[len(self.data) :], components, mean, scale):
                 keep(scores)
         if node.loadings:
-            Loadings(components, mean, scale if scale.size else np.ones_like(mean)).save(node.loadings)
+            unit, columns = scale if scale.size else np.ones_like(mean), self.site.table.columns
+            Loadings(components, mean, unit, columns=columns).save(node.loadings)
         return squared

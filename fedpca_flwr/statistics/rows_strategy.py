@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.solution import Solution, check_components, doubts
+from fedpca_flwr.solution import Solution, check_components
 
 
 class RowsStrategy(PCAStrategy):
@@ -24,9 +25,12 @@ class RowsStrategy(PCAStrategy):
     ----------
     missed : ndarray of shape (d,)
         Bound on what fixed point rounded off the variances, times rows; set by the statistics that a method asks for.
+    cautions : sequence of str
+        What a reader must know of them.
     """
 
     missed: NDArray[np.float64] = np.zeros(1)
+    cautions: Sequence[str] = ()
 
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, Solution]:
@@ -65,11 +69,13 @@ class RowsStrategy(PCAStrategy):
     def modelled(self, solution: Solution) -> PCAModel:
         """The model of what the method found."""
         measured = dict(solution.measured)
+        pairs = solution.pairs.of_rank(solution.rows - getattr(self.options, "center", True))
         if self.transport.sums_only and np.any(self.missed):
             weights = 1.0 if solution.scale is None else solution.scale**-2
             rounding = float(np.sum(self.missed * weights)) / solution.total
             measured["fixed point"] = f"rounds off {rounding:.1g} of the variance at most"
-        log = self.history([*solution.notes, *doubts(solution.pairs)], measured)
+            pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
+        log = self.history(self.certainty(pairs), [*self.cautions, *solution.notes], measured)
         return PCAModel.of(solution, log)
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:

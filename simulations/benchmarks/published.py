@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.files import written_whole
+from fedpca_flwr.files import writable, written_whole
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
@@ -227,6 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = options.parse_args(arguments)
     place = Place(args.dataset, args.data_root, args.output)
     try:
+        writable(Path(args.output))
         for name in args.table or PUBLISHED.get(args.dataset, list(TABLES)):
             print(f"\n{name}, {args.dataset}\n\n{markdown(TABLES[name](place))}", flush=True)
     except FedPCAError as error:

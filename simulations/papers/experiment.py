@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.files import written_whole
+from fedpca_flwr.files import writable, written_whole
 
 Row = dict[str, Any]
 """A line of a table: numbers and texts by column."""
@@ -47,7 +47,14 @@ class Step:
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
-    """The rows of every step by its name, computed only where ``folder`` does not have them; with a progress bar."""
+    """The rows of every step by its name, computed only where ``folder`` does not have them; with a progress bar.
+
+    Raises
+    ------
+    ConfigError
+        Before any work, where the folder may not be written to.
+    """
+    writable(folder)
     results = {}
     for step in track(steps, "reproducing", console=Console(stderr=True)):
         target = folder / f"{step.name}.csv"

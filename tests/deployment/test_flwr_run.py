@@ -35,6 +35,7 @@ def test_digits_on_ten_clients(link, tmp_path):
         "parties               10",
         "rows                  1797",
         "bytes up",
+        "captured variance     73.8227% of that of the pooled rows",
         "angle to pooled PCA",
         "model.npz",
     ):
@@ -53,6 +54,7 @@ def test_columns_of_wine_at_three_clients(link, tmp_path):
     assert subspace.principal_angles(model.scores_, truth).max() <= 1e-5
     for line in (
         "parties               3, with 4 to 5 features of the same rows",
+        "captured variance     66.5300% of that of the pooled rows",
         "angle to pooled PCA",
         "certified angle",
     ):

@@ -73,6 +73,8 @@ def test_an_image_folder_is_rows_of_pixels(tmp_path):
     assert source.all_rows().dtype == np.uint8
     np.testing.assert_array_equal(source.labels, [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(source.test()[1], [0, 0, 0, 1, 1, 1])
+    assert len(np.unique(source.all_rows(), axis=0)) == 6
+    np.testing.assert_array_equal(source.rows(np.array([4, 1])), source.all_rows()[[4, 1]])
     assert data.load("images", str(tmp_path / "train")).test is None
 
 
@@ -94,7 +96,9 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
             assert not download
             if root.name == "absent":
                 raise RuntimeError("Dataset not found")
-            self.data = np.full((4 if train else 2, 32, 32, 3), 7, dtype=np.uint8)
+            self.data = np.arange(4 if train else 2, dtype=np.uint8)[:, None, None, None] + np.full(
+                (32, 32, 3), 7, "u1"
+            )
             self.targets = [0, 1, 0, 1][: len(self.data)]
 
     package = types.ModuleType("torchvision")
@@ -102,6 +106,7 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torchvision", package)
     source = data.load("cifar10", str(tmp_path))
     assert source.all_rows().shape == (4, 3072)
+    np.testing.assert_array_equal(source.rows(np.array([3, 1]))[:, 0], [10, 8])
     assert source.test()[0].shape == (2, 3072)
     with pytest.raises(DataError, match="python -m fedpca_flwr.data download cifar10"):
         data.load("cifar10", str(tmp_path / "absent"))

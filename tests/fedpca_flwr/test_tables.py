@@ -155,6 +155,21 @@ def test_parquet_columns_that_are_no_features_are_refused(table, tmp_path):
         read(str(path))
 
 
+def test_no_more_is_refused_than_what_cannot_be_squared():
+    """Zeros, a tiny value beside others, and integers of any size are data."""
+    good = np.zeros((70, 4))
+    good[1] = 0.0, 1e-300, 1e140, -1e140
+    good[69] = 0.0, 1e-140, 1e-300, 0.0
+    assert check(good) is good
+    check(np.full((2, 2), 2**64 - 1, dtype=np.uint64))
+    for value in (1.1e140, -1.1e140, np.nan, -np.inf):
+        bad = good.copy()
+        bad[68, 2] = value
+        with pytest.raises(DataError) as caught:
+            check(bad)
+        assert caught.value.local == "columns (from 0): [2]"
+
+
 def test_which_column_is_missing_stays_here():
     bad = X.copy()
     bad[3, 2] = np.nan

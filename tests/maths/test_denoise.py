@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from fedpca_flwr.maths.denoise import denoised, without_noise
+from fedpca_flwr.maths.denoise import NoisyCentre, denoised, largest_of_noise, without_noise
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.noise import fixed, symmetric
+from fedpca_flwr.maths.privacy import clip
 
 D = 300
 
@@ -41,6 +43,47 @@ def test_noise_alone_shows_no_component():
     d = 20
     found = [denoised(symmetric(d, fixed(7, i)), d, 2, 1.0, drop=bool(i % 2)).detectable for i in range(200)]
     assert sum(count > 0 for count in found) < 8
+
+
+@pytest.mark.parametrize("times", [0.5, 1.0, 1.5, 4.0])
+def test_what_the_centre_adds_is_no_component(times):
+    """An eigenvalue of known size beside the noise, around the edge at which it shows; and one that it does not give.
+
+    2 of 200 may be above the 99 % level, 8 are not chance.
+    """
+    d, edge = 20, np.sqrt(10)
+    excess = times * edge
+    spike = pack(np.diag([excess, *np.zeros(d - 1)]))
+    alarms = [
+        denoised(spike + symmetric(d, fixed(8, i)), d, 2, 1.0, drop=bool(i % 2), excess=excess).detectable
+        for i in range(200)
+    ]
+    assert sum(count > 0 for count in alarms) < 8
+    more = pack(np.diag([2 * excess + 3 * edge, *np.zeros(d - 1)])) + symmetric(d, fixed(9))
+    assert denoised(more, d, 2, 1.0, drop=False, excess=excess).detectable == 1
+
+
+def test_without_noise_of_its_own_a_matrix_shows_what_exceeds_the_centre():
+    assert largest_of_noise(20, 0.0) == 0.0
+    assert largest_of_noise(20, 0.0, 3.0) == 3.0
+
+
+@pytest.mark.parametrize("of_rows", [0.0, 3.0])
+@pytest.mark.parametrize("length", [0.0, 1.0, 2.0])
+def test_a_noisy_centre_is_as_far_off_as_it_says(length, of_rows):
+    """And what it shows of rows without variance is no more than it says: about it, and by its square."""
+    d, n, bound, rng = 6, 40, 2.0, np.random.default_rng(3)
+    mean = np.array([length, *np.zeros(d - 1)])
+    missed = np.zeros(3)
+    for _ in range(500):
+        told = n + round(of_rows * rng.standard_normal())
+        value = clip((n * mean + 2.0 * rng.standard_normal(d))[None] / told, bound)[0]
+        centre = NoisyCentre(value, told, bound, of_rows=of_rows, of_sum=2.0)
+        off = mean - value
+        left = np.linalg.eigvalsh(n * np.outer(mean, mean) - told * np.outer(value, value))[-1]
+        seen = off @ off, n * off @ off, left
+        missed += np.greater(seen, [centre.radius**2, centre.seen_about(10.0), centre.seen_by_subtraction()])
+    assert (missed <= 10).all()  # 5 are one in a hundred
 
 
 def test_dropping_features_without_signal_brings_the_components_nearer():

@@ -71,7 +71,7 @@ def test_factors_of_shifted_parts_stack_to_the_scatter_of_all():
 
 
 @pytest.mark.parametrize("shape", [(40, 12), (8, 50)])
-def test_leading_pairs_through_the_smaller_gram_matrix(shape):
+def test_leading_pairs_by_the_shorter_side(shape):
     F = np.random.default_rng(0).standard_normal(shape) / np.arange(1, shape[1] + 1)
     pairs = leading_of_factor(Factor(Moments.of(F).head, F, 1.0, floor=0.5), 4)
     values, vectors = np.linalg.eigh(F.T @ F)
@@ -84,7 +84,7 @@ def test_directions_without_variance_are_completed():
     F[2] = F[0]
     pairs = leading_of_factor(Factor(Moments.of(F).head, F, 1.0), 3)
     np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
-    assert pairs.values[2] == 0
+    assert pairs.values[2] <= 1e-30 * pairs.values[0]
 
 
 def test_the_filler_halves_the_error_bound_and_keeps_it():

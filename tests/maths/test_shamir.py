@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given, settings
@@ -33,14 +33,32 @@ def test_any_t_shares_give_the_secret(secret, threshold, more):
     assert combine(dict(enumerate(shares))) == secret
 
 
-@settings(max_examples=50, deadline=None)
-@given(SECRETS, SECRETS, st.integers(2, 6))
-def test_fewer_shares_fit_every_secret(secret, other, threshold):
-    """For any other secret there is a last share that makes it: what is known says nothing."""
-    known = dict(enumerate(split(secret, threshold, threshold)[:-1]))
-    points = {party + 1: int.from_bytes(share, "big") for party, share in known.items()}
-    last = interpolated({0: int.from_bytes(other, "big"), **points}, threshold)
-    assert combine({**known, threshold - 1: last.to_bytes(SHARE_BYTES, "big")}) == other
+@pytest.mark.parametrize("threshold", [2, 3, 5])
+def test_a_share_less_never_gives_the_secret(threshold):
+    secret = bytes(range(32))
+    shares = dict(enumerate(split(secret, threshold, 6)))
+    for chosen in combinations(shares, threshold - 1):
+        value = interpolated({party + 1: int.from_bytes(shares[party], "big") for party in chosen}, 0)
+        assert value != int.from_bytes(secret, "big")
+
+
+@pytest.mark.parametrize("threshold", [2, 3, 4])
+def test_fewer_shares_fit_every_secret(threshold, monkeypatch):
+    """Over a field of seven numbers, where all polynomials can be tried: each t - 1 shares occur once for each secret,
+    so they say nothing about it.
+    """
+    monkeypatch.setattr("fedpca_flwr.maths.shamir.PRIME", 7)
+    for chosen in combinations(range(5), threshold - 1):
+        for secret in range(7):
+            seen = []
+            for coefficients in product(range(7), repeat=threshold - 1):
+                drawn = iter(coefficients)
+                monkeypatch.setattr(
+                    "fedpca_flwr.maths.shamir.secrets.randbelow", lambda below, drawn=drawn: next(drawn)
+                )
+                shares = split(secret.to_bytes(32, "big"), threshold, 5)
+                seen.append(tuple(shares[party] for party in chosen))
+            assert len(set(seen)) == 7 ** (threshold - 1)
 
 
 def test_a_share_alone_is_uniform():

@@ -106,6 +106,7 @@ def test_forgetting_shrinks_once_a_block():
     weights = np.repeat(lam ** np.arange(3, -1, -1.0), 30)
     np.testing.assert_allclose(own.sigma, np.linalg.svd(weights[:, None] * X, compute_uv=False), rtol=1e-10)
     np.testing.assert_allclose(own.head.n, (weights**2).sum(), rtol=1e-12)
+    np.testing.assert_allclose(own.energy, (own.sigma**2).sum(), rtol=1e-12)  # every direction is tracked
 
 
 def test_forgetting_with_a_mean_is_the_pca_of_weighted_rows():

@@ -114,3 +114,10 @@ def test_scaling_shows_rounds_and_bytes_of_every_method():
 def test_draws_of_a_partition_are_lines_of_their_own(capsys):
     truncation.main([*DIGITS, "--seeds", "42", "1"])
     assert [row[0] for row in cells(capsys.readouterr().out)] == ["42", "1"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(published, "_streamed", lambda *_: pytest.fail("there was work"))
+    assert published.main([*DIGITS, "--output", str(tmp_path / "file"), "--table", "streaming"]) == 2
+    assert "cannot be used" in capsys.readouterr().err

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedpca_flwr.data import load
+from fedpca_flwr.model import PCAModel
 from simulations import compare as module
 from simulations.compare import compare, main, table
 
@@ -131,3 +133,81 @@ def test_the_accuracy_of_the_pooled_rows_is_beside_that_of_the_model(tmp_path):
         ["p-cov", "ap-cov"], datasets=["images"], data_root=tmp_path, clients=[2], components=2, knn=True
     )
     assert 0.5 < exact["knn accuracy"] == exact["pooled knn accuracy"] == other["pooled knn accuracy"] <= 1
+
+
+def test_another_seed_is_another_run(tmp_path):
+    records = [compare(["p-cov"], clients=[3], seed=seed, output=tmp_path)[0] for seed in (1, 2)]
+    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert [line["seed"] for line in lines] == [1, 2]
+    assert lines == records
+
+
+@pytest.mark.parametrize("clients", [3, 7])
+def test_megabytes_are_those_of_one_client(clients):
+    (record,) = compare(["p-cov"], clients=[clients])
+    values = 64 * 65 // 2 + 64 + 1  # of d = 64 features: the scatter's triangle, the mean, the number of rows
+    assert record["MB up"] == (8 * values + 4 * 128) / 1e6  # four arrays, the mean's second float among them
+
+
+def test_what_noise_claims_is_not_what_the_components_capture(tmp_path):
+    """dp-pca's model counts its own noise as variance."""
+    rows = load("digits").all_rows()
+    (noisy,) = compare(["dp-pca epsilon=1 clip=60 centre-clip=60 noise-seed=1"], output=tmp_path)
+    components = PCAModel.load(tmp_path / noisy["model"]).components_
+    captured = np.var(rows @ components.T, axis=0).sum() / np.var(rows, axis=0).sum()
+    np.testing.assert_allclose(noisy["captured variance"], captured, rtol=1e-9)
+    assert noisy["captured variance"] < 0.9 * noisy["explained variance"]
+    head, _, line = table([noisy]).splitlines()
+    assert "| captured | claimed |" in head
+    assert f"| {noisy['captured variance']:.2%} | {noisy['explained variance']:.2%} |" in line
+
+
+@pytest.mark.parametrize("options", ["", " scale=true", " center=false"])
+def test_what_an_exact_model_claims_is_what_it_captures(options):
+    (record,) = compare([f"p-cov{options}"], datasets=["wine"], clients=[3], components=2)
+    np.testing.assert_allclose(record["captured variance"], record["explained variance"], rtol=1e-9)
+
+
+def test_a_second_comparison_adds_to_the_report(tmp_path):
+    plenty = ["--methods", "p-cov", "ap-cov", "qr-pca", "--clients", "3", "4", "--output", str(tmp_path)]
+    assert main(plenty) == 0
+    other = ["--dataset", "wine", "--components", "3", "--seed", "7", "--clients", "3", "--output", str(tmp_path)]
+    assert main(["--methods", "p-cov", *other]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<tr><td") == 7
+    for title in (
+        "digits, dirichlet 0.1, 3 clients, 10 components, seed 42",
+        "digits, dirichlet 0.1, 4 clients, 10 components, seed 42",
+        "wine, dirichlet 0.1, 3 clients, 3 components, seed 7",
+    ):
+        assert f"<h2>{title}</h2>" in page
+
+
+@pytest.mark.parametrize("place", ["file", "file/deeper"])
+def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(place, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(module, "run", lambda *_, **__: pytest.fail("there was work"))
+    assert main(["--methods", "p-cov", "--output", str(tmp_path / place)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith(f"ConfigError: the folder {tmp_path / place} cannot be used (")
+    assert "\n" not in said
+
+
+def test_data_that_are_not_read_from_a_folder_are_the_same_beside_those_that_are(tmp_path):
+    for label in ("one", "two"):
+        (tmp_path / label).mkdir()
+        for i in range(4):
+            pixels = np.random.default_rng(i).integers(0, 256, (4, 4), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / label / f"{i}.png")
+    common = {"clients": [2], "components": 2, "output": tmp_path / "runs", "data_root": str(tmp_path)}
+    compare(["p-cov"], datasets=["wine", "images"], **common)
+    compare(["p-cov"], datasets=["wine"], **common)
+    assert len((tmp_path / "runs" / "runs.jsonl").read_text().splitlines()) == 2
+
+
+def test_runs_of_before_captures_were_measured_are_still_shown(tmp_path, capsys):
+    (record,) = compare(["p-cov"], clients=[3], output=tmp_path)
+    del record["captured variance"]
+    (tmp_path / "runs.jsonl").write_text(json.dumps(record) + "\n")
+    assert main(["--methods", "p-cov", "ap-cov", "--clients", "3", "--output", str(tmp_path)]) == 0
+    assert f"|  | {record['explained variance']:.2%} |" in capsys.readouterr().out

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fedpca_flwr.errors import ConfigError
-from simulations.papers import personalised
+from simulations.papers import experiment, personalised
 from simulations.papers.__main__ import found, main
 from simulations.papers.experiment import Step, read_table, run_steps, write_table
 from simulations.papers.hierarchical import Federation, best_perpca, closed_form, settled
@@ -130,3 +130,14 @@ def test_ratios_are_one_for_the_truth():
 def test_settling_is_the_iteration_after_the_last_that_is_off():
     assert settled([10.0, 2.0, 1.5, 1.02, 1.0]) == 4
     assert settled([1.0]) == 1
+
+
+@pytest.mark.parametrize("paper", found())
+@pytest.mark.parametrize("place", ["file", "file/deeper"])
+def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(paper, place, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(experiment, "track", lambda *_, **__: pytest.fail("there was work"))
+    assert main([paper, "--output", str(tmp_path / place)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("ConfigError: the folder ")
+    assert "\n" not in said

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import re
+import shlex
 import shutil
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from fedpca_flwr.data import load
+from fedpca_flwr.partition import split
 from simulations import report
-from simulations.compare import compare
+from simulations.compare import compare, main
+from simulations.records import identity, read
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
@@ -26,8 +34,59 @@ def test_the_page_needs_nothing_else(page):
     assert "https://" not in text
     assert text.count("<img ") == 2 * 4
     assert "python -m simulations.compare --methods" in text
+    assert '<button>variance captured</button></th><th scope="col"><button>variance claimed</button>' in text
     assert "qr-pca rank=2" in text  # it failed, and is shown with its error
     assert "&#x27;rank&#x27; is 2" in text
+
+
+def commands(page):
+    """The command lines of a report, as a shell reads them."""
+    text = html.unescape(re.search(r"<pre>(.*?)</pre>", page.read_text(), re.S)[1])
+    return [shlex.split(line) for line in text.splitlines()]
+
+
+def test_the_printed_commands_repeat_the_runs(tmp_path):
+    """Options that are true or texts, alphas of many digits, another seed, folders with a space in their name."""
+    images = tmp_path / "my images"
+    for label in ("one", "two"):
+        (images / label).mkdir(parents=True)
+        for i in range(8):
+            pixels = np.random.default_rng(i).integers(0, 256, (4, 4), dtype=np.uint8)
+            Image.fromarray(pixels).save(images / label / f"{i}.png")
+    methods = ["p-cov scale=true", "sub-it wire=float32 tolerance=1e-7", "compressed codec=quantise bits=12"]
+    common = {"components": 3, "output": tmp_path / "runs"}
+    compare(methods, partitions=["iid", "quantity"], alphas=[0.5, 0.1234567891], clients=[3], seed=7, **common)
+    compare(["p-cov"], datasets=["images"], data_root=str(images), clients=[2], knn=True, **common)
+    wanted = read(tmp_path / "runs")
+    page = report.write_report(tmp_path / "runs", wanted)
+    repeated = []
+    for number, command in enumerate(commands(page)):
+        assert command[:3] == ["python", "-m", "simulations.compare"]
+        assert main([*command[3:], "--output", str(tmp_path / f"again {number}")]) == 0
+        repeated += read(tmp_path / f"again {number}")
+    assert [identity(record) for record in repeated] == [identity(record) for record in wanted]
+    assert [record["max angle"] for record in repeated] == [record["max angle"] for record in wanted]
+
+
+def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
+    drawn = []
+    honest = report.plots.heterogeneity
+    monkeypatch.setattr(
+        report.plots, "heterogeneity", lambda parts, reference: drawn.append(parts) or honest(parts, reference)
+    )
+    report.write_report(tmp_path, compare(["p-cov"], clients=[3], alphas=[0.3], seed=7, output=tmp_path))
+    source = load("digits")
+    shares = split(source.labels, 3, kind="dirichlet", seed=7, alpha=0.3)
+    for part, share in zip(drawn[0], shares, strict=True):
+        np.testing.assert_array_equal(part, source.rows(share))
+
+
+def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):
+    records = compare(["p-cov"], clients=[3], output=tmp_path)
+    (tmp_path / records[0]["model"]).unlink()
+    text = report.write_report(tmp_path, records).read_text()
+    assert '<td data-value="p-cov">' in text
+    assert "No more figures: there is no model at" in text
 
 
 def test_a_folder_without_a_comparison_is_named(tmp_path, capsys):

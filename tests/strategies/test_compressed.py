@@ -6,13 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from tests.families import cut, rows
-from tests.harness import finish, server_of, tamper_arrays
+from tests.harness import finish, proxy_of, server_of, tamper_arrays
 
 
 def parties():
@@ -112,3 +113,40 @@ def test_a_negative_error_is_refused():
     tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -np.ones(2)])
     with pytest.raises(ContractError, match="client 1: field 'wrong' holds -1, expected numbers from 0"):
         finish(server)
+
+
+def test_equal_errors_of_several_parties_add_up():
+    """As a share of the variance: the largest alone would be a third."""
+    X = rows(200, 40)
+    one, three = (
+        run("compressed", [X] * parties, n_components=4, engine="loopback", bits=8).log["measured"]["scatter error"]
+        for parties in (1, 3)
+    )
+    assert one == three
+
+
+def test_the_bound_after_a_correction_is_that_of_davis_and_kahan():
+    """Closed form, from what travelled: the errors on the block, and what the components have outside of it."""
+    server = server_of("compressed", parties(), n_components=4, codec="low-rank", rank=10, bits=8, corrections=1)
+    blocks, wrong = [], []
+    for party in range(3):
+        proxy = proxy_of(server, party)
+
+        def listen(ins, timeout, group_id, honest=proxy.fit):
+            reply = honest(ins, timeout, group_id)
+            if ins.config["phase"] == "correction":
+                blocks.append(parameters_to_ndarrays(ins.parameters)[0].astype(float))
+                wrong.append(parameters_to_ndarrays(reply.parameters)[-1])
+            return reply
+
+        proxy.fit = listen
+    model = finish(server)
+    everywhere, on_block = np.sum(wrong, axis=0)
+    U, X = model.components_.T, np.vstack(parties())
+    inside = blocks[0].T @ U
+    outside = np.linalg.norm(U - blocks[0] @ inside, 2)
+    scatter = np.linalg.eigvalsh((X - X.mean(axis=0)).T @ (X - X.mean(axis=0)))[::-1]
+    residual = on_block * np.linalg.norm(inside, 2) + everywhere * outside
+    assert everywhere * outside > on_block / 5  # both parts are seen
+    expected = np.degrees(np.arcsin(residual / (scatter[3] - scatter[4] - everywhere)))
+    assert float(model.log["measured"]["angle bound"].split()[0]) == pytest.approx(expected, rel=0.06)

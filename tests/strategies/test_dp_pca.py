@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +13,8 @@ from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.privacy import clipped_products, gaussian_multiplier
+from fedpca_flwr.maths.noise import fixed
+from fedpca_flwr.maths.privacy import clipped_products, clipped_sum, gaussian_multiplier
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from strategies.dp_options import DPOptions
@@ -90,6 +94,33 @@ def test_with_little_noise_it_is_near(options):
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=0.1)
 
 
+RELEASES = [
+    {},
+    {"release": "joint"},
+    {"count": "noised"},
+    {"release": "joint", "count": "noised"},
+    {"trust": "distributed", "honest_parties": 8},
+    {"relation": "replace-one", "epsilon": 10.0},
+]
+
+
+@pytest.mark.parametrize("length", [0.0, 4.9])
+@pytest.mark.parametrize("options", RELEASES, ids=str)
+def test_rows_without_variance_show_no_component(options, length):
+    """The noise of the products is not the only one: the centre has noise, and so has what is subtracted."""
+    alike = [np.full((20, D), length / np.sqrt(D))] * 16
+    for seed in range(1, 7):
+        model = fit("dp-pca", alike, n_components=3, **{**options, "noise_seed": seed})
+        assert model.log["measured"]["above the noise"].startswith("0 of 3 components"), seed
+
+
+@pytest.mark.parametrize("options", [o for o in RELEASES if "trust" not in o], ids=str)
+def test_components_that_stand_out_are_told(options):
+    """The threshold takes in all noise, and not more: three parties with 6,000 rows of decreasing variance."""
+    model = fit("dp-pca", parties(), n_components=4, **{"epsilon": 5.0, **options})
+    assert model.log["measured"]["above the noise"].startswith("4 of 4 components")
+
+
 def test_the_model_says_what_it_promises_and_what_not():
     model = fit("dp-pca", parties(), **FRESH, epsilon=1.0)
     text = model.summary()
@@ -125,6 +156,66 @@ def noise_of(server, party, data):
     noise *= np.sqrt(2)
     noise[diagonal_positions(D)] /= np.sqrt(2)
     return noise
+
+
+BOUNDS = {"clip": 5.0, "centre_clip": 2.0}
+
+
+def deviations_of(data, phase, **options):
+    """What a party's noise is made of, where each standard normal value is 1: of rows, sum, and products' diagonal."""
+    told, _ = answer(server_of("dp-pca", [data] * 3, **FRESH, **BOUNDS, **options), 0, phase, [np.zeros(D)])
+    bound = BOUNDS["centre_clip" if phase == "centre" else "clip"]
+    true = {"rows": len(data), "sum": clipped_sum(data, bound), "products": clipped_products(data, np.zeros(D), bound)}
+    names = {"centre": ["rows", "sum"], "products": ["products"], "joint": ["rows", "sum", "products"]}[phase]
+    found = {}
+    for name, array in zip(names, told, strict=True):
+        noise = array - true[name]
+        if name == "products":
+            np.testing.assert_allclose(np.delete(noise, diagonal_positions(D)), noise[0] / np.sqrt(2), rtol=1e-9)
+            noise = noise[diagonal_positions(D)]
+        np.testing.assert_allclose(noise, noise[0], rtol=1e-9)
+        found[name] = float(noise[0])
+    return bound, found
+
+
+def change_by_one_row(relation, bound, deviations):
+    """The most that one row (or another in its place) changes what is told, in deviations of its noise."""
+    rows_told, length, products = (
+        unit / deviations[name] if deviations.get(name) else 0.0
+        for name, unit in (("rows", 1.0), ("sum", bound), ("products", bound**2))
+    )
+    if relation == "add-remove":
+        return np.sqrt(rows_told**2 + length**2 + products**2)
+    t = np.linspace(-1, 1, 200_001)  # the cosine of the two rows
+    return np.sqrt((length**2 * (2 - 2 * t) + products**2 * (2 - 2 * t**2)).max())
+
+
+@pytest.mark.parametrize("phase", ["centre", "products", "joint"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"count": "noised"}, {"relation": "replace-one"}, {"trust": "distributed", "honest_parties": 2}],
+    ids=str,
+)
+def test_the_noise_of_each_phase_is_what_one_row_needs(phase, options, monkeypatch):
+    """With a bound of its own for each phase: the clip of the centre is not that of the products."""
+    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, source: np.ones(size))
+    release = "joint" if phase == "joint" else "two-stage"
+    bound, found = deviations_of(rows(50), phase, **options, release=release)
+    assert ("rows" in found and found["rows"] > 0) == (options.get("count") == "noised" and phase != "products")
+    share = {"centre": 0.03, "products": 0.97, "joint": 1.0}[phase]
+    whole = {name: deviation * options.get("honest_parties", 1) ** 0.5 for name, deviation in found.items()}
+    change = change_by_one_row(options.get("relation", "add-remove"), bound, whole)
+    assert change == pytest.approx(share**0.5 / gaussian_multiplier(1.0, 1e-5), rel=1e-8)
+
+
+def test_the_noise_of_a_sum_is_gaussian_with_its_own_bound():
+    """As it comes: in the first of two stages."""
+    data, told = rows(50), []
+    for _ in range(60):
+        (_, total), _ = answer(server_of("dp-pca", [data], **FRESH, **BOUNDS))
+        told.append(total - clipped_sum(data, 2.0))
+    noise = np.concatenate(told) / (2.0 * gaussian_multiplier(1.0, 1e-5) / 0.03**0.5)
+    assert abs(float((noise**2).sum()) - noise.size) < 5 * np.sqrt(2 * noise.size)
 
 
 def test_two_parties_have_noise_of_their_own_with_the_variance_promised():
@@ -186,6 +277,32 @@ def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatc
     ):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=0.1, site=site))
     assert json.loads((tmp_path / "ledger.json").read_text())["entries"] == before
+
+
+def test_a_site_s_budget_is_held_at_its_own_delta(tmp_path):
+    """The same noise has a larger epsilon at a smaller delta."""
+    site = {"ledger": str(tmp_path / "ledger.json"), "epsilon-budget": 1.0, "delta-budget": 1e-9}
+    with pytest.raises(DisclosureError, match=r"would be 1\.\d+ at delta 1e-09 \(0 without it\), allowed is 1 "):
+        finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, delta=1e-5, site=site))
+    assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, delta=1e-9, site=site)).n_components_ == 2
+
+
+def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
+    """Each draws its noise only when the other is there too, or cannot come there."""
+    both = threading.Barrier(2)
+
+    def met():
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.5)
+        return fixed(1)
+
+    monkeypatch.setattr("fedpca_flwr.maths.noise.system", met)
+    site = {"ledger": str(tmp_path / "ledger.json"), "epsilon-budget": 1.0}
+    servers = [server_of("dp-pca", [rows(50)], **FRESH, release="joint", site=site) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        errors = [future.exception() for future in [pool.submit(finish, server) for server in servers]]
+    assert sorted(type(error).__name__ for error in errors) == ["DisclosureError", "NoneType"]
+    assert len(json.loads((tmp_path / "ledger.json").read_text())["entries"]) == 1
 
 
 def test_a_site_with_a_budget_refuses_a_method_without_privacy(tmp_path):

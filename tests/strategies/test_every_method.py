@@ -27,6 +27,13 @@ BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.spli
 EXACT = [name for name in BY_ROWS if METHODS[name].strategy.card.exact]
 DETERMINED = [name for name in BY_ROWS if not METHODS[name].strategy.card.noised]
 """Methods whose model the rows alone decide; a private one's has noise, which a party draws for itself."""
+OWN_TOTAL = {
+    "ap-stack": "the parties' own variances, each of equal weight",
+    "dp-pca": "that of clipped rows, with noise",
+}
+"""Methods that do not know the pooled rows' total variance: what their ratio is of."""
+CODEC = 1e-5
+"""What a share may exceed the true one by: rounding of the compressed covariance."""
 every_method = pytest.mark.parametrize("method", BY_ROWS)
 every_determined_method = pytest.mark.parametrize("method", DETERMINED)
 every_exact_method = pytest.mark.parametrize("method", EXACT)
@@ -35,6 +42,11 @@ every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES
 
 def parties_of_three():
     return cut(rows(300), 180, 100, 20)
+
+
+def pooled_total(family):
+    """Variance of all rows together."""
+    return float(family.pooled.var(axis=0, ddof=1).sum())
 
 
 @every_family
@@ -56,10 +68,26 @@ def test_every_model_is_well_formed(method, family):
     model = fit(method, family.parties, n_components=family.k)
     np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(family.k), atol=1e-10)
     assert (np.diff(model.explained_variance_) <= 0).all()
-    assert 0 < model.explained_variance_ratio_.sum() <= 1 + 1e-12
+    share, truth = model.explained_variance_ratio_.sum(), pooled_pca(family.pooled, family.k)
+    assert 0 < share <= 1 + 1e-12
     assert model.n_samples_ == len(family.pooled)
+    if method not in OWN_TOTAL:
+        np.testing.assert_allclose(model.explained_variance_.sum() / share, pooled_total(family), rtol=1e-9)
+        assert share <= truth.explained_variance_ratio_.sum() * (1 + CODEC)
     largest = np.abs(model.components_).argmax(axis=1)
     assert (model.components_[np.arange(family.k), largest] > 0).all()
+
+
+@every_determined_method
+def test_ratios_are_against_the_variance_of_all_features(method):
+    """Over the k kept variances they would sum to 1."""
+    parties = FAMILIES["unequal sizes"].parties
+    model = fit(method, parties, n_components=2)
+    total = np.vstack(parties).var(axis=0, ddof=1).sum()
+    if method == "ap-stack":  # all parties count the same, and their means are left out
+        total = np.mean([part.var(axis=0).sum() for part in parties]) * model.n_samples_ / (model.n_samples_ - 1)
+    np.testing.assert_allclose(model.total_variance, total, rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, model.explained_variance_ / total, rtol=1e-9)
 
 
 @every_determined_method
@@ -118,7 +146,7 @@ def test_the_log_counts_what_travelled(method):
 def test_a_client_with_missing_or_infinite_values_is_named(method, bad):
     parties = parties_of_three()
     parties[1][7, 3] = bad
-    with pytest.raises(DataError, match="client 1: the data hold NaN, infinite or huge values"):
+    with pytest.raises(DataError, match="client 1: the data hold NaN or infinite values"):
         fit(method, parties, n_components=2)
 
 

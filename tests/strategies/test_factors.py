@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.linalg import subspace_angles
 
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
@@ -75,3 +76,20 @@ def test_stacking_without_row_counts_does_not_converge_and_with_them_does():
 def test_what_truncation_cannot_do_is_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         run("qr-pca", parties(), engine="loopback", **{"n_components": 4, **options})
+
+
+def test_without_weights_all_parties_count_the_same():
+    """At rank d the mean of the parties' covariances, whatever their rows; by rows it would be another matrix."""
+    model = run("ap-stack", parties(), n_components=4, engine="loopback", rank=40)
+    mean = np.mean([np.cov(part.T, bias=True) for part in parties()], axis=0)
+    values, vectors = np.linalg.eigh(mean)
+    assert np.degrees(subspace_angles(model.components_.T, vectors[:, -4:])).max() <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_ * 599 / 600, values[:-5:-1], rtol=1e-9)
+
+
+def test_a_stack_of_parties_without_any_variance_is_refused():
+    parties = np.split(rows(4), 4)
+    with pytest.raises(DataError, match="the rows of each party are identical.*weights='rows'"):
+        run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1)
+    exact = run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1, weights="rows")
+    assert principal_angles(exact, pooled_pca(np.vstack(parties), 2)).max <= 1e-6

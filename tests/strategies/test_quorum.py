@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, QuorumError
 from simulations import run
+from simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
 from tests.harness import finish, proxy_of, server_of, tamper
 
@@ -108,6 +109,23 @@ def test_the_last_round_is_checked_too(attribute, value, text):
 
     proxy.evaluate = change
     with pytest.raises(ContractError, match=f"client 1: .*{text}"):
+        finish(server)
+
+
+def test_another_client_under_the_same_partition_is_named():
+    """It has the rows that the first round asked, by its own account; nobody can know that."""
+    server = server_of("sub-it", cut(rows(90), 60, 30), n_components=2, block_size=3)
+    manager, leaves = server.client_manager(), proxy_of(server, 1)
+    joins = LoopbackProxy("another", leaves.make)
+
+    def change(reply):
+        if leaves.cid in manager.all():
+            manager.unregister(leaves)
+            manager.register(joins)
+        return reply
+
+    tamper(server, 1, change)
+    with pytest.raises(QuorumError, match="other clients are online than in the first round"):
         finish(server)
 
 

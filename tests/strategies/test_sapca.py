@@ -252,3 +252,9 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="a running model is a folder, and .*file is a file"):
         fit(parties(100, 80), state=str(tmp_path / "file"))
+
+
+def test_a_state_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be used"):
+        fit(parties(100, 80), state=str(tmp_path / "file" / "deeper"))

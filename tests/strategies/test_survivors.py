@@ -464,3 +464,15 @@ def test_a_false_count_is_named():
     tamper_arrays(running, 2, fewer)
     with pytest.raises(ContractError, match="5 parties together say that they have 0 rows, expected 5 to"):
         finish(running)
+
+
+def test_features_below_the_fixed_point_are_said_to_be_unscaled():
+    """A deviation of 1e-9 beside one of 1e9 was scaled by 1 without a word: with scaling it counts as much."""
+    X = rows(60) * np.where(np.arange(12) == 3, 1e-9, np.where(np.arange(12) == 5, 1e9, 1.0))
+    options = {"secure_aggregation": True, "bound": 1e10, "n_components": 2, "scale": True}
+    model = fit("p-cov", cut(X, 30, 20, 10), survivors=3, **options)
+    assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
+    assert model.scale_[3] == 1
+    assert "taken for constant" not in " ".join(fit("p-cov", cut(X, 30, 20, 10), **options).log["notes"])
+    near = {**options, "scale": False}
+    assert "taken for constant" not in " ".join(fit("p-cov", cut(X, 30, 20, 10), survivors=3, **near).log["notes"])

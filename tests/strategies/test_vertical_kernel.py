@@ -88,3 +88,13 @@ def test_a_kernel_near_the_identity_and_one_out_of_range_are_said():
 
 def test_the_error_in_feature_space_is_not_claimed():
     assert "squared error per row" not in fit(DATA["digits"], 3).log["measured"]
+
+
+def test_a_kernel_that_is_the_same_everywhere_is_said_to_be():
+    """Rows far from zero have a large spread over all entries, and so a small gamma: they are not identical."""
+    parties = np.split(rows(30, 6) + 1e9 * np.arange(6), [2, 4], axis=1)
+    with pytest.raises(
+        DataError, match=r"kernel of any two rows is the same.*set center=true, or another 'gamma' \(it is .*e-20\)"
+    ):
+        run("vertical-kernel", parties, engine="loopback", n_components=2)
+    assert run("vertical-kernel", parties, engine="loopback", n_components=2, center=True).n_components_ == 2

@@ -9,11 +9,12 @@ from sklearn.decomposition import KernelPCA
 from sklearn.preprocessing import minmax_scale
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.power_merge import local_product, merged, overwritten, power_iteration
+from fedpca_flwr.maths.power_merge import direction, local_product, merged, overwritten, power_iteration
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from tests.families import rows
+from tests.harness import finish, server_of, tamper_arrays
 
 X = minmax_scale(load_breast_cancer().data[:150])
 
@@ -33,10 +34,29 @@ def angle(model, k=1):
 @pytest.mark.parametrize("scaling", [False, True])
 @pytest.mark.parametrize("parties", [3, 10])
 def test_the_faithful_variant_is_the_authors_program(parties, scaling):
-    """Written out anew, with what the program does and the paper does not say: see `maths.power_merge`."""
-    blocks, values, vectors = cut(parties), [], []
+    """Written out anew, with what the program does and the paper does not say: see `maths.power_merge`.
+
+    A further component is the same program on what the directions found leave of the columns: it starts anew, without
+    the vectors and eigenvalues of the component before.
+    """
+    found = np.empty((len(X), 0))
+    for component in range(3):
+        blocks = [block - found @ (found.T @ block) for block in cut(parties)]
+        u = authors_program(blocks, component, scaling)
+        u -= found @ (found.T @ u)
+        found = np.column_stack([found, u / np.linalg.norm(u)])
+    model = fit(
+        parties, n_components=3, variant="faithful", periods=3, local_iterations=5, weight_scaling=scaling, seed=42
+    )
+    for j in range(3):  # the model's components are in the order of what the columns hold of them
+        assert principal_angles(model.scores_, found[:, j : j + 1]).max() <= 1e-6
+
+
+def authors_program(blocks, component, scaling):
+    """One component (n,): four periods, the first of them isolated."""
+    values, vectors = [], []
     for period in range(4):
-        start = np.random.default_rng((42, 0, period)).random(len(X))
+        start = np.random.default_rng((42, component, period)).random(len(X))
         for block in blocks:
             A, b = np.cov(block), start
             for _ in range(5):
@@ -54,8 +74,17 @@ def test_the_faithful_variant_is_the_authors_program(parties, scaling):
         u = weights @ np.array(vectors)
         M = [block.T @ u for block in blocks]
         blocks = [block @ np.outer(m, m) / np.linalg.norm(np.outer(m, m)) for block, m in zip(blocks, M, strict=True)]
-    model = fit(parties, variant="faithful", periods=3, local_iterations=5, weight_scaling=scaling)
-    assert principal_angles(model.scores_, u[:, None]).max() <= 1e-6
+    return u
+
+
+def test_a_party_s_signs_do_not_change_the_mean_of_the_parties_directions():
+    """On a graph: else directions of opposite sign average to nothing."""
+    options = {"n_components": 2, "graph": "ring", "periods": 2}
+    plain, turned = server_of("vfedpca", cut(4), **options), server_of("vfedpca", cut(4), **options)
+    tamper_arrays(turned, 1, lambda arrays: [-array if array.shape == (150, 2) else array for array in arrays])
+    one, other = finish(plain), finish(turned)
+    assert principal_angles(one.scores_, other.scores_).max() <= 1e-6
+    assert one.log["measured"]["consensus error"] == other.log["measured"]["consensus error"]
 
 
 def test_later_periods_change_nothing_but_weights():
@@ -158,3 +187,28 @@ def test_the_update_leaves_rank_one_and_its_leading_vector():
 def test_a_wrong_graph_is_named():
     with pytest.raises(ConfigError, match="'graph' is 'line'"):
         fit(3, graph="line")
+
+
+@pytest.mark.parametrize("method", ["vfedpca", "vfedakpca"])
+@pytest.mark.parametrize("graph", ["server", "complete"])
+@pytest.mark.parametrize("parties", [1, 2])
+def test_components_beyond_the_rank_hold_nothing_and_are_orthonormal(method, graph, parties):
+    """Two rows differ in one direction: a second one, made of what rounding leaves, was the first again."""
+    blocks = np.array_split(np.random.default_rng(2).standard_normal((2, 4)), parties, axis=1)
+    options = {"n_components": 2, "graph": graph, "periods": 2, "center": True, "min_rows": 1, "kernel": "linear"}
+    if method == "vfedpca":
+        del options["kernel"]
+    model = run(method, blocks, engine="loopback", **options)
+    np.testing.assert_allclose(model.explained_variance_ratio_, [1, 0], atol=1e-12)
+
+
+def test_a_direction_that_is_found_already_gives_another():
+    found = np.linalg.qr(rows(5, 4)).Q
+    for u in (found @ [1.0, 2.0, 3.0, 4.0], found[:, 0] * 1e-200, np.zeros(5)):
+        other = direction(u, found)
+        np.testing.assert_allclose(found.T @ other, 0, atol=1e-15)
+        np.testing.assert_allclose(np.linalg.norm(other), 1)
+    own = direction(np.arange(5.0), found[:, :2])
+    np.testing.assert_allclose(
+        own @ np.arange(5.0), np.linalg.norm(np.arange(5.0) - found[:, :2] @ (found[:, :2].T @ np.arange(5.0)))
+    )

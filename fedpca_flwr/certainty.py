@@ -1,0 +1,74 @@
+"""What every model says of its own certainty: what rounding leaves of its components, in one place for all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedpca_flwr.maths.eigen import Eigenpairs, resolution
+
+EXACT = 1e-6
+"""Degrees within which components are called exact."""
+
+
+SCALED, FACTORS = "scale=true", "the method 'qr-pca' with whole factors"
+"""What resolves more."""
+
+
+class Certainty(NamedTuple):
+    """What float64 lets a model say.
+
+    Attributes
+    ----------
+    exact : bool
+        Whether the method is exact, and rounding turns the components by no more than `EXACT`.
+    notes : list of str
+    """
+
+    exact: bool
+    notes: list[str]
+
+
+def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certainty:
+    """What rounding leaves of the leading components.
+
+    Parameters
+    ----------
+    pairs : Eigenpairs
+    exact : bool
+        Whether the method is exact.
+    ways : sequence of str
+        What resolves more.
+    """
+    k, told = pairs.values.size, resolution(pairs)
+    most = k if pairs.rank is None else min(k, pairs.rank)
+    found = int((pairs.values > told.floor).sum())
+    advice = f"; {' or '.join(ways)} resolves more" if ways else ""
+    if found < most:
+        return Certainty(False, [_unresolved(pairs, found, told.floor) + advice])
+    if most < k:
+        text = f"the data have rank {most}: components {most + 1} to {k} have no variance and arbitrary directions"
+        return Certainty(exact and told.angle <= EXACT, [text])
+    if told.angle == 90:
+        text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
+        return Certainty(False, [text])
+    if exact and told.angle > EXACT:
+        return Certainty(False, [_turned(pairs, told.angle) + advice])
+    return Certainty(exact, [])
+
+
+def _unresolved(pairs: Eigenpairs, found: int, floor: float) -> str:
+    k, share = pairs.values.size, floor / float(pairs.values[0])
+    which = f"component {k} is" if found + 1 == k else f"components {found + 1} to {k} are"
+    return (
+        f"{which} below what can be resolved beside the first component ({share:.1g} of its variance): either the data "
+        f"have rank {found}, or these directions are noise of rounding"
+    )
+
+
+def _turned(pairs: Eigenpairs, angle: float) -> str:
+    gap = max(0.0, float(pairs.values[-1]) - pairs.following) / float(pairs.values[0])
+    return (
+        f"rounding may turn the components by {angle:.1g} degrees: the gap after the last variance is {gap:.1g} of the "
+        "first"
+    )

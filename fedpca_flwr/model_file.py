@@ -1,0 +1,72 @@
+"""A model's file: a zip of ``.npy`` arrays, which `numpy.load` opens too, and ``model.json``; no pickle."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.files import written_whole
+
+FORMAT = 1
+
+
+def model_file(path: str | os.PathLike) -> Path:
+    """The file that a model of this name is written to: ``.npz`` is appended where missing."""
+    path = Path(path).expanduser()
+    if path.is_dir() or not path.name:
+        raise ConfigError(f"a model is a file, and {path} is a folder; give a name in it")
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+
+
+def write(path: str | os.PathLike, arrays: Mapping[str, NDArray], about: Mapping[str, Any]) -> Path:
+    """Write arrays, and whatever JSON can hold, to the file of this name: whole or not at all."""
+    target = model_file(path)
+    with written_whole(target) as stream, zipfile.ZipFile(stream, "w") as archive:
+        for name, array in arrays.items():
+            buffer = io.BytesIO()
+            np.save(buffer, array, allow_pickle=False)
+            archive.writestr(f"{name}.npy", buffer.getvalue())
+        archive.writestr("model.json", json.dumps({"format": FORMAT, **about}, indent=2))
+    return target
+
+
+def read(path: str | os.PathLike) -> tuple[dict[str, NDArray], dict[str, Any]]:
+    """What `write` wrote.
+
+    Raises
+    ------
+    DataError
+        Where there is no such file.
+    ContractError
+    """
+    target = model_file(path)
+    if not target.exists():
+        raise DataError(f"there is no model at {target}")
+    try:
+        with zipfile.ZipFile(target) as archive:
+            about = json.loads(archive.read("model.json"))
+            arrays = {
+                name.removesuffix(".npy"): np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
+                for name in archive.namelist()
+                if name.endswith(".npy")
+            }
+        version = about.pop("format")
+    except Exception as error:  # a damaged file can make its readers fail in any way
+        raise not_whole(path, error) from None
+    if version != FORMAT:
+        raise ContractError(f"{target}: the model's format is not {FORMAT}; which version wrote it?")
+    return arrays, about
+
+
+def not_whole(path: str | os.PathLike, error: Exception) -> ContractError:
+    """What to raise for a file that holds something else."""
+    return ContractError(f"{model_file(path)} is not a whole model file ({type(error).__name__})")

@@ -1,0 +1,106 @@
+"""What every model must hold, whatever made it; `findings` joins all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedpca_flwr.model import PCAModel
+from simulations.hunt.draw import VERTICAL, Draw
+from simulations.hunt.exactness import basis_of, compared
+from simulations.hunt.oracle import Long, Truth, truth_of, truth_of_kernel
+from simulations.hunt.refusals import Finding, judged
+from simulations.hunt.running import Outcome
+from simulations.hunt.told import told_by
+
+OWN_DIRECTIONS = frozenset({"personalised", "dsa", "fast-pca"})
+"""Methods whose parties project their rows each with directions of its own."""
+
+
+def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
+    """All that is wrong with what came of a draw."""
+    truth = truth_about(draw)
+    found = [("warning", text) for text in outcome.warned]
+    if outcome.error is not None:
+        return found + list(judged(draw, outcome.error, truth))
+    model = outcome.model
+    assert model is not None
+    found += well_formed(draw, model)
+    if truth is None or "=" in draw.hostile:
+        return found + [("accepted", f"{draw.hostile} was not refused")]
+    if found or draw.method == "vertical-scores":
+        return found
+    return found + list(compared(draw, model, truth)) + list(residual(draw, model, truth))
+
+
+def truth_about(draw: Draw) -> Truth | None:
+    """The truth, or None where what is hostile leaves none."""
+    if draw.hostile and "marker" not in draw.hostile and "huge" not in draw.hostile:
+        return None
+    own = draw.options
+    center, scale = own.get("center", True), own.get("scale", False)
+    if draw.method != "vertical-kernel":
+        center = center and own.get("variant") != "faithful"
+        return truth_of(draw.pooled, center=center, scale=scale, by_columns=draw.method in VERTICAL)
+    return truth_of_kernel(
+        draw.pooled,
+        kernel=own.get("kernel", "rbf"),
+        gamma=own.get("gamma", 0.0),
+        coef0=own.get("coef0", 1.0),
+        degree=own.get("degree", 3),
+        center=own.get("center", False),
+        scale=scale,
+    )
+
+
+def well_formed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
+    """Shapes, order, signs, orthonormality: what needs no truth."""
+    vertical = draw.method in VERTICAL
+    k, variances, ratio = model.n_components_, model.explained_variance_, model.explained_variance_ratio_
+    wanted, private = draw.options.get("n_components"), draw.method == "dp-pca"
+    fixed = isinstance(wanted, int) and draw.options.get("rank_rule") != "paper" and "=" not in draw.hostile
+    if fixed and k != wanted and draw.method != "vertical-scores":
+        yield "form", f"{k} components instead of {wanted}"
+    main = model.scores_ if vertical else model.components_
+    shape = (model.n_samples_, k) if vertical else (k, model.n_features_in_)
+    if main is None or main.shape != shape:
+        yield "form", f"shape {None if main is None else main.shape} instead of {shape}"
+        return
+    arrays = [main, variances, ratio, model.singular_values_, np.array([model.noise_variance_])]
+    if not all(np.isfinite(array).all() for array in arrays):
+        yield "form", "not finite"
+        return
+    if draw.method == "vertical-scores":
+        return
+    if (np.diff(variances) > 1e-12 * variances[0]).any() or variances.min() < 0 or model.noise_variance_ < 0:
+        yield "form", f"variances {variances} in no order or below zero, noise {model.noise_variance_}"
+    if not np.allclose(model.singular_values_, np.sqrt(variances * (model.n_samples_ - 1)), rtol=1e-9, atol=0):
+        yield "form", "singular values are not the roots of (n - 1) variances"
+    rounded = draw.method == "compressed" or private or draw.options.get("landmarks")
+    if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9):
+        yield "form", f"ratios add up to {ratio.sum():.12g}"
+    basis = basis_of(model)
+    skew = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() if basis.size else 0.0
+    if skew > 1e-9:
+        yield "form", f"directions are not orthonormal: off by {skew:.1e}"
+    if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 1e-9)).any():
+        yield "form", "the largest loading of a component is negative"
+    if not private and not draw.hostile and draw.method != "sapca" and model.n_samples_ != len(draw.pooled):
+        yield "form", f"{model.n_samples_} rows instead of {len(draw.pooled)}"
+
+
+def residual(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
+    """The squared error that the parties measured, against that of the model on all rows."""
+    told = told_by(model).squared_error
+    if told is None or draw.method in OWN_DIRECTIONS or draw.earlier or model.components_ is None:
+        return
+    assert model.mean_ is not None
+    rows = draw.pooled.astype(Long) - model.mean_.astype(Long)
+    if model.scale_ is not None:
+        rows = rows / model.scale_
+    left = rows - (rows @ model.components_.T) @ model.components_
+    true = float((left**2).sum() / len(rows))
+    allowed = 1e-5 * true + 1e-9 * float((rows**2).sum() / len(rows))
+    if abs(told - true) > allowed:
+        yield "squared error", f"told {told:.6g}, is {true:.6g}"

@@ -1,0 +1,146 @@
+"""A model against the truth: angles, eigenvalues, shares, means, certificates, and what it says of itself."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.model import PCAModel
+from simulations.hunt.draw import Draw
+from simulations.hunt.oracle import EPS, Truth, angle
+from simulations.hunt.refusals import Finding
+from simulations.hunt.told import Told, told_by
+
+EXACT = 1e-6
+"""Degrees from the determined subspace up to which a model may be called exact."""
+
+OWN_TOTAL = frozenset({"dp-pca", "vertical-kernel", "vfedakpca"})
+"""Methods whose ratios are not against the variance of the rows."""
+
+
+def compared(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
+    """The findings about a model whose form is right."""
+    if truth.unsure or not float(truth.total) > 0 or draw.options.get("forgetting", 1.0) < 1:
+        return
+    if "taken for constant" in " ".join(model.log["notes"]):
+        return
+    told, exact = told_by(model), model.log["exact"]
+    miss = truth.miss(basis_of(model))
+    if draw.method == "dp-pca" and draw.options.get("epsilon") != "infinity":
+        return
+    if exact and miss > EXACT:
+        yield "exact", f"exact, but at least {miss:.2g} degrees off{_why(model)}"
+    yield from promised(draw, told, miss)
+    yield from of_the_whole(draw, model, truth, told)
+    yield from notes(model, truth)
+    if exact:
+        yield from eigenvalues(model, truth, told)
+        yield from ordered(model, truth)
+    elif told.certificate is not None and draw.options.get("warm_start") != "svd":
+        yield from ritz(model, truth, told)
+
+
+def basis_of(model: PCAModel) -> NDArray:
+    """Directions (p, k): components, or scores divided by their lengths; those without any are left out."""
+    if model.components_ is not None:
+        return model.components_.T
+    assert model.scores_ is not None
+    held = model.singular_values_ > 0
+    return model.scores_[:, held] / model.singular_values_[held]
+
+
+def promised(draw: Draw, told: Told, miss: float) -> Iterator[Finding]:
+    """Certificates, bounds and forecasts: no true angle is above what is told."""
+    least = told.at_most
+    if least is not None and miss > least + 1e-12:
+        yield "certificate", f"told {least:.2g} degrees at most, at least {miss:.2g} off"
+    target = draw.options.get("target", 0.0) if draw.method == "adaptive" else 0.0
+    if target and miss > target:
+        yield "target", f"wanted {target:g} degrees, got at least {miss:.2g}"
+
+
+def of_the_whole(draw: Draw, model: PCAModel, truth: Truth, told: Told) -> Iterator[Finding]:
+    """Total variance, mean and scale, which every method but a few has exactly."""
+    own = draw.method in OWN_TOTAL or (draw.method == "ap-stack" and draw.options.get("weights") != "rows")
+    total = float(truth.total) / (model.n_samples_ - 1)
+    ratio = model.explained_variance_ratio_[0]
+    if not own and ratio > 0:
+        claimed = float(model.explained_variance_[0] / ratio)
+        if abs(claimed - total) > (1e-9 + told.fixed_point) * total:
+            yield "ratio", f"shares of {claimed:.12g}, but the variance is {total:.12g}"
+    if model.mean_ is None or draw.method == "dp-pca":
+        return
+    hidden = draw.options.get("bound", 0.0) * 1e-12 if draw.transport != "clear" else 0.0
+    size = np.abs(truth.mean) + np.abs(draw.pooled.astype(np.longdouble)).max(axis=0)
+    if (np.abs(model.mean_ - truth.mean) > 1e-12 * size + hidden).any():
+        yield "mean", f"off by {float(np.abs(model.mean_ - truth.mean).max()):.2g}"
+    if model.scale_ is not None and (np.abs(model.scale_ / truth.scale - 1) > 1e-8).any():
+        yield "scale", f"off by {float(np.abs(model.scale_ / truth.scale - 1).max()):.2g} of itself"
+
+
+def eigenvalues(model: PCAModel, truth: Truth, told: Told) -> Iterator[Finding]:
+    """Of an exact model: variances, their shares, what is left out."""
+    k, n = model.n_components_, model.n_samples_
+    true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
+    allowed = 1e-8 * true + (100 * truth.rounding * truth.values[0] + told.fixed_point * truth.total) / (n - 1)
+    if (np.abs(model.explained_variance_ - true) > allowed).any():
+        yield "eigenvalues", f"{_short(model.explained_variance_)} instead of {_short(true.astype(float))}"
+    if model.log["method"] not in OWN_TOTAL:
+        rest = min(n, model.n_features_in_) - k
+        noise = float(max(0.0, truth.total / (n - 1) - true.sum()) / rest) if rest > 0 else 0.0
+        if abs(model.noise_variance_ - noise) > 1e-6 * noise + float(allowed.sum()) + 1e-9 * float(true[0]):
+            yield "noise variance", f"{model.noise_variance_:.9g} instead of {noise:.9g}"
+
+
+def ordered(model: PCAModel, truth: Truth) -> Iterator[Finding]:
+    """Of an exact model: the first components alone, where they are well apart from the others."""
+    basis = basis_of(model)
+    for j in range(1, basis.shape[1]):
+        if truth.gap(j) > 1e-3 and truth.levels[j - 1] > 1e-2:
+            off = angle(basis[:, :j], truth.vectors[:, :j]) - truth.uncertainty(j)
+            if off > 1e-4:
+                yield "order", f"the first {j} of {basis.shape[1]} components are {off:.2g} degrees off"
+                return
+
+
+def ritz(model: PCAModel, truth: Truth, told: Told) -> Iterator[Finding]:
+    """Of a certified model: variances are not above the true ones, and below by no more than the angle allows."""
+    k, n = model.n_components_, model.n_samples_
+    true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
+    slack = float((200 * truth.rounding + told.fixed_point) * truth.total) / (n - 1)
+    missing = (true - model.explained_variance_).astype(float)
+    most = k * float(true[0]) * math.sin(math.radians(min(90.0, told.at_most or 90.0))) ** 2
+    if missing.min() < -slack - 1e-9 * float(true[0]):
+        yield "eigenvalues", f"above the true ones by {-missing.min():.2g}"
+    if missing.sum() > most + slack:
+        yield "eigenvalues", f"below the true ones by {missing.sum():.2g}, at most {most:.2g} by the angle told"
+
+
+def notes(model: PCAModel, truth: Truth) -> Iterator[Finding]:
+    """What the model says of rank and ties is true; of an exact one it says what is not determined."""
+    text, k = " ".join(model.log["notes"]), model.n_components_
+    found = re.search(r"data have rank (\d+)", text)
+    if found and int(found[1]) < min(k, truth.rank):
+        yield "note", f"says the rank is {found[1]}, it is {truth.rank} at least"
+    if not model.log["exact"] or k >= truth.levels.size:
+        return
+    tied = truth.levels[k - 1] > 1e-4 and abs(truth.gap(k)) < 10 * EPS
+    if tied and not re.search(r"unique|equal variance|not determined|resolve", text):
+        yield "note", f"components {k} and {k + 1} have equal variance, and nothing says so"
+    lacking = truth.levels[k - 1] < 10 * EPS
+    if lacking and not re.search(r"rank|no variance|resolve|not determined", text):
+        yield "note", f"component {k} has no variance, and nothing says so"
+
+
+def _why(model: PCAModel) -> str:
+    told = model.log["measured"].get("certified angle")
+    doubts = [note[:90] for note in model.log["notes"] if re.search(r"rank|unique|resolve|stopped", note)]
+    return "".join(f" ({text})" for text in [told, *doubts] if text)
+
+
+def _short(values: NDArray) -> str:
+    return np.array2string(values[:6], precision=6, separator=", ")

@@ -1,0 +1,116 @@
+"""Whether an error was the right answer: a clear one of a specific kind, for a reason that the draw has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError
+from simulations.hunt.draw import Draw
+from simulations.hunt.oracle import EPS, Long, Truth
+from simulations.hunt.running import HangError
+
+Finding = tuple[str, str]
+"""A kind, and what was found."""
+
+SPECIFIC = (ConfigError, DataError, ContractError, DisclosureError)
+
+LARGEST, SMALLEST = 1e270, 1e-270
+"""Variances beyond which float64 has no squares of squares."""
+
+
+def judged(draw: Draw, error: Exception, truth: Truth | None) -> Iterator[Finding]:
+    """The findings about an error, if any."""
+    text = str(error)
+    if isinstance(error, HangError):
+        yield "hang", text
+    elif not isinstance(error, FedPCAError):
+        yield "raw error", f"{type(error).__name__}: {text[:200]}"
+    elif not isinstance(error, SPECIFIC):
+        yield "vague error", f"{type(error).__name__}: {text[:200]}"
+    elif draw.hostile:
+        yield from _unclear(draw, text)
+    elif not _explained(draw, error, truth):
+        yield "false refusal", f"{type(error).__name__}: {text[:250]}"
+
+
+def _unclear(draw: Draw, text: str) -> Iterator[Finding]:
+    """Whether a refusal of something hostile says what it is about."""
+    key = draw.hostile.partition("=")[0].replace("_", "-")
+    if "=" in draw.hostile and key not in text.replace("_", "-") and not _constant(draw):
+        yield "unclear refusal", f"{draw.hostile} is refused without its name: {text[:200]}"
+    huge = "huge value" in draw.hostile or "marker" in draw.hostile
+    if huge and not re.search(r"huge|too large|beyond|bound|outside the range", text):
+        yield "unclear refusal", f"{draw.hostile}: {text[:200]}"
+
+
+def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
+    """Whether the draw has the reason that the text gives."""
+    text = str(error)
+    for pattern, holds in REASONS:
+        if re.search(pattern, text):
+            return holds(draw, truth)
+    if not isinstance(error, ConfigError):
+        return False
+    set_by_draw = draw.options.keys() - {"n_components", "bound"}
+    return any(re.search(rf"\b{key.replace('_', '-')}\b", text) for key in set_by_draw)
+
+
+def _no_variance(draw: Draw, truth: Truth | None) -> bool:
+    """About the means there is less than their rounding, up to a factor; of a kernel, nothing but rounding."""
+    if truth is None or truth.unsure:
+        return True
+    if draw.method == "vertical-kernel":
+        return not truth.rank or truth.rounding > (1e-6 if draw.options.get("landmarks") else 1e-2)
+    return _constant(draw)
+
+
+def _none_within(draw: Draw, truth: Truth | None) -> bool:
+    return all((np.asarray(party) == np.asarray(party)[0]).all() for party in draw.parties)
+
+
+def _constant(draw: Draw) -> bool:
+    rows = draw.pooled.astype(Long)
+    about_means = rows if draw.options.get("center", True) is False else rows - rows.mean(axis=0)
+    return float((about_means**2).sum()) <= rows.size * (100 * EPS * float(np.abs(rows).max())) ** 2
+
+
+def _too_many(draw: Draw, truth: Truth | None) -> bool:
+    return draw.options["n_components"] > min(draw.pooled.shape)
+
+
+def _beyond(draw: Draw, truth: Truth | None) -> bool:
+    size = float(np.abs(draw.pooled.astype(Long)).max()) ** 2 * draw.pooled.size
+    return size > LARGEST or truth is None or float(truth.total) < SMALLEST
+
+
+def _coarse(draw: Draw, truth: Truth | None) -> bool:
+    """Fixed point steps of the bound are near the deviation of a column; one that is constant may be taken for it."""
+    deviation = draw.pooled.astype(Long).std(axis=0)
+    smallest = deviation.min() if draw.options.get("scale") else deviation.max()
+    return draw.options["bound"] > 1e6 * float(smallest)
+
+
+REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
+    (r"the kernel of the rows is outside the range", lambda draw, truth: truth is None or truth.unsure),
+    (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or d.method == "vfedakpca"),
+    (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
+    (r"the rows of each party are identical", _none_within),
+    (r"next to it the rows of all parties have no variance", lambda d, t: _coarse(d, t) or _no_variance(d, t)),
+    (r"'n-components' is \d+, at most \d+ = min", _too_many),
+    (r"a PCA needs at least 2", lambda draw, truth: len(draw.pooled) < 2),
+    (r"outside the range of float64", _beyond),
+    (r"a warm start needs at most features - 2", lambda d, t: d.options["n_components"] > d.pooled.shape[1] - 2),
+    (r"too few for n-components", lambda draw, truth: draw.options.get("max_rounds", 100) < 10),
+    (r"positive eigenvalues", lambda d, t: t is None or d.options["n_components"] > t.rank or t.unsure),
+    (r"so many directions hold", lambda draw, truth: isinstance(draw.options["n_components"], float)),
+    (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),
+    (r"'step' is", lambda draw, truth: draw.options.get("codec") in {"shared-step", "combined"}),
+    (r"'edge-probability' is", lambda draw, truth: draw.options.get("graph") == "erdos-renyi"),
+    (r"'step-size' is .* diverge", lambda draw, truth: draw.method in {"dsa", "fast-pca"}),
+    (r"'bound' is .* less than or equal to", lambda draw, truth: draw.options["bound"] > 1e100),
+    (r"'min-parties'", lambda draw, truth: len(draw.parties) < 2),
+]
+"""What an error's text may say, and whether the draw has it. Else it must name an option that the draw sets."""

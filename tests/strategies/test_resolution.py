@@ -1,0 +1,218 @@
+"""What rounding leaves of components: what a scatter cannot hold is said, what a factor can hold is exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.linalg import subspace_angles
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
+
+from fedpca_flwr.federation import Federation
+from fedpca_flwr.maths.moments import Moments, safe_deviation, varying
+from tests.families import cut, rows
+from tests.harness import fit
+
+SECURE = {"secure_aggregation": True, "bound": 1e12}
+SCATTERS = {
+    "p-cov": ("p-cov", {}),
+    "streaming": ("streaming", {}),
+    "ap-cov": ("ap-cov", {}),
+    "sub-it": ("sub-it", {"max_rounds": 8}),
+    "adaptive": ("adaptive", {}),
+    "p-cov, secure": ("p-cov", SECURE),
+    "p-cov, survivors": ("p-cov", {**SECURE, "survivors": 3}),
+}
+every_scatter = pytest.mark.parametrize(("method", "options"), SCATTERS.values(), ids=SCATTERS)
+
+
+def answers(n: int = 120, d: int = 8) -> np.ndarray:
+    """Columns of 0 and 1, each with another share of ones."""
+    return (np.random.default_rng(4).random((n, d)) < np.linspace(0.1, 0.5, d)).astype(float)
+
+
+def salaries(column: int = 0) -> np.ndarray:
+    """A column of salaries of some 1e10 beside columns of 0 and 1."""
+    X = answers()
+    X[:, column] = np.random.default_rng(5).normal(3e10, 1e10, len(X))
+    return X
+
+
+def decades(n: int = 300, d: int = 15, least: float = 1e-14) -> np.ndarray:
+    """Singular values from 1 down to ``least``, in a random basis."""
+    rng = np.random.default_rng(6)
+    left = np.linalg.qr(rng.standard_normal((n, d)) - 1)[0]
+    left -= left.mean(axis=0)
+    return (np.linalg.qr(left)[0] * np.geomspace(1, least, d)) @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+
+
+def angle(model, X, k):
+    """Largest angle, in degrees, to scikit-learn's components; features by descending size, as LAPACK needs them."""
+    order = np.argsort(-X.std(axis=0))
+    truth = PCA(k, svd_solver="full").fit(X[:, order]).components_
+    return np.degrees(subspace_angles(model.components_[:, order].T, truth.T)).max()
+
+
+@every_scatter
+def test_small_components_beside_a_huge_one_are_not_called_exact(method, options):
+    """The fault: 83 degrees off, `exact`, and "the data have rank 1"."""
+    model = fit(method, cut(salaries(), 70, 40, 10), n_components=3, **options)
+    assert not model.log["exact"]
+    (note,) = [note for note in model.log["notes"] if note.startswith("components 2 to 3 are below what can be")]
+    assert "either the data have rank 1, or these directions are noise of rounding" in note
+    other = "" if "secure_aggregation" in options else " or the method 'qr-pca' with whole factors"
+    assert note.endswith(f"rounding; scale=true{other} resolves more")
+
+
+def test_a_federation_that_lasts_says_what_it_cannot_resolve(tmp_path):
+    federation = Federation.open(tmp_path)
+    for name, part in zip("ab", cut(salaries(), 70, 50), strict=True):
+        federation.join(name, part)
+    assert federation.model(1).log["exact"]
+    model = federation.model(3)
+    assert not model.log["exact"]
+    assert "either the data have rank 1, or" in model.log["notes"][0]
+
+
+@pytest.mark.parametrize("solver", ["krylov", "gram"])
+def test_products_of_columns_say_what_they_cannot_resolve(solver):
+    parties = np.hsplit(salaries(), [3, 5])
+    model = fit("vertical", parties, n_components=3, solver=solver, max_rounds=8)
+    assert not model.log["exact"]
+    (note,) = [note for note in model.log["notes"] if "below what can be resolved" in note]
+    assert "either the data have rank 1" in note
+    assert note.endswith("; scale=true resolves more")
+
+
+@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it", "streaming"])
+def test_what_was_advised_resolves_it(method):
+    parties, k = cut(salaries(), 70, 40, 10), 3
+    model = fit(method, parties, n_components=k, scale=True)
+    assert model.log["exact"]
+    assert model.log["notes"] == []
+    assert angle(model, StandardScaler().fit_transform(salaries()), k) <= 1e-6
+
+
+@pytest.mark.parametrize("column", range(8))
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_qr_pca_resolves_small_components_beside_a_huge_one(column, k):
+    X = salaries(column)
+    model = fit("qr-pca", cut(X, 70, 40, 10), n_components=k)
+    assert angle(model, X, k) <= 1e-9
+    assert model.log["exact"]
+    assert model.log["notes"] == []
+
+
+@pytest.mark.parametrize("k", [3, 7])
+def test_an_angle_by_which_rounding_may_turn_the_components_is_said(k):
+    """Variances from 1 to 1e-12: those of 1e-4 are certain to 1e-6 degrees in a covariance, those of 1e-12 are not."""
+    X = decades(d=7, least=1e-6)
+    model = fit("p-cov", cut(X, 150, 100, 50), n_components=k)
+    assert model.log["exact"] == (k == 3)
+    assert all(note.startswith("rounding may turn the components by") for note in model.log["notes"])
+    assert len(model.log["notes"]) == (k == 7)
+    assert fit("qr-pca", cut(X, 150, 100, 50), n_components=k).log["exact"]
+
+
+SPLITS = {"tall": (150, 100, 50), "few rows": (280, 14, 6), "single rows": (297, 1, 1, 1), "all few": (10,) * 30}
+
+
+@pytest.mark.parametrize("sizes", SPLITS.values(), ids=SPLITS)
+def test_qr_pca_resolves_singular_values_to_1e_15_of_the_first(sizes):
+    X = decades()
+    model, truth = fit("qr-pca", cut(X, *sizes), n_components=15), PCA(15, svd_solver="full").fit(X)
+    np.testing.assert_allclose(model.singular_values_, truth.singular_values_, rtol=0, atol=1e-15)
+    assert angle(fit("qr-pca", cut(X, *sizes), n_components=8), X, 8) <= 1e-6
+
+
+def test_qr_pca_of_wide_rows_squares_nothing():
+    X = decades(n=15, d=15)[:14] @ np.linalg.qr(np.random.default_rng(7).standard_normal((40, 15)))[0].T
+    model, truth = fit("qr-pca", cut(X, 8, 5, 1), n_components=12), PCA(12, svd_solver="full").fit(X)
+    np.testing.assert_allclose(model.singular_values_, truth.singular_values_, rtol=0, atol=1e-15)
+    assert angle(fit("qr-pca", cut(X, 8, 5, 1), n_components=7), X, 7) <= 1e-6
+
+
+@pytest.mark.parametrize("sizes", [*SPLITS.values(), (7, 6, 5)], ids=[*SPLITS, "wide"])
+def test_qr_pca_scales_columns_of_any_unit(sizes):
+    plain = rows(sum(sizes), 24) + np.arange(24)
+    X = plain * np.random.default_rng(8).permutation(np.geomspace(1e-12, 1e12, 24))
+    model = fit("qr-pca", cut(X, *sizes), n_components=5, scale=True)
+    standard = StandardScaler().fit_transform(plain)
+    truth = PCA(5, svd_solver="full").fit(standard)
+    assert angle(model, standard, 5) <= 1e-9
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
+    assert model.log["exact"]
+
+
+def test_offsets_cost_qr_pca_no_component():
+    """A mean of a thousand deviations, rounded to one float64, would turn components of 1e-9 by 1e-3 degrees."""
+    step = 2.0**-42  # offset and rows are exact in float64
+    X = np.round(decades(n=300, d=10, least=1e-9) / step) * step
+    sizes, offset = (150, 100, 50), np.linspace(60, 120, 10).round()
+    model = fit("qr-pca", cut(X + offset, *sizes), n_components=9)
+    assert angle(model, X, 9) <= 1e-5
+    np.testing.assert_allclose(
+        model.singular_values_, PCA(9, svd_solver="full").fit(X).singular_values_, rtol=0, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "streaming", "sub-it"])
+@pytest.mark.parametrize("mean", [1e16, 1.7e18])
+def test_huge_means_are_no_identical_rows(method, mean):
+    """Time stamps in nanoseconds, long ids: a scaled variance is not compared with an unscaled mean."""
+    X = rows(300)
+    X[:, 3] = mean + np.round(1e15 * X[:, 3])
+    model = fit(method, cut(X, 180, 100, 20), n_components=4, scale=True)
+    assert angle(model, StandardScaler().fit_transform(X - mean * (np.arange(12) == 3)), 4) <= 1e-6
+
+
+def test_the_bound_of_truncated_factors_takes_in_rounding():
+    """Nothing is left out at full rank, but truncated factors come from scatters."""
+    parties = cut(salaries(), 70, 40, 10)
+    for method, options in (("qr-pca", {}), ("ap-stack", {"weights": "rows"})):
+        model = fit(method, parties, n_components=3, rank=8, **options)
+        assert model.log["measured"]["angle bound"].startswith("90 degrees")
+        assert "below what can be resolved" in model.log["notes"][-1]
+
+
+def test_fewer_rows_than_components_are_told_as_rank():
+    (note,) = fit("p-cov", cut(rows(8, 20), 5, 3), n_components=8).log["notes"]
+    assert note == "the data have rank 7: components 8 to 8 have no variance and arbitrary directions"
+
+
+@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "streaming", "ap-cov"])
+def test_constant_columns_are_told_as_rank(method):
+    X = rows(200, 6)
+    X[:, [1, 4]] = 0.1, -3e9
+    model = fit(method, cut(X, 120, 79, 1), n_components=6)
+    assert "the data have rank 4: components 5 to 6 have no variance and arbitrary directions" in model.log["notes"]
+    assert model.log["exact"] == (method != "ap-cov")
+
+
+@pytest.mark.parametrize("method", ["p-cov", "qr-pca"])
+def test_a_rank_that_is_not_certain_is_not_claimed(method):
+    X = np.hstack([rows(200, 4), rows(200, 4)])
+    model = fit(method, cut(X, 120, 80), n_components=6)
+    (note,) = model.log["notes"]
+    assert note.startswith("components 5 to 6 are below what can be resolved")
+    assert "either the data have rank 4, or" in note
+    assert not model.log["exact"]
+
+
+def test_the_least_change_of_one_value_is_no_constant_column():
+    for value in (0.1, 1.0, -3e9, 2.0**60):
+        X = np.full((50, 1), value)
+        moments = Moments.of(X)
+        assert varying(moments.diagonal(), moments.mean) == 0
+        X[7] = np.nextafter(value, np.inf)
+        moments = Moments.of(X)
+        assert varying(moments.diagonal(), moments.mean) == 1
+
+
+def test_a_constant_column_with_rounding_keeps_deviation_one():
+    assert safe_deviation(np.array([1e-28]), 100, np.array([3.0])) == 1
+    X = rows(100, 4)
+    X[:, 2] = 0.3
+    X[::2, 2] = 0.1 + 0.2  # one unit in the last place more
+    for method in ("p-cov", "qr-pca", "streaming", "sub-it"):
+        assert fit(method, cut(X, 60, 40), n_components=2, scale=True).scale_[2] == 1

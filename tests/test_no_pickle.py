@@ -1,0 +1,212 @@
+"""Nothing that is read from a message or a file is executed: each place meets real pickles, which leave a mark.
+
+A fault that this catches: arrays read with ``allow_pickle=True``, or by `pickle` itself. An error alone would show
+nothing: bytes that are no pickle end in the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from flwr.app import RecordDict
+from flwr.common import FitIns, Parameters, ndarrays_to_parameters
+from pyarrow import parquet
+
+from fedpca_flwr.alignment import read_ids
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.federation import Federation
+from fedpca_flwr.ledger import Entry, digest, ledger_of
+from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.running_model import RunningModel
+from fedpca_flwr.state_folder import StateFolder
+from fedpca_flwr.tables import read
+from tests.families import rows
+from tests.harness import finish, fit, proxy_of, server_of, tamper
+
+Spoil = Callable[[bytes], bytes]
+"""What becomes of the bytes at a place: themselves, or a pickle."""
+
+
+class Mark:
+    """Whoever unpickles this makes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self):
+        return Path.touch, (self.file,)
+
+
+def array_of_objects(file: Path) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.array([Mark(file)], dtype=object), allow_pickle=True)
+    return stream.getvalue()
+
+
+def bare_pickle(file: Path) -> bytes:
+    return pickle.dumps(Mark(file))
+
+
+def rewritten(file: Path, spoil: Spoil) -> Path:
+    """A file, or each array of an archive, spoilt."""
+    if file.suffix != ".npz":
+        file.write_bytes(spoil(file.read_bytes()))
+        return file
+    with zipfile.ZipFile(file) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, held in content.items():
+            archive.writestr(name, spoil(held) if name.endswith(".npy") else held)
+    return file
+
+
+def a_reply(folder: Path, spoil: Spoil) -> None:
+    server = server_of("p-cov", [rows(30), rows(20)], n_components=2)
+
+    def change(reply):
+        reply.parameters.tensors[:] = map(spoil, reply.parameters.tensors)
+        return reply
+
+    tamper(server, 1, change)
+    finish(server)
+
+
+def a_message_of_the_server(folder: Path, spoil: Spoil) -> None:
+    server = server_of("dp-pca", [rows(30)], n_components=2)
+    sent = ndarrays_to_parameters([np.zeros(12)])
+    message = FitIns(Parameters([*map(spoil, sent.tensors)], sent.tensor_type), {"phase": "products", "d": 12})
+    assert "error" not in proxy_of(server, 0).make().fit(message).metrics
+
+
+def a_model(folder: Path, spoil: Spoil) -> None:
+    PCAModel.load(rewritten(fit("p-cov", [rows(30)], n_components=2).save(folder / "model"), spoil))
+
+
+def loadings(folder: Path, spoil: Spoil) -> None:
+    Loadings.load(rewritten(Loadings(np.eye(3), np.zeros(3), np.ones(3)).save(folder / "own.npz"), spoil))
+
+
+def rows_as_npy(folder: Path, spoil: Spoil) -> None:
+    np.save(folder / "own.npy", rows(20))
+    read(str(rewritten(folder / "own.npy", spoil)))
+
+
+def rows_as_npz(folder: Path, spoil: Spoil) -> None:
+    np.savez(folder / "own.npz", X=rows(20))
+    read(str(rewritten(folder / "own.npz", spoil)))
+
+
+def rows_as_csv(folder: Path, spoil: Spoil) -> None:
+    np.savetxt(folder / "own.csv", rows(20), delimiter=",")
+    read(str(rewritten(folder / "own.csv", spoil)))
+
+
+def rows_as_parquet(folder: Path, spoil: Spoil) -> None:
+    parquet.write_table(pa.table({"a": [1.0, 2.0]}), folder / "own.parquet")
+    read(str(rewritten(folder / "own.parquet", spoil)))
+
+
+def ids(folder: Path, spoil: Spoil) -> None:
+    (folder / "own.csv").write_text("id,a\nx,1\ny,2\n")
+    assert read_ids(str(rewritten(folder / "own.csv", spoil)), "id")
+
+
+def the_ledger(folder: Path, spoil: Spoil) -> None:
+    asked = {"run": "1", "party": 0, "phase": "centre", "relation": "add-remove", "multiplier": 4.0, "question": "q"}
+    entry = Entry(**asked, reply=digest([np.arange(3.0)]))
+    ledger = ledger_of(str(folder / "ledger.json"), RecordDict())
+    ledger.record(entry, [np.arange(3.0)])
+    for kept in folder.iterdir():
+        rewritten(kept, spoil if kept.suffix == ".npz" else bytes)
+    ledger.recall(entry)
+
+
+def the_ledger_s_entries(folder: Path, spoil: Spoil) -> None:
+    path = folder / "ledger.json"
+    path.write_bytes(spoil(b'{"format": 1, "entries": []}'))
+    ledger_of(str(path), RecordDict()).entries()
+
+
+def a_federation(folder: Path, spoil: Spoil) -> None:
+    federation = Federation.open(folder)
+    federation.join("north", rows(30))
+    federation.save()
+    for file in folder.iterdir():
+        rewritten(file, spoil)
+    Federation.open(folder).model(2)
+
+
+def a_member_s_file(folder: Path, spoil: Spoil) -> None:
+    """By whoever can name it by its digest."""
+    content = spoil(np.arange(6, dtype="<f8").tobytes())
+    sha = hashlib.sha256(content).hexdigest()
+    (folder / f"{sha}.moments").write_bytes(content)
+    StateFolder(folder).read(sha, 2)
+
+
+def a_running_model(folder: Path, spoil: Spoil) -> None:
+    """By whoever can write its digest before it."""
+    fit("sapca", [rows(30)], n_components=2, state=str(folder))
+    (file,) = folder.iterdir()
+    body = spoil(file.read_bytes().partition(b"\n")[2])
+    file.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    assert RunningModel(folder).content is not None
+
+
+PLACES = [
+    a_reply,
+    a_message_of_the_server,
+    a_model,
+    loadings,
+    rows_as_npy,
+    rows_as_npz,
+    rows_as_csv,
+    rows_as_parquet,
+    ids,
+    the_ledger,
+    the_ledger_s_entries,
+    a_federation,
+    a_member_s_file,
+    a_running_model,
+]
+
+
+@pytest.mark.parametrize("made", [array_of_objects, bare_pickle])
+@pytest.mark.parametrize("place", PLACES)
+def test_no_pickle_is_executed(place, made, tmp_path):
+    mark, folder = tmp_path / "unpickled", tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises((FedPCAError, ValueError)):
+        place(folder, lambda _: made(mark))
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_same_place_takes_what_belongs_there(place, tmp_path):
+    """Else the test above would see an error of its own making."""
+    place(tmp_path, bytes)
+
+
+@pytest.mark.parametrize("made", [array_of_objects, bare_pickle])
+def test_the_pickles_are_real(made, tmp_path):
+    mark = tmp_path / "unpickled"
+    np.load(io.BytesIO(made(mark)), allow_pickle=True)
+    assert mark.exists()
+
+
+def test_a_parquet_file_s_own_types_are_not_unpickled(tmp_path):
+    """As Arrow once did (CVE-2023-47248)."""
+    about = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": bare_pickle(tmp_path / "m")}
+    schema = pa.schema([pa.field("a", pa.float64(), metadata=about)])
+    parquet.write_table(pa.table([[1.0, 2.0]], schema=schema), tmp_path / "own.parquet")
+    assert read(str(tmp_path / "own.parquet")).rows.shape == (2, 1)
+    assert not (tmp_path / "m").exists()
