@@ -31,6 +31,7 @@ from scipy.linalg import eigvalsh
 import strategies
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.factors import trapezoid_size, triangular
 from fedpca_flwr.maths.forecast import Forecast, Survey
 from fedpca_flwr.maths.krylov import random_block
@@ -39,9 +40,6 @@ from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.solution import require_variance
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request
 from strategies.moments import HEAD, head_fields, head_of
-
-PROBES = 3
-"""Rounds that SUB-IT adds with narrow blocks."""
 
 SKETCH = 4
 """Columns of a sketch: enough to tell alike from different."""
@@ -250,13 +248,13 @@ def candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
     d, k = forecast.spectrum.size, options.n_components
     head = 8.0 * (d + 1) + 3 * ARRAY
     factors = float(np.mean([trapezoid_size(int(n), d) for n in forecast.counts]))
-    tolerance = options.target or 1e-6
+    tolerance = options.target or EXACT
     ways = [
         Candidate("p-cov", {}, 1, head + 8 * packed_size(d) + ARRAY, 0),
         Candidate("qr-pca", {}, 1, head + 8 * factors + ARRAY, 0),
     ]
     for block in sorted({min(max(5, k // 5), k + 10, d), min(k + 10, d)}):
-        rounds = forecast.krylov_rounds(k, block, tolerance) + (PROBES if block <= k else 0)
+        rounds = forecast.krylov_rounds(k, block, tolerance)
         up = head + 8 * d + ARRAY + (8 * d * block + ARRAY) * rounds
         down = ((8 if block < k else 4) * d * block + ARRAY) * (rounds - 1)
         ways.append(Candidate("sub-it", {"block-size": block, "tolerance": tolerance}, rounds, up, down))

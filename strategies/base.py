@@ -32,6 +32,7 @@ from fedpca_flwr.certainty import FACTORS, SCALED, Certainty, certainty
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.contract import check_together
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.solution import Solution, check_components
@@ -81,6 +82,8 @@ class PCAStrategy(Strategy):
         Set by `finish`.
     done : bool
         True once the parties have projected their rows: the run is over.
+    certificate : float
+        Bound on the largest angle to the exact components, in degrees, of a method that converges to them.
     """
 
     card: ClassVar[MethodCard]
@@ -91,6 +94,7 @@ class PCAStrategy(Strategy):
         self.options = options
         self.model: PCAModel | None = None
         self.done = False
+        self.certificate = 0.0
         self.quorum = Quorum(config)
         self._rounds: list[dict[str, Any]] = []
         self._request: Request | None = None  # the open one
@@ -113,7 +117,7 @@ class PCAStrategy(Strategy):
     @property
     def exact(self) -> bool:
         """Whether this run's model equals the PCA of the pooled rows: then the last round is held against it."""
-        return self.card.exact
+        return self.card.exact and self.certificate <= EXACT
 
     def request(self) -> Request:
         """What every party is asked next."""

@@ -31,6 +31,7 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.certificate import rounding, sine_theorem
 from fedpca_flwr.maths.codec import Coded, dequantise, quantise
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, spectral_norm
 from fedpca_flwr.maths.moments import Moments, pack, pool, pool_heads, unpack
@@ -50,9 +51,6 @@ from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Re
 from strategies.moments import HEAD, head_fields, head_of
 
 CORRECTION_BITS = 8
-
-ROUNDING = 1e-13
-"""What float64 may add to an error, relative to the largest eigenvalue: no bound is stated below it."""
 
 
 class CompressedOptions(CountOptions):
@@ -178,16 +176,16 @@ class Compressed(PCAStrategy):
 
     def _bound(self, pairs: Eigenpairs) -> float:
         """Bound on the angle, in degrees (Davis and Kahan, with the residual of the exact scatter)."""
-        error = self._error + ROUNDING * float(pairs.values[0])
+        rounded = rounding(len(pairs.vectors)) * float(pairs.values[0])
+        error = self._error + rounded
         residual, U = error, pairs.vectors
         if self._block is not None:
             V = self._block.astype(np.float64)
             inside = V.T @ U
             outside = float(np.linalg.norm(U - V @ inside, 2))
-            on_block = self._on_block + ROUNDING * float(pairs.values[0])
+            on_block = self._on_block + rounded
             residual = min(residual, on_block * float(np.linalg.norm(inside, 2)) + error * outside)
-        gap = pairs.values[-1] - pairs.following - error
-        return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
+        return sine_theorem(residual, float(pairs.values[-1]) - pairs.following - error)
 
     def _end(self, pairs: Eigenpairs):
         d = self._pooled.mean.size

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.maths.factors import Factor, truncated
 from fedpca_flwr.maths.moments import Head, Moments
+from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.solution import Solution, solve
 from strategies.base import PCAClient, PCAOptions, PCAStrategy, Reply
 
@@ -56,10 +57,9 @@ def head_fields(head: Head, diagonal: NDArray, negligible: float = NEGLIGIBLE) -
 
 def truncated_fields(data: NDArray, rank: int) -> Fields:
     """The fields of a truncated factor of a party's rows."""
-    moments = Moments.of(data)
-    factor = truncated(moments, rank)
+    factor = truncated(data, rank)
     return {
-        **head_fields(moments.head, moments.diagonal()),
+        **head_fields(*head_and_diagonal(data)),
         "trace": np.asarray(factor.trace),
         "omitted": np.asarray(factor.omitted),
         "rows": factor.rows,

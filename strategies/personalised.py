@@ -30,7 +30,8 @@ from fedpca_flwr.config import Count
 from fedpca_flwr.contract import Field, Payload
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
-from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head, pool_heads
 from fedpca_flwr.maths.personalised import distance
 from fedpca_flwr.solution import require_variance
@@ -42,9 +43,6 @@ GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 SETTLED = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""
-
-CERTIFIED = 1e-6
-"""Degrees to which the PCA of all rows is found."""
 
 GLOBAL_ROUNDS = 30
 """At most so many rounds for the PCA of all rows."""
@@ -109,7 +107,8 @@ class Personalised(PCAStrategy):
         if self._next == "start":
             return Request("start", sizes={"hold": hold})
         if self._next == "product":
-            return Request("product", [self._query, *self._mean], {"hold": hold, "b": self._query.shape[1]})
+            block = self._found.block
+            return Request("product", [block, *self._mean], {"hold": hold, "b": block.shape[1]})
         if self._next == "share":
             sizes = {"hold": hold, "m": len(self._mus), "k": k}
             return Request("share", [self._shared, self._strengths, *self._mean], sizes)
@@ -146,24 +145,19 @@ class Personalised(PCAStrategy):
             self._mean = [np.zeros(d), np.zeros(d)]
         require_variance(diagonal, pooled.n, self._mean[0])
         self._rows, self._total = pooled.n, float(diagonal.sum())
-        self._known, self._query = KnownProducts(d), random_block(d, min(k + 10, d), self.config.seed)
-        if self._global.size:
-            self._query[:, :k] = self._global  # of the pass before: few rounds are left
-        self._iterations = self._asked = 0
+        start = random_block(d, min(k + 10, d), self.config.seed)
+        self._found = BlockIteration(start, k, trace=self._total)
+        self._iterations = 0
         return "product"
 
     def _find_global(self, replies: list[Reply]) -> str:
         """The PCA of all rows that are used: the end mu = infinity, and where V starts."""
-        self._known.add(self._query, _added(replies, "product"))
-        self._asked += 1
-        ritz, k = self._known.ritz(), self.options.n_components
-        certificate = ritz.certificate(k)
-        self._query = self._known.next_block(ritz, self._query.shape[1], k)
-        if certificate > CERTIFIED and self._query.shape[1] and self._asked < GLOBAL_ROUNDS:
+        found = self._found
+        if not found.add(found.block, _added(replies, "product")) and found.asked < GLOBAL_ROUNDS:
             return "product"
-        if certificate > CERTIFIED and self._asked == GLOBAL_ROUNDS and not self._choosing:
-            self._notes.append(f"the PCA of all rows is certified to {certificate:.2g} degrees only")
-        pairs = ritz.pairs(k)
+        if not self._choosing:
+            self._notes += [f"PCA of all rows: {note}" for note in found.shortfall(f"{GLOBAL_ROUNDS} rounds")]
+        pairs = found.pairs
         unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / len(replies)
         self._strengths = np.array(self._mus) * unit
         self._global = pairs.vectors

@@ -30,7 +30,15 @@ class SecureSubspaceIteration(SecureMomentsStrategy, SubspaceIteration):
 
     @property
     def rounds(self) -> int:
-        return FIRST_ROUNDS + super().rounds
+        return FIRST_ROUNDS + self.options.max_rounds
+
+    def aggregate_sum(self, fields, *, last):
+        answer = super().aggregate_sum(fields, last=last)
+        if self._found is None and self._pooled is not None:
+            self.begin(self.pooled.head, self.pooled.diagonal)
+            if self.options.scale:
+                self._ask()
+        return answer
 
     def ask_own(self):
         pooled = self.pooled
@@ -39,10 +47,10 @@ class SecureSubspaceIteration(SecureMomentsStrategy, SubspaceIteration):
 
     def aggregate_own(self, fields, *, last):
         pooled, V = self.pooled, self.block()
-        if self._query is None:
-            self.begin(pooled.head, pooled.diagonal)
         about_mean = fields["product"] - pooled.rows * np.outer(pooled.remainder, pooled.remainder @ V)
-        return self.iterate(about_mean, last=last)
+        limits = self.layout.limits["product"] / self._scale[:, None]
+        error = self.quorum.expected * self.layout.resolution * float(np.linalg.norm(limits))
+        return self.iterate(about_mean, last=last, error=error)
 
 
 class SecureSubspaceIterationClient(SecureMomentsClient):

@@ -20,6 +20,7 @@ server computes with the rounded block that it sent.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import numpy as np
@@ -30,22 +31,15 @@ from pydantic import Field as Limits
 from fedpca_flwr.config import Count
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
 from fedpca_flwr.maths.factors import Factor, stack, truncated
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import Head, Moments, pool_heads, safe_deviation
+from fedpca_flwr.maths.moments import Head, pool_heads, safe_deviation
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.refine import RefinedSketch
-from fedpca_flwr.solution import require_variance
+from fedpca_flwr.solution import check_rounds, require_variance
 from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
 from strategies.moments import HEAD, head_fields, head_of
-
-EXACT = 1e-6
-"""Certified degrees up to which a model is called exact."""
-
-ROUNDING = 1e-13
-"""What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""
 
 
 class SubspaceOptions(CountOptions):
@@ -83,6 +77,7 @@ CARD = MethodCard(
     options=SubspaceOptions,
     payloads={
         "start": Payload((*HEAD, Field("diagonal", ("d",)), Field("product", ("d", "b")))),
+        "variances": Payload((*HEAD, Field("diagonal", ("d",)))),
         "product": Payload((Field("product", ("d", "b")),)),
         "sketch": Payload(
             (
@@ -112,65 +107,74 @@ class SubspaceIteration(PCAStrategy):
                 "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false and "
                 "acceleration='krylov'"
             )
-        self._converged = True
-        self._query: NDArray | None = None
+        if options.warm_start == "random":
+            check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
+        self._found: BlockIteration | None = None
+        self._query: NDArray | None = None  # the block that is asked
         self._order: list[int] = []
 
     @property
     def rounds(self) -> int:
-        return self.options.max_rounds
+        return self.options.max_rounds + self.options.scale
 
     def request(self) -> Request:
         d, k = self.quorum.features, self.options.n_components
-        if self._query is None and self.options.warm_start == "svd":
+        if self._query is not None:
+            wire = "" if self.options.wire == "float64" else "-float32"
+            phase = "product" if self.options.warm_start == "random" else f"refine{wire}"
+            return Request(phase, [self._query], {"b": self._query.shape[1]})
+        if self.options.warm_start == "svd":
             return Request("sketch", sizes={"r": min(self.options.warm_rank or 4 * k, d)})
-        if self._query is None:
-            return Request("start", sizes={"b": self._width(d)})
-        wire = "" if self.options.wire == "float64" else "-float32"
-        phase = "product" if self.options.warm_start == "random" else f"refine{wire}"
-        return Request(phase, [self._query], {"b": self._query.shape[1]})
+        return Request("variances") if self.options.scale else Request("start", sizes={"b": self._width(d)})
 
     def aggregate_fit(self, server_round, results, failures):
         replies = self.collect(server_round, results, failures)
-        if self._query is None:
+        if not self._order:
             self._order = sorted(range(len(replies)), key=lambda i: _identity(replies[i]))
         replies = [replies[i] for i in self._order]  # fixed by the data: permuting the parties changes no bit
+        last = server_round == self.rounds
         if self.options.warm_start == "svd":
-            return self._refine(replies, last=server_round == self.rounds)
-        if self._query is None:
+            return self._refine(replies, last=last)
+        if self._found is None:
             self._begin(replies)
+            if self.options.scale:
+                return self._ask()
         product = np.sum([reply.fields["product"] for reply in replies], axis=0)
         product += self._between.T @ (self._between @ self.block())
-        return self.iterate(product, last=server_round == self.rounds)
+        return self.iterate(product, last=last)
 
     # From a random start
 
     def block(self) -> NDArray:
-        """The block V (d, b) that the parties multiply in this round."""
-        d = self.quorum.features
-        return (
-            random_block(d, self._width(d), self.config.seed) if self._query is None else self._query.astype(np.float64)
-        )
+        """The block V (d, b) that the parties multiply in this round, in the units of the data."""
+        return self.found.block if self._query is None else self._query.astype(np.float64)
 
-    def iterate(self, product: NDArray, *, last: bool):
-        """The next block, or the end, from the pooled scatter (about its mean) times the block, (d, b)."""
+    def iterate(self, product: NDArray, *, last: bool, error: float = 0.0):
+        """The next block, or the end, from the pooled scatter (about its mean) times the block, (d, b).
+
+        ``error`` bounds the Frobenius norm of what is wrong in it, with features divided by their scale.
+        """
         V, AV = self.block(), product
         if not self.options.center:
             AV = AV + self._rows * np.outer(self._offset, self._offset @ V)
-        divisor, iteration = self._scale[:, None], self._iteration
-        if iteration.add(V * divisor, AV / divisor) or last:
-            return self._end(self._enough(), iteration.certificate, last)
-        self._query = (iteration.block / divisor).astype(np.float32 if iteration.forgiving else np.float64)
+        divisor = self._scale[:, None]
+        if self.found.add(V * divisor, AV / divisor, error=error) or last:
+            return self._end()
+        return self._ask()
+
+    def _ask(self):
+        """Ask for the next block, which was chosen for features divided by their scale."""
+        block = self.found.block / self._scale[:, None]
+        sizes = np.abs(block[block != 0])
+        narrow = self.found.forgiving and sizes.min() > 1e-30 and sizes.max() < 1e30
+        self._query = block.astype(np.float32 if narrow else np.float64)
         return None, {}
 
-    def _enough(self) -> Eigenpairs:
-        k, ritz = self.options.n_components, self._iteration.ritz
-        if ritz.values.size < k:
-            raise ConfigError(
-                f"run-config: 'max-rounds' is {self.options.max_rounds}, in which blocks of {self._iteration.width} "
-                f"columns span {ritz.values.size} directions, too few for n-components = {k}; allow more rounds"
-            )
-        return ritz.pairs(k)
+    @property
+    def found(self) -> BlockIteration:
+        """The iteration, once the pooled variances are known."""
+        assert self._found is not None
+        return self._found
 
     def _begin(self, replies: list[Reply]) -> None:
         heads = [head_of(reply) for reply in replies]
@@ -191,10 +195,9 @@ class SubspaceIteration(PCAStrategy):
         diagonal = diagonal / self._scale**2
         require_variance(diagonal, pooled.n, self._mean / self._scale)
         self._total = float(diagonal.sum())
-        self._iteration = BlockIteration(
-            mean.size,
+        self._found = BlockIteration(
+            random_block(mean.size, self._width(mean.size), self.config.seed),
             self.options.n_components,
-            width=self._width(mean.size),
             trace=self._total,
             tolerance=self.options.tolerance,
             accelerated=self.options.acceleration == "krylov",
@@ -203,57 +206,47 @@ class SubspaceIteration(PCAStrategy):
     # From truncated factors
 
     def _refine(self, replies: list[Reply], *, last: bool):
-        k = self.options.n_components
         if self._query is None:
             sketch = stack([_factor(reply) for reply in replies])
             self.n_components(sketch.head.n, sketch.head.mean.size)
             require_variance(sketch.diagonal(), sketch.head.n, sketch.head.mean)
             self._rows, self._mean, self._total = sketch.head.n, sketch.head.mean, sketch.trace
             self._scale = np.ones_like(self._mean)
-            self._sketch = RefinedSketch.of_factor(sketch)
-            if k + 2 > self._mean.size:
-                raise ConfigError(f"run-config: 'n-components' is {k}; a warm start needs at most features - 2")
-            certificate = 90.0
+            self._sketch = RefinedSketch(sketch)
+            self._found = BlockIteration(
+                self._sketch,
+                self.options.n_components,
+                width=self._width(self._mean.size),
+                trace=self._total,
+                tolerance=self.options.tolerance,
+            )
+            enough = False
         else:
-            V = self._query.astype(np.float64)
+            V = self.block()
             products = [reply.fields["product"] for reply in replies]
-            error = sum(float(np.linalg.norm(product)) for product in products) * 2.0**-24
             AV = self._sketch.product(V) + np.sum(products, axis=0, dtype=np.float64)
-            self._sketch.known.add(V, AV, error=error if self.options.wire == "float32" else 0.0)
-            certificate = self._sketch.certificate(self._sketch.known.ritz(), k)
-        room = self._mean.size - self._sketch.known.Q.shape[1]
-        if certificate <= self.options.tolerance or last or room <= 2:
-            return self._end(self._sketch.leading(k), certificate, last)
-        self._query = self._sketch.next_block(self._width(self._mean.size)).astype(np.float32)
+            error = math.fsum(map(_lost, products)) if self.options.wire == "float32" else 0.0
+            enough = self.found.add(V, AV, error=error)
+        if enough or last:
+            return self._end()
+        self._query = self.found.block.astype(np.float32)
         return None, {}
 
     # Both
 
-    @property
-    def exact(self) -> bool:
-        return self._converged and self.options.tolerance <= EXACT
-
-    def _end(self, pairs: Eigenpairs, certificate: float, last: bool):
-        notes = []
-        if certificate > self.options.tolerance:
-            self._converged = False
-            reason = f"max-rounds = {self.options.max_rounds}" if last else "asking for all directions"
-            notes.append(
-                f"stopped after {reason} with a certified angle of {certificate:.2g} degrees "
-                f"instead of {self.options.tolerance:.2g}"
-            )
+    def _end(self):
+        self.certificate = self.found.certificate
+        notes = self.found.shortfall(f"max-rounds = {self.options.max_rounds}")
+        if self.found.limited and self.options.wire == "float32":
+            notes.append("products travelled in float32; with wire='float64' the angle can be certified to less")
         solution = Solution(
-            pairs=pairs,
+            pairs=self.found.pairs,
             mean=self._mean,
             total=self._total,
             rows=self._rows,
             scale=self._scale if self.options.scale else None,
         )
-        rounding = angle_bound(ROUNDING * float(pairs.values[0]), pairs)
-        told = f"{max(certificate, rounding):.2g} degrees at most"
-        if self.options.warm_start == "random" and not self._iteration.proven:
-            told += f", if no variance occurs more than {self._iteration.width} times"
-        return self.finish(solution, notes=notes, measured={"certified angle": told})
+        return self.finish(solution, notes=notes, measured={"certified angle": self.found.told})
 
     def _width(self, d: int) -> int:
         return min(self.options.block_size or self.options.n_components + 10, d)
@@ -268,6 +261,8 @@ class SubspaceIterationClient(PCAClient):
         if phase.startswith("refine"):
             return {"product": self._correction(received[0]).astype(phase.partition("-")[2] or "float64")}
         head, diagonal = head_and_diagonal(self.data)
+        if phase == "variances":
+            return {**head_fields(head, diagonal), "diagonal": diagonal}
         if phase == "product":
             return {"product": scatter_product(self.data, head, received[0].astype(np.float64))}
         first = random_block(self.data.shape[1], self.sizes["b"], self.config.seed)
@@ -278,12 +273,11 @@ class SubspaceIterationClient(PCAClient):
         }
 
     def _sketch(self) -> Fields:
-        moments = Moments.of(self.data)
-        factor = truncated(moments, self.sizes["r"]).filled()
+        factor = truncated(self.data, self.sizes["r"]).filled()
         rows, floor = factor.rows.astype(np.float32), np.asarray(factor.floor)
         self.context.state.array_records["sketch"] = ArrayRecord([rows, floor])
         return {
-            **head_fields(moments.head, moments.diagonal()),
+            **head_fields(*head_and_diagonal(self.data)),
             "trace": np.asarray(factor.trace),
             "floor": floor,
             "rows": rows,
@@ -301,6 +295,13 @@ def _factor(reply: Reply) -> Factor:
     fields = reply.fields
     floor = float(fields["floor"])
     return Factor(head_of(reply), fields["rows"].astype(np.float64), float(fields["trace"]), 2 * floor, floor)
+
+
+def _lost(product: NDArray) -> float:
+    """Bound on what float32 rounded off a product, which came in it (Frobenius norm)."""
+    limits = np.finfo(np.float32)
+    size = float(np.linalg.norm(product.astype(np.float64)))
+    return size * float(limits.eps) / 2 + float(limits.smallest_subnormal) * math.sqrt(product.size)
 
 
 def _identity(reply: Reply) -> tuple[int, bytes, bytes]:

@@ -23,14 +23,13 @@ from pydantic import Field as Limits
 from fedpca_flwr.config import Count
 from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.maths.columns import gram_product, leading_directions, merged_directions, packed_gram
-from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound, leading_eigenpairs
-from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.eigen import leading_eigenpairs
+from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import unpack
+from fedpca_flwr.solution import check_rounds
 from strategies.base import MethodCard
 from strategies.columns import ENERGIES, ROWS, ColumnsClient, ColumnsOptions, ColumnsStrategy, summed
-
-ROUNDING = 1e-13
-"""What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""
 
 
 class VerticalOptions(ColumnsOptions):
@@ -79,10 +78,10 @@ class Vertical(ColumnsStrategy):
 
     def __init__(self, config, options) -> None:
         super().__init__(config, options)
-        self._query: NDArray | None = None
-        self._known: KnownProducts | None = None
+        if options.solver == "krylov":
+            check_rounds(options.max_rounds, options.block_size or options.n_components + 5, options.n_components)
+        self._found: BlockIteration | None = None
         self._merged: NDArray | None = None
-        self._converged = True
 
     @property
     def rounds(self) -> int:
@@ -90,7 +89,7 @@ class Vertical(ColumnsStrategy):
 
     @property
     def exact(self) -> bool:
-        return self._converged if self.options.solver != "merge" else max(self._widths) <= self._rank
+        return super().exact if self.options.solver != "merge" else max(self._widths) <= self._rank
 
     def ask(self):
         options = self.options
@@ -100,10 +99,8 @@ class Vertical(ColumnsStrategy):
             return "energies", [self._merged], {"k": options.n_components}
         if options.solver == "merge":
             return "merge", [], {"r": self._rank}
-        if self._query is None:
-            b = min(options.block_size or options.n_components + 5, self.n_rows)
-            self._query = random_block(self.n_rows, b, self.config.seed)
-        return "product", [self._query], {"b": self._query.shape[1]}
+        block = self._iteration().block
+        return "product", [block], {"b": block.shape[1]}
 
     def aggregate(self, replies, *, last):
         if self.options.solver != "merge":
@@ -129,33 +126,25 @@ class Vertical(ColumnsStrategy):
     def _solve(self, packed: NDArray):
         return self.conclude(leading_eigenpairs(unpack(packed, self.n_rows), self.options.n_components), self._total)
 
+    def _iteration(self) -> BlockIteration:
+        if self._found is None:
+            b = min(self.options.block_size or self.options.n_components + 5, self.n_rows)
+            self._found = BlockIteration(
+                random_block(self.n_rows, b, self.config.seed),
+                self.options.n_components,
+                trace=self._total,
+                tolerance=self.options.tolerance,
+            )
+        return self._found
+
     def _iterate(self, product: NDArray, error: float, *, last: bool):
         """The next block, or the end, from ``A`` times the block that was asked for, (n, b)."""
-        assert self._query is not None
-        if self._known is None:
-            self._known = KnownProducts(self.n_rows)
-        self._known.add(self._query, product, error=error)
-        ritz, k = self._known.ritz(), self.options.n_components
-        certificate = ritz.certificate(k)
-        block = self._known.next_block(ritz, self._query.shape[1], k)
-        if not block.shape[1]:
-            certificate = 0.0  # the rank is exhausted
-        if certificate <= self.options.tolerance or last:
-            return self._end(ritz.pairs(k), certificate)
-        self._query = block
-        return None, {}
-
-    def _end(self, pairs: Eigenpairs, certificate: float):
-        notes = []
-        if certificate > self.options.tolerance:
-            self._converged = False
-            notes.append(
-                f"stopped after max-rounds = {self.options.max_rounds} with a certified angle of {certificate:.2g} "
-                f"degrees instead of {self.options.tolerance:.2g}"
-            )
-        rounding = angle_bound(ROUNDING * float(pairs.values[0]), pairs)
-        told = f"{max(certificate, rounding):.2g} degrees at most"
-        return self.conclude(pairs, self._total, notes=notes, measured={"certified angle": told})
+        found = self._iteration()
+        if not (found.add(found.block, product, error=error) or last):
+            return None, {}
+        self.certificate = found.certificate
+        notes = found.shortfall(f"max-rounds = {self.options.max_rounds}")
+        return self.conclude(found.pairs, self._total, notes=notes, measured={"certified angle": found.told})
 
 
 class VerticalClient(ColumnsClient):
