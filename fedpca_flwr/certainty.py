@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs, resolution
-
-EXACT = 1e-6
-"""Degrees within which components are called exact."""
-
 
 SCALED, FACTORS = "scale=true", "the method 'qr-pca' with whole factors"
 """What resolves more."""

@@ -113,6 +113,20 @@ def check_components(wanted: int | float, rows: int, features: int) -> None:
         )
 
 
+def check_rounds(rounds: int, block: int, components: int) -> None:
+    """Refuse so few products with blocks that they cannot span the components.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if rounds * block < components:
+        raise ConfigError(
+            f"run-config: 'max-rounds' is {rounds}, in which blocks of {block} columns span {rounds * block} "
+            f"directions, too few for n-components = {components}; allow more rounds, or a larger 'block-size'"
+        )
+
+
 def require_variance(variance: NDArray | float, rows: int, mean: NDArray) -> None:
     """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
 

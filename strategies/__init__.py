@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-from flwr.app import Context
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.party import Table, local_table
-from fedpca_flwr.protocol.client import PCAClient as NewClient
-from fedpca_flwr.protocol.strategy import PCAStrategy as NewStrategy
-from fedpca_flwr.site.site import Site
+from fedpca_flwr.party import local_table
+from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.state import Context
+from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.site.site import Load, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport
 from strategies.adaptive import Adaptive, AdaptiveClient
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
-from strategies.base import PCAClient, PCAStrategy
 from strategies.compressed import Compressed, CompressedClient
 from strategies.dp_pca import DPPCA, DPPCAClient
 from strategies.dsa import DSA, DSAClient
@@ -28,7 +26,6 @@ from strategies.personalised_client import PersonalisedClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
 from strategies.sapca import SAPCA, SAPCAClient
-from strategies.secure_subspace_iteration import SecureSubspaceIteration, SecureSubspaceIterationClient
 from strategies.streaming import Streaming, StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 from strategies.vertical import Vertical, VerticalClient
@@ -39,13 +36,10 @@ from strategies.vfedpca import VFedPCA, VFedPCAClient
 
 
 class Method(NamedTuple):
-    """A method's two halves; those with secure aggregation where the server needs sums only, and those that go on with
-    the survivors where it needs one sum."""
+    """A method's two halves. How answers travel is no part of it (`fedpca_flwr.transports`)."""
 
     strategy: type[PCAStrategy]
     client: type[PCAClient]
-    secure: Method | None = None
-    survivors: Method | None = None
 
 
 METHODS = {
@@ -53,11 +47,7 @@ METHODS = {
     for method in (
         Method(PooledCovariance, PooledCovarianceClient),
         Method(ApproximateCovariance, ApproximateCovarianceClient),
-        Method(
-            SubspaceIteration,
-            SubspaceIterationClient,
-            secure=Method(SecureSubspaceIteration, SecureSubspaceIterationClient),
-        ),
+        Method(SubspaceIteration, SubspaceIterationClient),
         Method(QRPCA, QRPCAClient),
         Method(ApproximateStack, ApproximateStackClient),
         Method(Compressed, CompressedClient),
@@ -76,6 +66,8 @@ METHODS = {
     )
 }
 
+Adaptive.others = AdaptiveClient.others = METHODS  # it reaches the others by their names
+
 
 def method_named(name: str) -> Method:
     """A method by its name.
@@ -92,34 +84,6 @@ def method_named(name: str) -> Method:
     raise ConfigError(f"run-config: 'method' is '{name}', expected one of: {', '.join(METHODS)}. {hint}".rstrip())
 
 
-def method_of(config: RunConfig) -> Method:
-    """The method that a run uses.
-
-    Raises
-    ------
-    ConfigError
-    """
-    method = method_named(config.method)
-    if not config.secure_aggregation:
-        return method
-    if method.secure is None:
-        summable = ", ".join(name for name, other in METHODS.items() if other.secure)
-        raise ConfigError(
-            f"run-config: 'secure-aggregation' is true, but '{config.method}' needs more than a sum of the parties' "
-            f"replies; methods that do not: {summable}"
-        )
-    if not config.survivors:
-        return method.secure
-    if method.survivors is None:
-        single = ", ".join(name for name, other in METHODS.items() if other.survivors)
-        raise ConfigError(
-            f"run-config: 'survivors' is {config.survivors}, but '{config.method}' asks for many sums, and the "
-            "difference of two over different parties would show the share of those that left; with one sum: "
-            f"{single} (or 'survivors' 0: everyone or no one)"
-        )
-    return method.survivors
-
-
 def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
     """The server's half of the run that ``run_config`` describes.
 
@@ -129,21 +93,14 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
         For an unknown method, a key that neither every run nor this method has, or a value that is not allowed.
     """
     config, rest = RunConfig.split(run_config)
-    named = method_named(config.method)
-    if issubclass(named.strategy, NewStrategy):
-        options = named.strategy.card.options
-        parsed = options.parse(rest, known=(*RunConfig.keys(), *options.keys()))
-        return named.strategy(config, parsed, server_transport(config))
-    strategy = method_of(config).strategy
+    strategy = method_named(config.method).strategy
     options = strategy.card.options
-    return strategy(config, options.parse(rest, known=(*RunConfig.keys(), *options.keys())))
+    parsed = options.parse(rest, known=(*RunConfig.keys(), *options.keys()))
+    return strategy(config, parsed, server_transport(config))
 
 
-def build_client(context: Context, load: Callable[..., Table] = local_table) -> PCAClient:
-    """A party's half of the run that ``context`` describes; ``load`` gives its rows (see `PCAClient`)."""
+def build_client(context: Context, load: Load = local_table) -> PCAClient:
+    """A party's half of the run that ``context`` describes; ``load`` gives its rows (see `Site`)."""
     config, _ = RunConfig.split(context.run_config)
-    named = method_named(config.method)
-    if issubclass(named.client, NewClient):
-        return named.client(named.strategy.card, Site(context, load), party_transport)
-    method = method_of(config)
-    return method.client(method.strategy.card, context, load)
+    method = method_named(config.method)
+    return method.client(method.strategy.card, Site(context, load), party_transport)

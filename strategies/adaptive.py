@@ -16,32 +16,34 @@ the same, and one of them is exact.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from logging import INFO
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
-from flwr.common import FitIns
-from flwr.common.logger import log
 from numpy.typing import NDArray
 from pydantic import Field as Limits
 from scipy.linalg import eigvalsh
 
-import strategies
-from fedpca_flwr.contract import Field, Fields, Payload
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.factors import trapezoid_size, triangular
 from fedpca_flwr.maths.forecast import Forecast, Survey
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Moments, packed_size, unpack
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
-from fedpca_flwr.solution import require_variance
-from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request
-from strategies.moments import HEAD, head_fields, head_of
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.card import CountOptions, MethodCard
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program
+from fedpca_flwr.solution import Solution, require_variance
+from fedpca_flwr.statistics.heads import HEAD, head_fields, head_of
+from fedpca_flwr.statistics.rows_client import RowsClient
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
-PROBES = 3
-"""Rounds that SUB-IT adds with narrow blocks."""
+CHOICES = ("p-cov", "qr-pca", "sub-it", "compressed")
+"""Among which it chooses."""
 
 SKETCH = 4
 """Columns of a sketch: enough to tell alike from different."""
@@ -101,121 +103,134 @@ class Candidate:
         return f"{self.method} {told}".rstrip() + f": {cost}"
 
 
-CARD = MethodCard(
-    name="adaptive",
-    title="Adaptive selection",
-    exact=True,
-    result="or within a forecast angle (`target`)",
-    rounds=102,
-    in_rounds="1, then as chosen",
-    upload="4d + 1, then the least of four methods",
-    server_sees="variances, local eigenvalues, a small sketch; then as chosen",
-    options=AdaptiveOptions,
-    payloads={
-        "survey": Payload(
+SURVEY: Phases = {
+    "survey": Phase(
+        reply=Payload(
             (
                 *HEAD,
                 Field("spectrum", ("d",), dtype="float32"),
                 Field("sketch", ("d", "s"), dtype="float32"),
                 Field("variances", ("d",)),
             )
-        )
-    },
+        ),
+        sizes=lambda public: {"s": SKETCH},
+    )
+}
+
+CARD = MethodCard(
+    name="adaptive",
+    title="Adaptive selection",
+    exact=True,
+    result="or within a forecast angle (`target`)",
+    rounds="1, then as chosen",
+    upload="4d + 1, then the least of four methods",
+    server_sees="variances, local eigenvalues, a small sketch; then as chosen",
+    options=AdaptiveOptions,
+    phases=lambda config, options: SURVEY,
     reference="note 001, adaptive method selection",
 )
 
 
-class Adaptive(PCAStrategy):
+class Other(Protocol):
+    """What it must know of a method among which it chooses: a row of the registry."""
+
+    strategy: type[RowsStrategy]
+    client: type[RowsClient]
+
+
+class Adaptive(RowsStrategy):
     """Adaptive; ``measured`` holds the choice, what it was forecast to cost, and what it cost."""
 
     card = CARD
     options: AdaptiveOptions
+    others: ClassVar[Mapping[str, Other]] = {}
+    """The registry, by which it reaches the other methods."""
 
-    def __init__(self, config, options) -> None:
-        super().__init__(config, options)
-        self._inner: PCAStrategy | None = None
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._inner: RowsStrategy | None = None
+        self._candidates: list[Candidate] = []
 
     @property
     def exact(self) -> bool:
         return self._inner.exact if self._inner else not self.options.target
 
-    def request(self) -> Request:
-        return Request("survey", sizes={"s": SKETCH})
-
-    def configure_fit(self, server_round, parameters, client_manager):
-        if self._inner is None or self.model is not None:
-            return super().configure_fit(server_round, parameters, client_manager)
-        instructions = self._inner.configure_fit(server_round, parameters, client_manager)
-        about = {"method": self._chosen.method, "options": json.dumps(self._chosen.options)}
-        return [(client, FitIns(ins.parameters, {**ins.config, **about})) for client, ins in instructions]
-
-    def aggregate_fit(self, server_round, results, failures):
-        if self._inner is None:
-            self._choose(self.collect(server_round, results, failures))
-            return None, {}
-        answer = self._inner.aggregate_fit(server_round - 1, results, failures)
-        if self._inner.model is not None:
-            self._report(self._inner)
-        return answer
-
-    def _choose(self, replies: list[Reply]) -> None:
-        forecast = Forecast.of([_survey(reply) for reply in replies])
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        forecast = Forecast.of([_survey(reply) for reply in (yield Ask("survey"))])
         self.n_components(forecast.head.n, forecast.head.mean.size)
         require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
         self._candidates = sorted(candidates(forecast, self.options), key=self._cost)
-        self._chosen, self._heterogeneity = self._candidates[0], forecast.heterogeneity
-        for candidate in self._candidates:
-            log(INFO, "adaptive: %s%s", candidate, " (chosen)" if candidate is self._chosen else "")
-        inner = {"method": self._chosen.method, "n-components": self.options.n_components, **self._chosen.options}
-        self._inner = strategies.build_strategy({**self.config.model_dump(by_alias=True), **inner})
-        self._inner.go_on_from(self)
+        inner = self._inner = self._chosen()
+        self.phases = {**SURVEY, **inner.phases}
+        before = len(self.rounds_so_far)
+        solution = yield from _of_method(inner.aggregate(), self._name)
+        spent = self.rounds_so_far[before:]
+        up, down = (sum(map(sum, (entry[way] for entry in spent))) / len(spent[0]["up"]) for way in ("up", "down"))
+        measured = {
+            "heterogeneity": str(forecast.heterogeneity),
+            "chosen": str(self._candidates[0]),
+            "spent": f"{len(spent)} rounds, {up / 1e6:.3g} MB up and {down / 1e6:.3g} MB down per party",
+        }
+        return replace(
+            solution, measured={**measured, **solution.measured}, notes=[*solution.notes, *self._doubt(solution)]
+        )
+
+    def modelled(self, solution: Solution) -> PCAModel:
+        model = super().modelled(solution)
+        model.log["candidates"] = [vars(candidate) for candidate in self._candidates]
+        return model
+
+    def projected(self, model: PCAModel, solution: Solution) -> Program:
+        return (yield from _of_method(super().projected(model, solution), self._name))
+
+    def _chosen(self) -> RowsStrategy:
+        """The strategy of the cheapest candidate, with the same parties and the same log."""
+        chosen = self._candidates[0]
+        kind = self.others[chosen.method].strategy
+        options = kind.card.options.parse({"n-components": self.options.n_components, **chosen.options})
+        inner = kind(self.config, options, self.transport)
+        inner.quorum, inner.rounds_so_far = self.quorum, self.rounds_so_far
+        return inner
+
+    @property
+    def _name(self) -> str:
+        """How the parties are told what was chosen."""
+        chosen = self._candidates[0]
+        return json.dumps({"method": chosen.method, **chosen.options})
 
     def _cost(self, candidate: Candidate) -> float:
         options = self.options
         return candidate.up + options.download_weight * candidate.down + candidate.rounds * options.round_bytes
 
-    def _report(self, inner: PCAStrategy) -> None:
-        model = inner.model
-        assert model is not None
-        spent = [entry for entry in model.log["rounds"] if entry["phase"] not in {"survey", "project"}]
-        up, down = (sum(map(sum, (entry[way] for entry in spent))) / len(spent[0]["up"]) for way in ("up", "down"))
-        measured = {
-            "heterogeneity": str(self._heterogeneity),
-            "chosen": str(self._chosen),
-            "spent": f"{len(spent)} rounds, {up / 1e6:.3g} MB up and {down / 1e6:.3g} MB down per party",
-            **model.log["measured"],
-        }
-        model.log.update(
-            method=self.card.name,
-            options=self.options.model_dump(by_alias=True),
-            candidates=[vars(candidate) for candidate in self._candidates],
-            measured=measured,
-        )
-        if not inner.exact:
-            bound = model.log["measured"].get("angle bound", "").partition(" (")[0]
-            model.log["notes"].append(
-                f"that the angle is within {self.options.target:g} degrees is a forecast"
-                + (f"; the bound is {bound}" if bound else "")
-            )
-        self.model = model
+    def _doubt(self, solution: Solution) -> list[str]:
+        if self.exact:
+            return []
+        bound = solution.measured.get("angle bound", "").partition(" (")[0]
+        told = f"; the bound is {bound}" if bound else ""
+        return [f"that the angle is within {self.options.target:g} degrees is a forecast{told}"]
 
 
-class AdaptiveClient(PCAClient):
+class AdaptiveClient(RowsClient):
     """Answers the survey, and then as the chosen method's client."""
 
-    def fit(self, parameters, config):
+    options: AdaptiveOptions
+    others: ClassVar[Mapping[str, Other]] = {}
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
         if "method" not in config:
             return super().fit(parameters, config)
         try:
-            inner = self._inner(str(config["method"]), json.loads(str(config["options"])))
+            inner = self._chosen(str(config["method"]))
         except Exception as error:
             return [], 0, self._report(error)
-        return inner.fit(parameters, {k: v for k, v in config.items() if k not in {"method", "options"}})
+        return inner.fit(parameters, config)
 
-    def statistics(self, phase, received) -> Fields:
+    def statistics(self, phase: str, asked: Fields) -> Any:
         head, diagonal = head_and_diagonal(self.data)
         unit = diagonal.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
-        first = random_block(self.data.shape[1], self.sizes["s"], self.config.seed)
+        first = random_block(self.data.shape[1], SKETCH, self.site.config.seed)
         return {
             **head_fields(head, diagonal),
             "spectrum": (spectrum(self.data) / unit).astype(np.float32),
@@ -223,13 +238,33 @@ class AdaptiveClient(PCAClient):
             "variances": diagonal,
         }
 
-    def _inner(self, method: str, options: dict[str, Any]) -> PCAClient:
-        """The chosen method's client, with this party's own policy, data and state."""
-        if method == self.card.name:
-            raise ContractError(f"the server chose the method '{method}', which only chooses")
-        common = {**self.config.model_dump(by_alias=True), "n-components": self.options.n_components}
-        context = replace(self.context, run_config={**common, **options, "method": method})
-        return strategies.build_client(context, self.load)
+    def _chosen(self, told: str) -> RowsClient:
+        """The chosen method's client, with this party's own policy, data and memory; no other in the same run."""
+        kept = self.journal.recall("chosen")
+        if kept is not None and kept != told.encode():
+            raise ContractError("the server chose a method twice in one run")
+        values = json.loads(told)
+        method = str(values.pop("method", ""))
+        if method not in CHOICES:
+            raise ContractError(f"the server chose '{method[:20]}', expected one of: {', '.join(CHOICES)}")
+        self.journal.keep("chosen", told.encode())
+        common = {**self.site.config.model_dump(by_alias=True), "n-components": self.options.n_components}
+        site = self.site.running({**common, **values, "method": method})
+        other = self.others[method]
+        inner = other.client(other.strategy.card, site, self._transport_of)
+        inner.before = SURVEY
+        return inner
+
+
+def _of_method(program: Program, name: str) -> Program:
+    """The same questions, as those of the method that was chosen."""
+    answer = None
+    while True:
+        try:
+            question = program.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = yield replace(question, method=name)
 
 
 def spectrum(data: NDArray) -> NDArray:
@@ -250,13 +285,13 @@ def candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
     d, k = forecast.spectrum.size, options.n_components
     head = 8.0 * (d + 1) + 3 * ARRAY
     factors = float(np.mean([trapezoid_size(int(n), d) for n in forecast.counts]))
-    tolerance = options.target or 1e-6
+    tolerance = options.target or EXACT
     ways = [
         Candidate("p-cov", {}, 1, head + 8 * packed_size(d) + ARRAY, 0),
         Candidate("qr-pca", {}, 1, head + 8 * factors + ARRAY, 0),
     ]
     for block in sorted({min(max(5, k // 5), k + 10, d), min(k + 10, d)}):
-        rounds = forecast.krylov_rounds(k, block, tolerance) + (PROBES if block <= k else 0)
+        rounds = forecast.krylov_rounds(k, block, tolerance)
         up = head + 8 * d + ARRAY + (8 * d * block + ARRAY) * rounds
         down = ((8 if block < k else 4) * d * block + ARRAY) * (rounds - 1)
         ways.append(Candidate("sub-it", {"block-size": block, "tolerance": tolerance}, rounds, up, down))

@@ -31,6 +31,7 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.certificate import rounding, sine_theorem
 from fedpca_flwr.maths.codec import Coded, dequantise, quantise
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, spectral_norm
 from fedpca_flwr.maths.moments import Head, Moments, pack, pool, pool_heads, unpack
@@ -56,9 +57,6 @@ from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 CORRECTION_BITS = 8
-
-ROUNDING = 1e-13
-"""What float64 may add to an error, relative to the largest eigenvalue: no bound is stated below it."""
 
 
 class CompressedOptions(CountOptions):
@@ -218,15 +216,14 @@ def bound(pairs: Eigenpairs, error: float, on_block: float, block: NDArray | Non
         Spectral norms of what it gets wrong, everywhere and on the block of the last correction.
     block : ndarray of shape (d, b), optional
     """
-    rounding = ROUNDING * float(pairs.values[0])
-    residual = error = error + rounding
+    rounded = rounding(len(pairs.vectors)) * float(pairs.values[0])
+    residual = error = error + rounded
     if block is not None:
         V = block.astype(np.float64)
         inside = V.T @ pairs.vectors
         outside = float(np.linalg.norm(pairs.vectors - V @ inside, 2))
-        residual = min(residual, (on_block + rounding) * float(np.linalg.norm(inside, 2)) + error * outside)
-    gap = pairs.values[-1] - pairs.following - error
-    return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
+        residual = min(residual, (on_block + rounded) * float(np.linalg.norm(inside, 2)) + error * outside)
+    return sine_theorem(residual, float(pairs.values[-1]) - pairs.following - error)
 
 
 class CompressedClient(RowsClient):

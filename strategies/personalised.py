@@ -18,213 +18,227 @@ out wins, and a second pass with all rows follows. The mean is that of all rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field as Limits
 from scipy.linalg import eigh
 
-from fedpca_flwr.config import Count
-from fedpca_flwr.contract import Field, Payload
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
-from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head, pool_heads
 from fedpca_flwr.maths.personalised import distance
-from fedpca_flwr.solution import require_variance
-from strategies.base import CountOptions, MethodCard, PCAStrategy, Reply, Request, Solution
-from strategies.moments import HEAD
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.phase import Ask, Sum, Total
+from fedpca_flwr.solution import Solution, require_variance
+from fedpca_flwr.statistics.rows import pooled_centre
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+from strategies.personalised_client import PersonalisedClient
+from strategies.personalised_script import GLOBAL_ROUNDS, GRID, HELD_OUT, PersonalisedOptions, phases
 
-GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Values of mu to choose from, besides 0 and infinity."""
+__all__ = ["CARD", "Personalised", "PersonalisedClient"]
 
 SETTLED = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""
 
-CERTIFIED = 1e-6
-"""Degrees to which the PCA of all rows is found."""
-
-GLOBAL_ROUNDS = 30
-"""At most so many rounds for the PCA of all rows."""
-
-
-class PersonalisedOptions(CountOptions):
-    """Options of the personalised method."""
-
-    mu: Literal["held-out", "infinity"] | Annotated[float, Limits(ge=0)] = "held-out"
-    """How strongly the shared components draw each party's own; 0: local PCA, ``"infinity"``: PCA of all rows."""
-    solver: Literal["closed-form", "stiefel"] = "closed-form"
-    """Eigenvectors, or the gradient steps of the paper's Algorithm 1."""
-    iterations: Count = 20
-    """At most so many for V, in each pass."""
-    center: bool = True
-    """Subtract the pooled mean."""
-
+Array = NDArray[np.float64]
 
 CARD = MethodCard(
     name="personalised",
     title="Personalised PCA",
     exact=False,
     result="each party's own components, drawn towards shared ones",
-    rounds=2 * (1 + GLOBAL_ROUNDS + 20) + 2,  # with the default iterations
-    in_rounds="some 5, then at most `iterations`; twice to choose `mu`",
+    rounds="some 5, then at most `iterations`; twice to choose `mu`",
     upload="d b, then d k in each iteration (six times to choose `mu`)",
     server_sees="products with d x b blocks, each party's own components",
     options=PersonalisedOptions,
-    payloads={
-        "start": Payload((Field("used", (), dtype="int64", kind="count"), *HEAD[1:], Field("diagonal", ("d",)))),
-        "product": Payload((Field("product", ("d", "b")),)),
-        "share": Payload((Field("shared", ("m", "d", "k")),)),
-        "choose": Payload((Field("errors", ("grid",)),)),
-        "report": Payload((Field("error", ()), Field("distance", ()), Field("gram", ("k", "k")))),
-    },
+    phases=phases,
     reference="paper 002: Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data",
 )
 
 
-class Personalised(PCAStrategy):
+@dataclass(frozen=True)
+class Used:
+    """The rows that one pass uses.
+
+    Attributes
+    ----------
+    prefix : str
+        Of the names of its phases.
+    rows : int
+    centre : dict
+        What every question sends: ``mean``, ``remainder``, and where only sums are shown ``spread``.
+    total : float
+        Trace of the scatter.
+    """
+
+    prefix: str
+    rows: int
+    centre: dict[str, Array]
+    total: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one pass found: the PCA of its rows (d, k), and V (m, d, k) for m strengths.
+
+    Attributes
+    ----------
+    pooled : ndarray of shape (d, k)
+    strengths : ndarray of shape (m,)
+    shared : ndarray of shape (m, d, k)
+    iterations : int
+    """
+
+    pooled: Array
+    strengths: Array
+    shared: Array
+    iterations: int = 0
+
+
+class Personalised(RowsStrategy):
     """Chooses mu, if asked to, then finds V; ``measured`` says what the parties gained."""
 
     card = CARD
     options: PersonalisedOptions
+    _error = 0.0
 
-    def __init__(self, config, options) -> None:
-        super().__init__(config, options)
-        self._choosing = options.mu == "held-out"
-        self._mus = GRID if self._choosing else (math.inf if options.mu == "infinity" else float(options.mu),)
-        self._measured: dict[str, str] = {}
-        self._notes: list[str] = []
-        self._global = np.empty((0, 0))  # components of the rows used in this or the last pass
-        self._error = 0.0
-        self._next = "start"
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        mus, measured = self.options.grid, {}
+        notes = ["scores are by each party's own components; the model holds the shared ones"]
+        if self.options.mu == "held-out":
+            first = yield from self._rows_used(HELD_OUT)
+            found = yield from self._shared(first, mus, [])
+            errors: Total = yield Sum("choose", {"shared": found.pooled, **first.centre})
+            mus, best = _chosen(errors["errors"], first.total)
+        used = yield from self._rows_used("")
+        if self.options.mu == "held-out":
+            held = used.rows - first.rows
+            measured = _of_choice(mus[0], errors["errors"][[0, best, -1]], held)
+            notes += [] if held else ["no party has 5 rows, of which one can be held out: mu is infinity"]
+        found = yield from self._shared(used, mus, notes)
+        return (yield from self._reported(used, found, mus[0], notes, measured))
 
-    @property
-    def rounds(self) -> int:
-        return 2 * (1 + GLOBAL_ROUNDS + self.options.iterations) + 2
+    def squared_error(self, model: PCAModel) -> float:
+        return self._error
 
-    def request(self) -> Request:
-        k, hold = self.options.n_components, int(self._choosing)
-        if self._next == "start":
-            return Request("start", sizes={"hold": hold})
-        if self._next == "product":
-            return Request("product", [self._query, *self._mean], {"hold": hold, "b": self._query.shape[1]})
-        if self._next == "share":
-            sizes = {"hold": hold, "m": len(self._mus), "k": k}
-            return Request("share", [self._shared, self._strengths, *self._mean], sizes)
-        if self._next == "choose":
-            return Request("choose", [self._global, *self._mean], {"hold": hold, "grid": len(GRID) + 2})
-        finite = self._strengths[np.isfinite(self._strengths)]
-        return Request("report", [self._shared[0], finite, *self._mean], {"hold": hold, "k": k})
+    # The steps of a pass
 
-    def aggregate_fit(self, server_round, results, failures):
-        replies = self.collect(server_round, results, failures)
-        if self._next == "report":
-            return self._end(replies)
-        steps = {"start": self._start, "product": self._find_global, "share": self._share, "choose": self._choose}
-        self._next = steps[self._next](replies)
-        return None, {}
-
-    def squared_error(self) -> float:
-        return self._error / self._rows
-
-    # The phases; each returns the next
-
-    def _start(self, replies: list[Reply]) -> str:
-        """Mean and variance of the rows used."""
-        order = sorted(replies, key=lambda reply: (reply.rows, *(reply.fields[f].tobytes() for f in reply.fields)))
-        heads = [_head(reply, reply.rows - (reply.rows // 5 if self._choosing else 0)) for reply in order]
-        pooled, deviations = pool_heads(heads)
-        d, k = pooled.mean.size, self.options.n_components
-        self.n_components(sum(reply.rows for reply in replies), d)
-        between = (head.n * dev**2 for head, dev in zip(heads, deviations, strict=True))
-        diagonal = np.sum([*(reply.fields["diagonal"] for reply in order), *between], axis=0)
-        self._mean = [pooled.mean, pooled.remainder]
+    def _rows_used(self, prefix: str) -> Generator[Ask, Any, Used]:
+        """Mean and variance of the rows that a pass uses."""
+        if self.config.transport == "clear":
+            replies = yield Ask(f"{prefix}start")
+            pooled, diagonal = _pooled(replies, holds_out=bool(prefix))
+            spread = {}
+            self.n_components(sum(reply.rows for reply in replies), pooled.mean.size)
+        else:
+            sums = yield from pooled_centre(self, prefix)
+            pooled, diagonal, spread = sums.head, sums.diagonal, {"spread": sums.spread}
+            self.n_components(sums.rows, pooled.mean.size)
+        mean, remainder = pooled.mean, pooled.remainder
         if not self.options.center:
-            diagonal += pooled.n * np.square(pooled.mean + pooled.remainder)
-            self._mean = [np.zeros(d), np.zeros(d)]
-        require_variance(diagonal, pooled.n, self._mean[0])
-        self._rows, self._total = pooled.n, float(diagonal.sum())
-        self._known, self._query = KnownProducts(d), random_block(d, min(k + 10, d), self.config.seed)
-        if self._global.size:
-            self._query[:, :k] = self._global  # of the pass before: few rounds are left
-        self._iterations = self._asked = 0
-        return "product"
+            about_zero = pooled.n * np.square(mean + remainder)
+            diagonal = diagonal + about_zero
+            spread = {name: np.sqrt(values**2 + about_zero) for name, values in spread.items()}
+            mean = remainder = np.zeros_like(mean)
+        require_variance(diagonal, pooled.n, mean)
+        return Used(prefix, pooled.n, {"mean": mean, "remainder": remainder, **spread}, float(diagonal.sum()))
 
-    def _find_global(self, replies: list[Reply]) -> str:
-        """The PCA of all rows that are used: the end mu = infinity, and where V starts."""
-        self._known.add(self._query, _added(replies, "product"))
-        self._asked += 1
-        ritz, k = self._known.ritz(), self.options.n_components
-        certificate = ritz.certificate(k)
-        self._query = self._known.next_block(ritz, self._query.shape[1], k)
-        if certificate > CERTIFIED and self._query.shape[1] and self._asked < GLOBAL_ROUNDS:
-            return "product"
-        if certificate > CERTIFIED and self._asked == GLOBAL_ROUNDS and not self._choosing:
-            self._notes.append(f"the PCA of all rows is certified to {certificate:.2g} degrees only")
-        pairs = ritz.pairs(k)
-        unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / len(replies)
-        self._strengths = np.array(self._mus) * unit
-        self._global = pairs.vectors
-        self._shared = np.repeat(pairs.vectors[None], len(self._mus), axis=0)
-        return "share" if self._choosing or 0 < self._mus[0] < math.inf else "report"
+    def _pooled_components(self, used: Used, notes: list[str]) -> Generator[Ask, Any, Eigenpairs]:
+        """The PCA of the rows used: the end mu = infinity, and where V starts."""
+        d = used.centre["mean"].size
+        block = random_block(d, self.options.width(self.public), self.config.seed)
+        found = BlockIteration(block, self.options.n_components, trace=used.total)
+        enough = False
+        while not enough and found.asked < GLOBAL_ROUNDS:
+            sums: Total = yield Sum(f"{used.prefix}product", {"block": found.block, **used.centre})
+            missed = float(np.linalg.norm(sums.missed.get("product", 0.0)))
+            enough = found.add(found.block, sums["product"], error=missed)
+        notes += [f"PCA of all rows: {note}" for note in found.shortfall(f"{GLOBAL_ROUNDS} rounds were over")]
+        return found.pairs
 
-    def _share(self, replies: list[Reply]) -> str:
+    def _shared(self, used: Used, mus: Sequence[float], notes: list[str]) -> Generator[Ask, Any, Found]:
         """V for all values of mu that run."""
-        found = np.linalg.qr(_added(replies, "shared")).Q
-        moved = float(distance(found, self._shared).max())
-        self._shared = found
-        self._iterations += 1
-        if moved > SETTLED and self._iterations < self.options.iterations:
-            return "share"
-        if moved > SETTLED and not self._choosing:
+        pairs = yield from self._pooled_components(used, notes)
+        unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected
+        strengths, V = np.array(mus) * unit, np.repeat(pairs.vectors[None], len(mus), axis=0)
+        iterations, moved = 0, np.inf
+        if not (0 < mus[0] < math.inf):
+            return Found(pairs.vectors, strengths, V)
+        while moved > SETTLED and iterations < self.options.iterations:
+            asked = {"shared": V, "strengths": strengths, **used.centre}
+            sums: Total = yield Sum(f"{used.prefix}share", asked)
+            found = np.linalg.qr(sums["shared"]).Q
+            moved, V = float(distance(found, V).max()), found
+            iterations += 1
+        if moved > SETTLED:
             angle = math.degrees(math.asin(min(1.0, math.sqrt(moved))))
-            self._notes.append(f"stopped after iterations = {self._iterations}; V still moved by {angle:.2g} degrees")
-        return "choose" if self._choosing else "report"
+            notes.append(f"stopped after iterations = {iterations}; V still moved by {angle:.2g} degrees")
+        return Found(pairs.vectors, strengths, V, iterations)
 
-    def _choose(self, replies: list[Reply]) -> str:
-        """The mu of the least error on the rows held out; of equals the one that shares most."""
-        errors, values = _added(replies, "errors"), (0.0, *GRID, math.inf)
-        held = sum(reply.rows for reply in replies) - self._rows
-        best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * self._total)[-1])
-        self._measured["mu"] = f"{_named(values[best])}, chosen on {held} rows held out"
-        local, personal, shared = errors[[0, best, -1]] / max(held, 1)
-        self._measured["held-out error"] = f"{personal:.6g} per row, local {local:.6g}, global {shared:.6g}"
-        if not held:
-            self._notes.append("no party has 5 rows, of which one can be held out: mu is infinity")
-        self._mus, self._choosing = (values[best],), False
-        return "start"
-
-    def _end(self, replies: list[Reply]):
-        gram = _added(replies, "gram")
+    def _reported(
+        self, used: Used, found: Found, mu: float, notes: list[str], chosen: dict[str, str]
+    ) -> Generator[Ask, Any, Solution]:
+        """The shared components by their variance, and what the parties' own are worth."""
+        finite = found.strengths[np.isfinite(found.strengths)]
+        sums: Total = yield Sum("report", {"shared": found.shared[0], "strengths": finite, **used.centre})
+        gram, distances = sums["gram"], float(sums["distance"])
         values, rotation = eigh((gram + gram.T) / 2)
-        pairs = Eigenpairs(values[::-1], fix_signs(self._shared[0] @ rotation[:, ::-1]), following=0.0)
-        self._error = float(_added(replies, "error"))
-        mu, distances = self._mus[0], float(_added(replies, "distance"))
-        measured = {"mu": _named(mu), **self._measured}
+        pairs = Eigenpairs(values[::-1], fix_signs(found.shared[0] @ rotation[:, ::-1]), following=0.0)
+        self._error = float(sums["error"]) / used.rows
+        measured = {"mu": _named(mu), **chosen}
         if 0 < mu < math.inf:
-            objective = self._error + float(self._strengths[0]) * distances
-            told = f"{objective / self._rows:.6g} per row after {self._iterations} iterations"
+            objective = self._error + float(found.strengths[0]) * distances / used.rows
+            told = f"{objective:.6g} per row after {found.iterations} iterations"
             measured["objective"] = f"{told} ({self.options.solver})"
-        sine = math.sqrt(distances / (len(replies) * len(values)))
+        sine = math.sqrt(max(0.0, distances) / (sums.parties * len(values)))
         measured["own from shared"] = f"{math.degrees(math.asin(min(1.0, sine))):.2g} degrees (root mean square sine)"
-        note = "scores are by each party's own components; the model holds the shared ones"
-        solution = Solution(pairs=pairs, mean=self._mean[0], total=self._total, rows=self._rows)
-        return self.finish(solution, notes=[note, *self._notes], measured=measured)
+        return Solution(
+            pairs=pairs,
+            mean=used.centre["mean"],
+            total=used.total,
+            rows=used.rows,
+            notes=notes,
+            measured=measured,
+        )
+
+
+def _pooled(replies: Sequence[Reply], *, holds_out: bool) -> tuple[Head, Array]:
+    """Count and mean of the rows used, and the diagonal of their scatter; in an order that the data fix."""
+    ordered = sorted(replies, key=lambda reply: (reply.rows, *(value.tobytes() for value in reply.fields.values())))
+    heads = [_head(reply, reply.rows - (reply.rows // 5 if holds_out else 0)) for reply in ordered]
+    pooled, deviations = pool_heads(heads)
+    between = (head.n * deviation**2 for head, deviation in zip(heads, deviations, strict=True))
+    return pooled, np.sum([*(reply.fields["diagonal"] for reply in ordered), *between], axis=0)
 
 
 def _head(reply: Reply, expected: int) -> Head:
     """Of the rows that a party uses: fewer than it has while it holds some out."""
-    used, mean, remainder, _ = reply.fields.values()
+    used, mean, remainder = (reply.fields[name] for name in ("used", "mean", "remainder"))
     if used != expected:
         raise ContractError(f"{reply.sender}: it used {int(used)} rows, expected {expected} of its {reply.rows}")
     return Head(int(used), mean, remainder if remainder.size else np.zeros_like(mean))
 
 
-def _added(replies: Sequence[Reply], field: str) -> NDArray:
-    """The sum of a field, whose bits do not depend on the order of the parties."""
-    return np.sort([reply.fields[field] for reply in replies], axis=0).sum(axis=0)
+def _chosen(errors: Array, total: float) -> tuple[tuple[float], int]:
+    """The mu of the least error on the rows held out, and its place; of equals the one that shares most."""
+    best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * total)[-1])
+    return ((0.0, *GRID, math.inf)[best],), best
+
+
+def _of_choice(mu: float, errors: Array, held: int) -> dict[str, str]:
+    """What the rows held out say of the local, the personal and the pooled components."""
+    local, personal, shared = errors / max(held, 1)
+    return {
+        "mu": f"{_named(mu)}, chosen on {held} rows held out",
+        "held-out error": f"{personal:.6g} per row, local {local:.6g}, global {shared:.6g}",
+    }
 
 
 def _named(mu: float) -> str:

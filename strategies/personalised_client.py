@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from fedpca_flwr.contract import Fields
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.personalised import (
     descended,
@@ -21,79 +20,83 @@ from fedpca_flwr.maths.personalised import (
     shared,
 )
 from fedpca_flwr.maths.products import head_and_diagonal
-from strategies.base import PCAClient
-from strategies.moments import head_fields
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.statistics.heads import head_fields
+from fedpca_flwr.statistics.rows_client import RowsClient
+from strategies.personalised_script import HELD_OUT, PersonalisedOptions
 
 OWN = "own components"
 """Where they are in this party's state: (m, d, k) for m strengths."""
 
 
-class PersonalisedClient(PCAClient):
+class PersonalisedClient(RowsClient):
     """Answers with sums over its rows, and with its projector times the shared components."""
 
-    def statistics(self, phase: str, received: list[NDArray]) -> Fields:
-        if phase == "start":
-            self._state.pop(OWN, None)  # of the rows without those held out
-            head, diagonal = head_and_diagonal(self._used)
-            fields = head_fields(head, diagonal)
-            return {**fields, "used": fields["count"], "diagonal": diagonal}
-        *arrays, mean, remainder = received
-        if phase == "product":
-            rows, block = _centred(self._used, mean, remainder), arrays[0].astype(np.float64)
-            return {"product": rows.T @ (rows @ block)}
-        if phase == "share":
-            return {"shared": self._shared(_centred(self._used, mean, remainder), *arrays)}
-        if phase == "choose":
-            return {"errors": self._errors(arrays[0], mean, remainder)}
-        return self._told(_centred(self._used, mean, remainder), *arrays)
+    options: PersonalisedOptions
+    holds_out = False
+    """Whether the question is of the pass that holds rows out."""
 
-    def projection(self, received: list[NDArray]) -> list[NDArray]:
-        return [self._kept(OWN)[0].T, *received[1:]] if OWN in self._state else received
+    def statistics(self, phase: str, asked: Fields) -> Any:
+        self.holds_out = phase.startswith(HELD_OUT) or phase == "choose"
+        name = phase.removeprefix(HELD_OUT)
+        if name == "start":
+            self.site.state.drop(OWN)  # of the rows without those held out
+            head, diagonal = head_and_diagonal(self.used)
+            fields = head_fields(head, diagonal)
+            return {"used": fields["count"], "mean": head.mean, "remainder": fields["remainder"], "diagonal": diagonal}
+        if name == "means":
+            self.site.state.drop(OWN)
+        if name in {"means", "variances", "project"}:
+            return super().statistics(name, asked)
+        rows = _centred(self.used, asked["mean"], asked["remainder"])
+        if name == "product":
+            return {"product": rows.T @ (rows @ asked["block"])}
+        if name == "share":
+            return {"shared": self._shared(rows, asked["shared"], asked["strengths"])}
+        if name == "choose":
+            held = _centred(self.data[self._held], asked["mean"], asked["remainder"])
+            return {"errors": self._errors(rows, held, asked["shared"])}
+        return self._told(rows, asked["shared"], asked["strengths"])
+
+    @property
+    def used(self) -> NDArray[Any]:
+        """This party's rows, without those that it holds out while mu is chosen."""
+        return self.data[~self._held] if self.holds_out else self.data
+
+    def loadings(self, asked: Fields) -> NDArray[np.float64]:
+        """Its own components, where it has any."""
+        return self.site.state[OWN][0][0].T if OWN in self.site.state else asked["components"]
 
     # Inside
 
-    @property
-    def _state(self):
-        return self.context.state.array_records
-
-    def _kept(self, name: str) -> NDArray:
-        return self._state[name].to_numpy_ndarrays()[0]
-
     @cached_property
-    def _held(self) -> NDArray:
-        return held_out(self.data, self.config.seed)
-
-    @property
-    def _used(self) -> NDArray:
-        """This party's rows, without those that it holds out while mu is chosen."""
-        return self.data[~self._held] if self.sizes["hold"] else self.data
+    def _held(self) -> NDArray[np.bool_]:
+        return held_out(self.data, self.site.config.seed)
 
     def _shared(self, rows: NDArray, V: NDArray, strengths: NDArray) -> NDArray:
         """One iteration at each strength; V is (m, d, k)."""
-        own = self._kept(OWN) if OWN in self._state else V
+        own = self.site.state[OWN][0] if OWN in self.site.state else V
         if self.options.solver == "closed-form":
             own = personal_components(rows, V, strengths, own)
             answer = shared(own, V)
         else:
-            if "largest" not in self._state or OWN not in self._state:
-                self._state["largest"] = ArrayRecord([np.array([np.linalg.norm(rows, 2) ** 2])])
-            own, answer = descended(rows, own, V, strengths, self._kept("largest"))
-        self._state[OWN] = ArrayRecord([own])
+            if "largest" not in self.site.state or OWN not in self.site.state:
+                self.site.state["largest"] = [np.array([np.linalg.norm(rows, 2) ** 2])]
+            own, answer = descended(rows, own, V, strengths, self.site.state["largest"][0])
+        self.site.state[OWN] = [own]
         return answer
 
-    def _errors(self, V: NDArray, mean: NDArray, remainder: NDArray) -> NDArray:
+    def _errors(self, rows: NDArray, held: NDArray, V: NDArray) -> NDArray:
         """Squared errors on the rows held out: of the local components, of each strength's own, of the global V."""
-        local = local_components(_centred(self._used, mean, remainder), V)
-        held = _centred(self.data[self._held], mean, remainder)
-        return np.array([_left(held, U) for U in (local, *self._kept(OWN), V)])
+        return np.array([_left(held, U) for U in (local_components(rows, V), *self.site.state[OWN][0], V)])
 
     def _told(self, rows: NDArray, V: NDArray, strength: NDArray) -> Fields:
         """What a party tells of its own components, which stay here; without strength they are the shared ones."""
         if strength.size:
             own = self._last(rows, V, float(strength[0]))
             _, rotation = eigh((rows @ own).T @ (rows @ own))
-            self._state[OWN] = ArrayRecord([fix_signs(own @ rotation[:, ::-1])[None]])
-        own = self._kept(OWN)[0] if strength.size else V
+            self.site.state[OWN] = [fix_signs(own @ rotation[:, ::-1])[None]]
+        own = self.site.state[OWN][0][0] if strength.size else V
         scores = rows @ V
         return {
             "error": np.asarray(_left(rows, own)),
@@ -106,8 +109,8 @@ class PersonalisedClient(PCAClient):
         if strength == 0:
             return local_components(rows, V)
         if self.options.solver == "closed-form":
-            return settled_components(rows, V, strength, self._kept(OWN)[0])
-        return self._kept(OWN)[0]
+            return settled_components(rows, V, strength, self.site.state[OWN][0][0])
+        return self.site.state[OWN][0][0]
 
 
 def _centred(rows: NDArray, mean: NDArray, remainder: NDArray) -> NDArray:

@@ -20,14 +20,15 @@ r = 100 1.1 to 5.2 / 0.20 to 0.26, r = 200 0.10 to 0.45 / 0.019 to 0.033 (`simul
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
 
-from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import (
@@ -39,9 +40,15 @@ from fedpca_flwr.maths.factors import (
     unpack_trapezoid,
 )
 from fedpca_flwr.maths.moments import Head, safe_deviation, varying
-from fedpca_flwr.solution import require_variance
-from strategies.base import MethodCard, PCAClient, PCAOptions, PCAStrategy, Reply, Request, Solution
-from strategies.moments import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases
+from fedpca_flwr.solution import Solution, require_variance
+from fedpca_flwr.statistics.heads import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
+from fedpca_flwr.statistics.rows import projection_phase
+from fedpca_flwr.statistics.rows_client import RowsClient
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 NEGLIGIBLE = 1e-15
 """A rounding error of the mean below this many standard deviations is below that of the factor."""
@@ -60,61 +67,56 @@ class QROptions(PCAOptions):
     """Divide each feature by its pooled standard deviation."""
 
 
+def phases(config: RunConfig, options: QROptions) -> Phases:
+    """One factor, whole or truncated."""
+    if not options.rank:
+        return {"factor": Phase(reply=Payload((*HEAD, Field("factor", ("trapezoid",))))), **projection_phase(config)}
+    if options.scale or not options.center:
+        raise ConfigError("run-config: 'rank' goes only with center=true and scale=false")
+    if isinstance(options.n_components, float):
+        raise ConfigError("run-config: 'rank' needs a number of components, not a fraction of the variance")
+    if options.rank < options.n_components:
+        raise ConfigError(
+            f"run-config: 'rank' is {options.rank}, expected at least n-components = {options.n_components}, "
+            "and better twice that: with less, whole directions are lost"
+        )
+    truncated = Phase(reply=TRUNCATED, sizes=lambda public: {"r": min(options.rank, public.features)})
+    return {"truncated": truncated, **projection_phase(config)}
+
+
 CARD = MethodCard(
     name="qr-pca",
     title="QR factors",
     exact=True,
     result="unless `rank` truncates; then with a bound",
-    rounds=1,
+    rounds="1",
     upload="h d - h(h-1)/2 + d + 1, h = min(n - 1, d); `rank`: d `rank`",
     server_sees="each party's covariance, or its leading components",
     options=QROptions,
-    payloads={
-        "factor": Payload((*HEAD, Field("factor", ("trapezoid",)))),
-        "truncated": TRUNCATED,
-    },
+    phases=phases,
     reference="note 001",
 )
 
 
-class QRPCA(PCAStrategy):
+class QRPCA(RowsStrategy):
     """QR-PCA."""
 
     card = CARD
     options: QROptions
 
-    def __init__(self, config, options) -> None:
-        super().__init__(config, options)
-        if not options.rank:
-            return
-        if options.scale or not options.center:
-            raise ConfigError("run-config: 'rank' goes only with center=true and scale=false")
-        if isinstance(options.n_components, float):
-            raise ConfigError("run-config: 'rank' needs a number of components, not a fraction of the variance")
-        if options.rank < options.n_components:
-            raise ConfigError(
-                f"run-config: 'rank' is {options.rank}, expected at least n-components = {options.n_components}, "
-                "and better twice that: with less, whole directions are lost"
-            )
-
     @property
     def exact(self) -> bool:
         return not self.options.rank
 
-    def request(self) -> Request:
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
         if self.exact:
-            return Request("factor")
-        return Request("truncated", sizes={"r": min(self.options.rank, self.quorum.features)})
-
-    def aggregate_fit(self, server_round, results, failures):
-        factors = [_factor(reply) for reply in self.collect(server_round, results, failures)]
-        if self.exact:
-            return self.finish(self._whole(stack(factors)))
+            return self._whole(stack([_factor(reply) for reply in (yield Ask("factor"))]))
+        factors = [factor_of(reply) for reply in (yield Ask("truncated"))]
         pooled = stack([factor.filled() for factor in factors] if self.options.filler else factors)
         solution = self._solve(pooled, pooled.trace)
         pairs = replace(solution.pairs, resolution=None)  # truncated factors come from scatters
-        bound, solution = angle_bound(pooled.error, pairs), replace(solution, pairs=pairs)
-        return self.finish(solution, measured={"angle bound": f"{bound:.2g} degrees (Davis and Kahan: the worst case)"})
+        told = f"{angle_bound(pooled.error, pairs):.2g} degrees (Davis and Kahan: the worst case)"
+        return replace(solution, pairs=pairs, measured={"angle bound": told})
 
     def _whole(self, pooled: Factor) -> Solution:
         rows, head = pooled.rows, pooled.head
@@ -135,19 +137,21 @@ class QRPCA(PCAStrategy):
         return Solution(pairs=leading_of_factor(pooled, wanted), mean=head.mean, total=total, rows=head.n)
 
 
-class QRPCAClient(PCAClient):
+class QRPCAClient(RowsClient):
     """Returns a triangular or truncated factor of its own centred rows."""
 
-    def statistics(self, phase, received) -> Fields:
+    options: QROptions
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
         if phase == "truncated":
-            return truncated_fields(self.data, self.sizes["r"])
-        head, R = triangular(self.data)
-        return {**head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE), "factor": pack_trapezoid(R)}
+            return truncated_fields(self.data, min(self.options.rank, self.data.shape[1]))
+        if phase == "factor":
+            head, R = triangular(self.data)
+            return {**head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE), "factor": pack_trapezoid(R)}
+        return super().statistics(phase, asked)
 
 
 def _factor(reply: Reply) -> Factor:
-    if "rows" in reply.fields:
-        return factor_of(reply)
     head, packed = head_of(reply), reply.fields["factor"]
     d = head.mean.size
     return Factor(head, unpack_trapezoid(packed, min(head.n - 1, d), d), float(np.vdot(packed, packed)))

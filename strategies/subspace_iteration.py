@@ -20,32 +20,33 @@ server computes with the rounded block that it sent.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Generator
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from pydantic import Field as Limits
 
-from fedpca_flwr.config import Count
-from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
+from fedpca_flwr.maths.columns import added
 from fedpca_flwr.maths.factors import Factor, stack, truncated
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import Head, Moments, pool_heads, safe_deviation
+from fedpca_flwr.maths.moments import Head, safe_deviation
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.refine import RefinedSketch
-from fedpca_flwr.solution import require_variance
-from strategies.base import CountOptions, MethodCard, PCAClient, PCAStrategy, Reply, Request, Solution
-from strategies.moments import HEAD, head_fields, head_of
-
-EXACT = 1e-6
-"""Certified degrees up to which a model is called exact."""
-
-ROUNDING = 1e-13
-"""What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""
+from fedpca_flwr.protocol.card import CountOptions, MethodCard
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public
+from fedpca_flwr.solution import Solution, check_rounds, require_variance
+from fedpca_flwr.statistics.heads import HEAD, head_fields, head_of
+from fedpca_flwr.statistics.products import ScatterProducts, product_phases
+from fedpca_flwr.statistics.rows import projection_phase
+from fedpca_flwr.statistics.rows_client import RowsClient
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 
 class SubspaceOptions(CountOptions):
@@ -70,238 +71,180 @@ class SubspaceOptions(CountOptions):
     scale: bool = False
     """Divide each feature by its pooled standard deviation."""
 
+    def width(self, public: Public) -> int:
+        """Columns of a block."""
+        return min(self.block_size or self.n_components + 10, public.features)
+
+    def sketch_rank(self, public: Public) -> int:
+        """Rows of a party's factor, in a warm start."""
+        return min(self.warm_rank or 4 * self.n_components, public.features)
+
+
+def phases(config: RunConfig, options: SubspaceOptions) -> Phases:
+    """Products with blocks; in a warm start what a first sketch gets wrong about them."""
+    if options.warm_start == "random":
+        check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
+        products = product_phases(config, options.width, rounds=options.max_rounds, variances_first=options.scale)
+        return {**products, **projection_phase(config)}
+    if options.scale or not options.center or options.acceleration == "none":
+        raise ConfigError(
+            "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false and acceleration='krylov'"
+        )
+    if config.secure_aggregation:
+        raise ConfigError(
+            "run-config: 'warm-start' is 'svd', which is not a sum over the parties; with secure-aggregation it must "
+            "be 'random'"
+        )
+    factor = (Field("trace", ()), Field("floor", ()), Field("rows", ("r", "d"), dtype="float32"))
+    sketch = Phase(reply=Payload((*HEAD, *factor)), sizes=lambda public: {"r": options.sketch_rank(public)})
+    refine = Phase(
+        asked=Payload((Field("block", ("d", "<=b"), "float32", kind="orthonormal columns"),)),
+        reply=Payload((Field("product", ("d", "b"), dtype=options.wire),)),
+        sizes=lambda public: {"b": options.width(public)},
+        times=options.max_rounds,
+        optional=True,
+    )
+    return {"sketch": sketch, "refine": refine, **projection_phase(config)}
+
 
 CARD = MethodCard(
     name="sub-it",
     title="Subspace iteration",
     exact=True,
     result="to a certified angle (`tolerance`)",
-    rounds=100,
-    in_rounds="until certified, some 10",
+    rounds="until certified, some 10",
     upload="d b in each round, b = k + 10",
     server_sees="each party's products with d x b blocks",
     options=SubspaceOptions,
-    payloads={
-        "start": Payload((*HEAD, Field("diagonal", ("d",)), Field("product", ("d", "b")))),
-        "product": Payload((Field("product", ("d", "b")),)),
-        "sketch": Payload(
-            (
-                *HEAD,
-                Field("trace", ()),
-                Field("floor", ()),
-                Field("rows", ("r", "d"), dtype="float32"),
-            )
-        ),
-        "refine": Payload((Field("product", ("d", "b")),)),
-        "refine-float32": Payload((Field("product", ("d", "b"), dtype="float32"),)),
-    },
+    phases=phases,
     reference="note 001; Golub and Underwood 1977; Musco and Musco 2015",
 )
 
 
-class SubspaceIteration(PCAStrategy):
+class SubspaceIteration(RowsStrategy):
     """SUB-IT; ``measured`` holds the certificate."""
 
     card = CARD
     options: SubspaceOptions
 
-    def __init__(self, config, options) -> None:
-        super().__init__(config, options)
-        if options.warm_start == "svd" and (options.scale or not options.center or options.acceleration == "none"):
-            raise ConfigError(
-                "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false and "
-                "acceleration='krylov'"
-            )
-        self._converged = True
-        self._query: NDArray | None = None
-        self._order: list[int] = []
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        random = self.options.warm_start == "random"
+        return (yield from (self._from_random_block() if random else self._from_sketch()))
 
-    @property
-    def rounds(self) -> int:
-        return self.options.max_rounds
-
-    def request(self) -> Request:
-        d, k = self.quorum.features, self.options.n_components
-        if self._query is None and self.options.warm_start == "svd":
-            return Request("sketch", sizes={"r": min(self.options.warm_rank or 4 * k, d)})
-        if self._query is None:
-            return Request("start", sizes={"b": self._width(d)})
-        wire = "" if self.options.wire == "float64" else "-float32"
-        phase = "product" if self.options.warm_start == "random" else f"refine{wire}"
-        return Request(phase, [self._query], {"b": self._query.shape[1]})
-
-    def aggregate_fit(self, server_round, results, failures):
-        replies = self.collect(server_round, results, failures)
-        if self._query is None:
-            self._order = sorted(range(len(replies)), key=lambda i: _identity(replies[i]))
-        replies = [replies[i] for i in self._order]  # fixed by the data: permuting the parties changes no bit
-        if self.options.warm_start == "svd":
-            return self._refine(replies, last=server_round == self.rounds)
-        if self._query is None:
-            self._begin(replies)
-        product = np.sum([reply.fields["product"] for reply in replies], axis=0)
-        product += self._between.T @ (self._between @ self.block())
-        return self.iterate(product, last=server_round == self.rounds)
-
-    # From a random start
-
-    def block(self) -> NDArray:
-        """The block V (d, b) that the parties multiply in this round."""
-        d = self.quorum.features
-        return (
-            random_block(d, self._width(d), self.config.seed) if self._query is None else self._query.astype(np.float64)
-        )
-
-    def iterate(self, product: NDArray, *, last: bool):
-        """The next block, or the end, from the pooled scatter (about its mean) times the block, (d, b)."""
-        V, AV = self.block(), product
-        if not self.options.center:
-            AV = AV + self._rows * np.outer(self._offset, self._offset @ V)
-        divisor, iteration = self._scale[:, None], self._iteration
-        if iteration.add(V * divisor, AV / divisor) or last:
-            return self._end(self._enough(), iteration.certificate, last)
-        self._query = (iteration.block / divisor).astype(np.float32 if iteration.forgiving else np.float64)
-        return None, {}
-
-    def _enough(self) -> Eigenpairs:
-        k, ritz = self.options.n_components, self._iteration.ritz
-        if ritz.values.size < k:
-            raise ConfigError(
-                f"run-config: 'max-rounds' is {self.options.max_rounds}, in which blocks of {self._iteration.width} "
-                f"columns span {ritz.values.size} directions, too few for n-components = {k}; allow more rounds"
-            )
-        return ritz.pairs(k)
-
-    def _begin(self, replies: list[Reply]) -> None:
-        heads = [head_of(reply) for reply in replies]
-        pooled, deviations = pool_heads(heads)
-        self._between = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
-        diagonal = np.sum([reply.fields["diagonal"] for reply in replies], axis=0)
-        self.begin(pooled, diagonal + np.einsum("ij,ij->j", self._between, self._between))
-
-    def begin(self, pooled: Head, diagonal: NDArray) -> None:
-        """Prepare for products, from the pooled head and the ``diagonal`` (d,) of the pooled scatter."""
-        self.n_components(pooled.n, pooled.mean.size)
-        mean = self._offset = pooled.mean + pooled.remainder
-        ones = np.ones_like(mean)
-        self._scale = safe_deviation(diagonal, pooled.n, pooled.mean) if self.options.scale else ones
-        if not self.options.center:
-            diagonal = diagonal + pooled.n * mean**2
-        self._rows, self._mean = pooled.n, pooled.mean if self.options.center else np.zeros_like(mean)
-        diagonal = diagonal / self._scale**2
-        require_variance(diagonal, pooled.n, self._mean / self._scale)
-        self._total = float(diagonal.sum())
-        self._iteration = BlockIteration(
-            mean.size,
-            self.options.n_components,
-            width=self._width(mean.size),
-            trace=self._total,
-            tolerance=self.options.tolerance,
-            accelerated=self.options.acceleration == "krylov",
-        )
-
-    # From truncated factors
-
-    def _refine(self, replies: list[Reply], *, last: bool):
-        k = self.options.n_components
-        if self._query is None:
-            sketch = stack([_factor(reply) for reply in replies])
-            self.n_components(sketch.head.n, sketch.head.mean.size)
-            require_variance(sketch.diagonal(), sketch.head.n, sketch.head.mean)
-            self._rows, self._mean, self._total = sketch.head.n, sketch.head.mean, sketch.trace
-            self._scale = np.ones_like(self._mean)
-            self._sketch = RefinedSketch.of_factor(sketch)
-            if k + 2 > self._mean.size:
-                raise ConfigError(f"run-config: 'n-components' is {k}; a warm start needs at most features - 2")
-            certificate = 90.0
+    def _from_random_block(self) -> Generator[Ask, Any, Solution]:
+        options, A, d = self.options, ScatterProducts(self), self.public.features
+        first = random_block(d, options.width(self.public), self.config.seed)
+        if options.scale:
+            yield from A.variances()
         else:
-            V = self._query.astype(np.float64)
-            products = [reply.fields["product"] for reply in replies]
-            error = sum(float(np.linalg.norm(product)) for product in products) * 2.0**-24
-            AV = self._sketch.product(V) + np.sum(products, axis=0, dtype=np.float64)
-            self._sketch.known.add(V, AV, error=error if self.options.wire == "float32" else 0.0)
-            certificate = self._sketch.certificate(self._sketch.known.ritz(), k)
-        room = self._mean.size - self._sketch.known.Q.shape[1]
-        if certificate <= self.options.tolerance or last or room <= 2:
-            return self._end(self._sketch.leading(k), certificate, last)
-        self._query = self._sketch.next_block(self._width(self._mean.size)).astype(np.float32)
-        return None, {}
-
-    # Both
-
-    @property
-    def exact(self) -> bool:
-        return self._converged and self.options.tolerance <= EXACT
-
-    def _end(self, pairs: Eigenpairs, certificate: float, last: bool):
-        notes = []
-        if certificate > self.options.tolerance:
-            self._converged = False
-            reason = f"max-rounds = {self.options.max_rounds}" if last else "asking for all directions"
-            notes.append(
-                f"stopped after {reason} with a certified angle of {certificate:.2g} degrees "
-                f"instead of {self.options.tolerance:.2g}"
-            )
-        solution = Solution(
-            pairs=pairs,
-            mean=self._mean,
-            total=self._total,
-            rows=self._rows,
-            scale=self._scale if self.options.scale else None,
+            AV, missed = yield from A.start(first)
+        head, mean = A.head, A.head.mean + A.head.remainder
+        self.n_components(head.n, d)
+        scale = safe_deviation(A.diagonal, head.n, head.mean) if options.scale else np.ones(d)
+        diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
+        total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)
+        require_variance(diagonal, head.n, centre / scale)
+        krylov = options.acceleration == "krylov"
+        found = BlockIteration(
+            first, options.n_components, trace=total, tolerance=options.tolerance, accelerated=krylov
         )
-        rounding = angle_bound(ROUNDING * float(pairs.values[0]), pairs)
-        told = f"{max(certificate, rounding):.2g} degrees at most"
-        if self.options.warm_start == "random" and not self._iteration.proven:
-            told += f", if no variance occurs more than {self._iteration.width} times"
-        return self.finish(solution, notes=notes, measured={"certified angle": told})
+        V: NDArray[Any] = first
+        if options.scale:
+            V = _on_the_wire(found, scale)
+            AV, missed = yield from A.times(V)
+        while True:
+            block = V.astype(np.float64)
+            if not options.center:
+                AV = AV + head.n * np.outer(mean, mean @ block)
+            error = float(np.linalg.norm(missed / scale[:, None]))
+            done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
+            if done or found.asked == options.max_rounds:
+                break
+            V = _on_the_wire(found, scale)
+            AV, missed = yield from A.times(V)
+        return self._solution(found, Head(head.n, centre, head.remainder), total, scale)
 
-    def _width(self, d: int) -> int:
-        return min(self.options.block_size or self.options.n_components + 10, d)
+    def _from_sketch(self) -> Generator[Ask, Any, Solution]:
+        options = self.options
+        replies = yield Ask("sketch")
+        pooled = stack([_factor(reply) for reply in replies])
+        head, total = pooled.head, pooled.trace
+        self.n_components(head.n, head.mean.size)
+        require_variance(pooled.diagonal(), head.n, head.mean)
+        sketch, k = RefinedSketch(pooled), options.n_components
+        found = BlockIteration(sketch, k, width=options.width(self.public), trace=total, tolerance=options.tolerance)
+        for _ in range(options.max_rounds - 1):
+            block = found.block.astype(np.float32)
+            replies = yield Ask("refine", {"block": block})
+            products = [reply.fields["product"].astype(np.float64) for reply in replies]
+            V = block.astype(np.float64)
+            AV = sketch.product(V) + added(products)
+            error = math.fsum(map(_lost, products)) if options.wire == "float32" else 0.0
+            if found.add(V, AV, error=error):
+                break
+        return self._solution(found, head, total, np.ones(head.mean.size))
+
+    def _solution(self, found: BlockIteration, head: Head, total: float, scale: NDArray[np.float64]) -> Solution:
+        self.certificate = found.certificate
+        notes = found.shortfall(f"max-rounds = {self.options.max_rounds}")
+        if found.limited and self.options.wire == "float32":
+            notes.append("products travelled in float32; with wire='float64' the angle can be certified to less")
+        return Solution(
+            pairs=found.pairs,
+            mean=head.mean,
+            total=total,
+            rows=head.n,
+            scale=scale if self.options.scale else None,
+            notes=notes,
+            measured={"certified angle": found.told},
+        )
 
 
-class SubspaceIterationClient(PCAClient):
+class SubspaceIterationClient(RowsClient):
     """Returns products of its own scatter with the blocks that it receives."""
 
-    def statistics(self, phase, received) -> Fields:
+    options: SubspaceOptions
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
         if phase == "sketch":
             return self._sketch()
-        if phase.startswith("refine"):
-            return {"product": self._correction(received[0]).astype(phase.partition("-")[2] or "float64")}
-        head, diagonal = head_and_diagonal(self.data)
-        if phase == "product":
-            return {"product": scatter_product(self.data, head, received[0].astype(np.float64))}
-        first = random_block(self.data.shape[1], self.sizes["b"], self.config.seed)
-        return {
-            **head_fields(head, diagonal),
-            "diagonal": diagonal,
-            "product": scatter_product(self.data, head, first),
-        }
+        if phase == "refine":
+            return {"product": self._correction(asked["block"].astype(np.float64)).astype(self.options.wire)}
+        return super().statistics(phase, asked)
+
+    def first_block(self) -> NDArray[np.float64]:
+        return random_block(self.data.shape[1], self.options.width(self.public), self.site.config.seed)
 
     def _sketch(self) -> Fields:
-        moments = Moments.of(self.data)
-        factor = truncated(moments, self.sizes["r"]).filled()
+        factor = truncated(self.data, self.options.sketch_rank(self.public)).filled()
         rows, floor = factor.rows.astype(np.float32), np.asarray(factor.floor)
-        self.context.state.array_records["sketch"] = ArrayRecord([rows, floor])
-        return {
-            **head_fields(moments.head, moments.diagonal()),
-            "trace": np.asarray(factor.trace),
-            "floor": floor,
-            "rows": rows,
-        }
+        self.site.state["sketch"] = [rows, floor]
+        head = head_fields(*head_and_diagonal(self.data))
+        return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
 
-    def _correction(self, block: NDArray) -> NDArray:
+    def _correction(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
         """What the sketch of this party's scatter gets wrong about a block."""
-        rows, floor = self.context.state.array_records["sketch"].to_numpy_ndarrays()
-        V, rows = block.astype(np.float64), rows.astype(np.float64)
+        kept, floor = self.site.state["sketch"]
+        rows = kept.astype(np.float64)
         head, _ = head_and_diagonal(self.data)
-        return scatter_product(self.data, head, V) - rows.T @ (rows @ V) - floor * V
+        return scatter_product(self.data, head, V) - rows.T @ (rows @ V) - float(floor) * V
+
+
+def _on_the_wire(found: BlockIteration, scale: NDArray[np.float64]) -> NDArray[Any]:
+    """The next block, which was chosen for features divided by their scale, in float32 where that loses nothing."""
+    block = found.block / scale[:, None]
+    sizes = np.abs(block[block != 0])
+    narrow = found.forgiving and sizes.min() > 1e-30 and sizes.max() < 1e30
+    return block.astype(np.float32 if narrow else np.float64)
 
 
 def _factor(reply: Reply) -> Factor:
-    fields = reply.fields
-    floor = float(fields["floor"])
+    fields, floor = reply.fields, float(reply.fields["floor"])
     return Factor(head_of(reply), fields["rows"].astype(np.float64), float(fields["trace"]), 2 * floor, floor)
 
 
-def _identity(reply: Reply) -> tuple[int, bytes, bytes]:
-    return reply.rows, reply.fields["mean"].tobytes(), reply.fields["remainder"].tobytes()
+def _lost(product: NDArray[np.float64]) -> float:
+    """Bound on what float32 rounded off a product, which came in it (Frobenius norm)."""
+    limits = np.finfo(np.float32)
+    size = float(np.linalg.norm(product))
+    return size * float(limits.eps) / 2 + float(limits.smallest_subnormal) * math.sqrt(product.size)

@@ -25,13 +25,14 @@ from scipy.linalg import qr
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.columns import gram_product, leading_directions, merged_directions, packed_gram
-from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound, leading_eigenpairs
-from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.eigen import leading_eigenpairs
+from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
-from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.solution import check_rounds
 from fedpca_flwr.statistics.column_limits import of_inner_products, of_product
 from fedpca_flwr.statistics.columns import (
     ColumnsOptions,
@@ -44,9 +45,6 @@ from fedpca_flwr.statistics.columns import (
 )
 from fedpca_flwr.statistics.columns_client import ColumnsClient
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
-
-ROUNDING = 1e-13
-"""What float64 may add to a product, relative to the largest eigenvalue: no certificate is stated below it."""
 
 
 class VerticalOptions(ColumnsOptions):
@@ -79,6 +77,8 @@ def phases(config: RunConfig, options: VerticalOptions) -> Phases:
             "run-config: 'solver' is 'merge', which is not a sum over the parties; with secure-aggregation it must "
             "be 'krylov' or 'gram'"
         )
+    if options.solver == "krylov":
+        check_rounds(options.max_rounds, options.block_size or options.n_components + 5, options.n_components)
     product = Phase(
         asked=Payload((Field("block", ("n", "<=b"), kind="orthonormal columns"),)),
         reply=Payload((Field("product", ("n", "b")),)),
@@ -122,13 +122,9 @@ class Vertical(ColumnsStrategy):
     card = CARD
     options: VerticalOptions
 
-    def __init__(self, config: RunConfig, options: VerticalOptions, transport: ServerTransport) -> None:
-        super().__init__(config, options, transport)
-        self._converged = True
-
     @property
     def exact(self) -> bool:
-        return self._converged if self.options.solver != "merge" else max(self.widths) <= self.options.kept(self.n_rows)
+        return super().exact if self.options.solver != "merge" else max(self.widths) <= self.options.kept(self.n_rows)
 
     def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
         yield from begin(self)
@@ -147,33 +143,21 @@ class Vertical(ColumnsStrategy):
         return ScoresSolution(pairs=pairs, total=self.total)
 
     def _krylov(self) -> Generator[Ask, Any, ScoresSolution]:
-        options, n = self.options, self.n_rows
-        known = KnownProducts(n)
-        block = random_block(n, options.width(n), self.config.seed)
-        for _ in range(options.max_rounds):
-            block, _ = qr(block, mode="economic")  # parties answer orthonormal blocks only
-            sums: Total = yield Sum("product", self.with_energy({"block": block}))
-            known.add(block, sums["product"], error=float(np.linalg.norm(sums.missed.get("product", 0.0))))
-            ritz = known.ritz()
-            certificate = ritz.certificate(options.n_components)
-            block = known.next_block(ritz, block.shape[1], options.n_components)
-            if not block.shape[1]:
-                certificate = 0.0  # the rank is exhausted
-            if certificate <= options.tolerance:
-                break
-        return self._certified(ritz.pairs(options.n_components), certificate)
-
-    def _certified(self, pairs: Eigenpairs, certificate: float) -> ScoresSolution:
-        notes = []
-        if certificate > self.options.tolerance:
-            self._converged = False
-            notes.append(
-                f"stopped after max-rounds = {self.options.max_rounds} with a certified angle of {certificate:.2g} "
-                f"degrees instead of {self.options.tolerance:.2g}"
-            )
-        rounding = angle_bound(ROUNDING * float(pairs.values[0]), pairs)
-        measured = {"certified angle": f"{max(certificate, rounding):.2g} degrees at most"}
-        return ScoresSolution(pairs=pairs, total=self.total, notes=notes, measured=measured)
+        options, n, enough = self.options, self.n_rows, False
+        start = random_block(n, options.width(n), self.config.seed)
+        found = BlockIteration(start, options.n_components, trace=self.total, tolerance=options.tolerance)
+        while not enough and found.asked < options.max_rounds:
+            Q, R = qr(found.block, mode="economic")  # parties answer orthonormal blocks only
+            sums: Total = yield Sum("product", self.with_energy({"block": Q}))
+            error = float(np.linalg.norm(sums.missed.get("product", 0.0)) * np.linalg.norm(R, 2))
+            enough = found.add(found.block, sums["product"] @ R, error=error)
+        self.certificate = found.certificate
+        return ScoresSolution(
+            pairs=found.pairs,
+            total=self.total,
+            notes=found.shortfall(f"max-rounds = {options.max_rounds}"),
+            measured={"certified angle": found.told},
+        )
 
 
 class VerticalClient(ColumnsClient):

@@ -17,8 +17,8 @@ from simulations import run
 from simulations.loopback import assemble
 from simulations.run import POLICY
 from strategies import build_client
-from strategies.client import PCAClient
-from strategies.server import PCAServer
+from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.server import PCAServer
 
 _STATES = tempfile.TemporaryDirectory(prefix="fedpca-states-")  # removed at the end
 _NUMBERS = itertools.count()

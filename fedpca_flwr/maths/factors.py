@@ -98,8 +98,20 @@ def contrasts(centred: Array) -> Array:
     return centred[1:]
 
 
-def truncated(moments: Moments, rank: int) -> Factor:
-    """The best factor of ``rank <= d`` rows of a scatter matrix: its leading eigenvectors, orthogonal rows."""
+def truncated(data: NDArray, rank: int) -> Factor:
+    """The best factor of ``rank <= d`` rows of the scatter of ``data`` (n, d): leading eigenvectors, orthogonal rows.
+
+    With fewer rows than features no (d, d) matrix is formed.
+    """
+    n, d = data.shape
+    if n <= d:
+        head, R = triangular(data)
+        _, singular, vectors = svd(R, full_matrices=False, check_finite=False) if len(R) else (R, np.zeros(0), R)
+        rows = np.zeros((rank, d))
+        rows[: singular.size] = (singular[:, None] * vectors)[:rank]
+        omitted = float(singular[rank] ** 2) if singular.size > rank else 0.0
+        return Factor(head, rows, float((singular**2).sum()), omitted)
+    moments = Moments.of(data)
     pairs = leading_eigenpairs(unpack(moments.scatter, moments.n_features), rank)
     rows = (pairs.vectors * np.sqrt(pairs.values.clip(min=0.0))).T
     return Factor(moments.head, np.ascontiguousarray(rows), float(moments.diagonal().sum()), max(0.0, pairs.following))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigvalsh
 
-from fedpca_flwr.maths.krylov import KnownProducts
+from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.moments import Head, pool_heads
 
 Array = NDArray[np.float64]
@@ -122,15 +122,11 @@ class Forecast:
         rounds does not depend on the basis.
         """
         d = self.spectrum.size
-        known = KnownProducts(d)
-        V = np.random.default_rng(0).standard_normal((d, min(block, d)))
-        for rounds in range(1, most + 1):
-            known.add(V, self.spectrum[:, None] * V)
-            ritz = known.ritz()
-            V = known.next_block(ritz, block, k)
-            if ritz.certificate(k) <= tolerance or V.shape[1] == 0:
-                return rounds
-        return most
+        start = np.random.default_rng(0).standard_normal((d, min(block, d)))
+        found = BlockIteration(start, k, trace=float(self.spectrum.sum()), tolerance=tolerance)
+        while not found.add(found.block, self.spectrum[:, None] * found.block) and found.asked < most:
+            pass
+        return found.asked
 
     def step_for(self, k: int, angle: float) -> float:
         """The shared step at which rounding every party's scatter turns the components by ``angle`` degrees at most.

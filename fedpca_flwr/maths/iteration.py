@@ -1,10 +1,16 @@
 r"""Block iteration: eigenpairs of a symmetric matrix from one product with a block at a time, to a certified angle.
 
-The matrix :math:`A` (d x d) is known only through products with blocks. Block Krylov with Rayleigh-Ritz keeps the span
-of everything asked (`fedpca_flwr.maths.krylov`); the plain iteration keeps the last block only.
+The matrix :math:`A` (d x d, positive semidefinite) is known only through products with blocks. Block Krylov with
+Rayleigh-Ritz keeps the span of everything asked (`fedpca_flwr.maths.krylov`); the plain iteration keeps the last block
+only; from an approximation, each block corrects it (`fedpca_flwr.maths.refine`). One loop serves all::
 
-A block of more than k columns misses nothing (with probability 1). Where it is narrower, an eigenvalue that occurs more
-often than the block has columns could hide, so `PROBES` more rounds look for it from a fresh random block.
+    found = BlockIteration(random_block(d, b, seed), k, trace=trace)
+    while not found.add(found.block, A @ found.block):
+        pass
+
+The certificate is the sine theorem with a ceiling for eigenvalue k + 1 (`fedpca_flwr.maths.ceilings`). A random block
+of more than k columns misses nothing. Where it is narrower, an eigenvalue that occurs more often than the block has
+columns could hide, so `PROBES` more rounds look for it from a fresh random block.
 """
 
 from __future__ import annotations
@@ -13,15 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
+from fedpca_flwr.maths.ceilings import outside_last, presumed_ceiling, proven_ceiling
+from fedpca_flwr.maths.certificate import ALIKE, EXACT, sine_theorem
+from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz
+from fedpca_flwr.maths.refine import RefinedSketch
+from fedpca_flwr.maths.subspace import principal_angles
 
 Array = NDArray[np.float64]
 
 PROBES = 3
 """Rounds after convergence in which narrow blocks look for eigenvalues that occur more often than they have columns."""
-
-NEGLIGIBLE = 1e-12
-"""Share of the trace that counts as nothing."""
 
 
 class BlockIteration:
@@ -29,11 +37,13 @@ class BlockIteration:
 
     Parameters
     ----------
-    d, k : int
-    width : int
-        Columns of a block.
+    start : ndarray of shape (d, b) or RefinedSketch
+        The first block: independent random numbers of variance 1/3 or more. Or an approximation to start from.
+    k : int
+    width : int, optional
+        Columns of a block, where the start is an approximation.
     trace : float
-        Of ``A``: it tells how much may be orthogonal to an invariant span.
+        Of ``A``: it tells how much may be orthogonal to the span.
     tolerance : float
         Certified largest angle, in degrees, at which `add` says that it is enough.
     accelerated : bool
@@ -42,46 +52,87 @@ class BlockIteration:
     Attributes
     ----------
     block : ndarray of shape (d, b <= width)
-        Orthonormal; what to multiply next.
-    ritz : Ritz
-        The best pairs so far.
-    certificate : float
-        Bound on the largest angle of the first k, in degrees. Unless `proven`, it presumes that no eigenvalue occurs
-        more than ``width`` times.
+        What to multiply next; orthonormal but for the first. Empty where the span is everything.
+    pairs : Eigenpairs
+        The first k eigenpairs of ``A``, as far as they are known.
+    asked : int
+        Products so far.
+    proven : bool
+        Whether the certificate presumes nothing; else that no eigenvalue occurs more than `width` times.
     """
 
-    block: Array
+    pairs: Eigenpairs
     ritz: Ritz
-    certificate: float
 
-    def __init__(self, d: int, k: int, *, width: int, trace: float, tolerance: float, accelerated: bool) -> None:
-        self.k, self.width, self.trace, self.tolerance = k, width, trace, tolerance
-        self.accelerated = accelerated
-        self.known = KnownProducts(d)
-        self.proven = width > k
-        self._probes = 0
+    def __init__(
+        self,
+        start: Array | RefinedSketch,
+        k: int,
+        *,
+        width: int = 0,
+        trace: float,
+        tolerance: float = EXACT,
+        accelerated: bool = True,
+    ) -> None:
+        self.k, self.trace, self.tolerance, self.accelerated = k, trace, tolerance, accelerated
+        self._sketch = start if isinstance(start, RefinedSketch) else None
+        if isinstance(start, RefinedSketch):
+            self.known, self.width = start.known, width
+            self.block, self.pairs = start.next_block(width), start.leading(k)
+        else:
+            self.known, self.width = KnownProducts(len(start)), start.shape[1]
+            self.block = start
+        self._start = self.block  # as it was asked
+        self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
+        self._bound = 90.0  # the certificate, if nothing hides from the blocks
+        self.proven = self._sure = False
+        self.asked = self._probes = self._idle = 0
 
-    def add(self, V: Array, AV: Array) -> bool:
-        """Take the product with a block ``V`` (d, b), choose the next `block`; true where the pairs are certified."""
+    def add(self, V: Array, AV: Array, *, error: float = 0.0) -> bool:
+        """Take the product with a block and choose the next `block`; true where no more of them would help.
+
+        Parameters
+        ----------
+        V, AV : ndarray of shape (d, b)
+            ``V`` is `block`, or what rounding it on the wire made of it.
+        error : float
+            Bound on the Frobenius norm of what is wrong in ``AV`` besides rounding in float64.
+        """
         if not self.accelerated:
             self.known = KnownProducts(len(V))
-        self.known.add(V, AV)
+        self._start = self._start if self.asked else V
+        self.asked += 1
+        self.known.add(V, AV, error=error)
         self.ritz = self.known.ritz()
-        self.certificate = self.ritz.certificate(self.k)
-        if self.accelerated:
-            self.block = self.known.next_block(self.ritz, V.shape[1], self.k)
-        else:
-            self.block, _ = qr(self.known.AQ, mode="economic")
-        if self.block.shape[1] == 0:  # the span is invariant, but other eigenvectors may be orthogonal to all of it
-            self.certificate = self._of_invariant()
-            self.block = self.known.fresh_block(V.shape[1])
-        if self.certificate > self.tolerance:
+        self._bound = self._certified()
+        self._answer()
+        self._idle = self._idle + 1 if self.ritz.residual(self.k) <= 2 * self.ritz.error else 0
+        self._sure = self.proven or (self._probes == PROBES and self._bound <= self.tolerance)
+        if self._bound > self.tolerance:
             self._probes = 0
-            return False
-        if not self._must_probe():
+            self.block = self._next(AV)
+            return self.limited or self.block.shape[1] == 0
+        if self._sure:
             return True
-        self.block = self._probe(V.shape[1])
+        self.block = self._probe()
         return False
+
+    @property
+    def certificate(self) -> float:
+        """Bound on the largest angle of `pairs`, in degrees; 90 is none.
+
+        Among eigenvalues that float64 does not tell apart it is the angle to the nearest of the subspaces.
+        """
+        return self._bound if self._sure else 90.0
+
+    @property
+    def exact(self) -> bool:
+        return self.certificate <= EXACT
+
+    @property
+    def limited(self) -> bool:
+        """Whether the error of the products, which no further product mends, is what keeps the certificate large."""
+        return self._bound > self.tolerance and self._idle > (0 if self._bound < 90 else PROBES)
 
     @property
     def forgiving(self) -> bool:
@@ -90,26 +141,95 @@ class BlockIteration:
         The plain iteration forgets all but its last block, so rounding would stay in the answer. Narrow blocks build
         their space over many rounds: rounding an early one costs later ones (Simoncini and Szyld 2003).
         """
-        return self.accelerated and not (self.width < self.k and self.certificate == 90.0)
+        return self.accelerated and not (self.width <= self.k and self._bound == 90.0)
 
-    def _of_invariant(self) -> float:
-        """The certificate where the trace tells how much is orthogonal to an invariant span."""
-        values, outside = self.ritz.values, max(0.0, self.trace - float(self.ritz.values.sum()))
-        nothing = NEGLIGIBLE * self.trace
-        if outside <= nothing and values.size >= self.k and values[self.k - 1] <= nothing:
-            self.proven = True
-            return 0.0  # all of it is found, and the last pairs have none
-        certificate = self.ritz.certificate(self.k, outside)
-        self.proven |= certificate <= self.tolerance
-        return certificate
+    @property
+    def told(self) -> str:
+        """The certificate in words."""
+        if self.certificate >= 90:
+            return "no bound"
+        presumed = "" if self.proven else f", if no variance occurs more than {self.width} times"
+        return f"{1.05 * self.certificate:.2g} degrees at most{presumed}"  # two digits never round it down
 
-    def _must_probe(self) -> bool:
-        """Whether a repeated eigenvalue could hide from blocks so narrow, and has not been looked for yet."""
-        d, known = self.known.Q.shape
-        return self.accelerated and not self.proven and self._probes < PROBES and known < d
+    def shortfall(self, allowed: str) -> list[str]:
+        """A note where the certificate is not what was wanted; ``allowed`` names what else ends the iteration."""
+        if self.certificate <= self.tolerance:
+            return []
+        reason = allowed
+        if self.limited:
+            relative = self.ritz.error / float(self.ritz.values[0])
+            reason = f"reaching the products' precision, {relative:.1g} of the largest variance,"
+        elif not self.known.room and self.accelerated:
+            reason = "asking for all directions"
+        angle = "no bound on the angle" if self.certificate >= 90 else f"an angle of {self.told}"
+        return [f"stopped after {reason} with {angle}; wanted {self.tolerance:.2g} degrees"]
 
-    def _probe(self, size: int) -> Array:
+    # Inside
+
+    def _certified(self) -> float:
+        values, k = self.ritz.values, self.k
+        self.proven = values.size >= k
+        if not self.proven:
+            return 90.0
+        self._rest = self._outside()
+        alike = ALIKE * len(self.ritz.vectors) * float(values[0])
+        if self.known.error > alike:
+            return self._angle(k)  # equal values may be what the wire made of them
+        distinct, upto = int((values[:k] > values[k - 1] + alike).sum()), int((values >= values[k - 1] - alike).sum())
+        if max(values[k - 1], self._rest) <= alike:
+            return self._angle(distinct)  # no variance is left, of which the last pairs could have any
+        below = self._angle(distinct) if upto > k else 0.0
+        return min(90.0, self._angle(upto) + below)
+
+    def _angle(self, j: int) -> float:
+        """Bound on the angle of the first j Ritz pairs, in degrees."""
+        if j in (0, len(self.ritz.vectors)):
+            return 0.0
+        return sine_theorem(self.ritz.residual(j), float(self.ritz.values[j - 1]) - self._ceiling(j))
+
+    def _ceiling(self, j: int) -> float:
+        """Bound on eigenvalue j + 1."""
+        if not self.known.room:
+            return float(self.ritz.values[j]) + 2 * self.ritz.error
+        ceiling, wide = proven_ceiling(self.ritz, j, self._rest), j < self.width
+        proven = wide or ceiling < np.inf
+        if self._sketch is None and self.accelerated and (wide or not proven):
+            ceiling = min(ceiling, presumed_ceiling(self.ritz, j, self._start))
+        self.proven &= proven
+        if proven:
+            ceiling = self._ceilings[j] = min(ceiling, self._ceilings.get(j, np.inf))
+        return ceiling
+
+    def _outside(self) -> float:
+        """Bound on ``A`` orthogonal to the span."""
+        values, error = self.ritz.values, self.ritz.error
+        rounding = np.sqrt(values.size) * error + 4 * float(np.finfo(np.float64).eps) * self.trace
+        bounds = [max(0.0, self.trace - float(values.sum())) + rounding]
+        if self._sketch is not None:
+            bounds.append(self._sketch.outside)
+        elif not self.accelerated and self.width > self.k:
+            bounds.append(outside_last(self.ritz, self._start, self.asked))
+        return min(bounds)
+
+    def _answer(self) -> None:
+        """The Ritz pairs; or those of a corrected approximation, nearer to the truth, where that costs no certainty."""
+        if self.ritz.values.size >= self.k:
+            self.pairs = self.ritz.pairs(self.k)
+        if self._sketch is None:
+            return
+        better = self._sketch.leading(self.k)
+        apart = float(principal_angles(better.vectors, self.ritz.vectors[:, : self.k]).max())
+        if apart <= self._bound:
+            self.pairs, self._bound = better, min(90.0, self._bound + apart)
+
+    def _next(self, AV: Array) -> Array:
+        if not self.accelerated:
+            return qr(AV, mode="economic")[0]
+        if self._sketch is not None:
+            return self._sketch.next_block(self.width)
+        return self.known.next_block(self.ritz, self.width, self.k)
+
+    def _probe(self) -> Array:
         """A block that looks outside the span: random at first, then what its products add."""
-        block = self.known.continued_block(size) if self._probes else np.empty((0, 0))
         self._probes += 1
-        return block if block.shape[1] else self.known.fresh_block(size)
+        return self.known.continued_block(self.width) if self._probes > 1 else self.known.fresh_block(self.width)

@@ -20,7 +20,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.certificate import ALIKE
+from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.stiefel import aligned, retraction, symmetric, tangent, transposed
 
 Array = NDArray[np.float64]
@@ -30,9 +32,6 @@ BLOCKS = 3
 
 SETTLING = 200
 """Improvements at most, at the end."""
-
-CERTIFIED = 1e-6
-"""Degrees at which local components count as found."""
 
 
 def strength(noise: float, spread: float) -> float:
@@ -122,22 +121,13 @@ def local_components(rows: Array, fill: Array) -> Array:
         _, roots, vectors = np.linalg.svd(rows, full_matrices=False)
         values, own = roots**2, vectors.T
     else:
-        values, own = _krylov(rows, r)
-    own = own[:, :r][:, values[:r] > 1e-13 * d * values[0]]
+        found = BlockIteration(random_block(d, min(r + 10, d), seed=0), r, trace=float(np.vdot(rows, rows)))
+        while not found.add(found.block, rows.T @ (rows @ found.block)):
+            pass
+        values, own = found.pairs.values, found.pairs.vectors
+    own = own[:, :r][:, values[:r] > ALIKE * d * values[0]]
     left, _, _ = np.linalg.svd(fill - own @ (own.T @ fill), full_matrices=False)
     return np.hstack([own, left[:, : r - own.shape[1]]])
-
-
-def _krylov(rows: Array, r: int) -> tuple[Array, Array]:
-    """The leading r eigenvalues and eigenvectors of ``Y'Y``, to a certified angle."""
-    d = rows.shape[1]
-    known, block = KnownProducts(d), random_block(d, min(r + 10, d), seed=0)
-    while True:
-        known.add(block, rows.T @ (rows @ block))
-        ritz = known.ritz()
-        block = known.next_block(ritz, block.shape[1], r)
-        if ritz.certificate(r) <= CERTIFIED or block.shape[1] == 0:
-            return ritz.values[:r], ritz.vectors[:, :r]
 
 
 # Algorithm 1: alternating Stiefel gradient descent

@@ -11,16 +11,15 @@ approximation is corrected to agree with :math:`A` on the span of ``Q``, with :m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
-from scipy.sparse.linalg import LinearOperator, eigsh
 
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor
-from fedpca_flwr.maths.krylov import KnownProducts, Ritz
+from fedpca_flwr.maths.krylov import KnownProducts, random_block
 
 Array = NDArray[np.float64]
 
@@ -37,72 +36,74 @@ def corrected(matrix: Array, V: Array, E: Array) -> Array:
 
 
 class RefinedSketch:
-    """The approximation ``M`` of the scatter ``A``.
+    """The approximation ``M`` of the scatter ``A``, from ``M_0 = rows.T @ rows + floor * identity``.
 
     Parameters
     ----------
-    product : callable
-        ``M_0 @ V`` of a vector or a block ``V``.
-    d : int
-    error : float
-        Bound on ``|A - M_0|`` (spectral norm).
+    sketch : Factor
+        With rows (h, d) that were sent in float32. Its error bounds ``|A - M_0|`` before that (spectral norm).
+
+    Attributes
+    ----------
+    known : KnownProducts
+        Of ``A``, with all blocks asked.
     """
 
-    def __init__(self, product: Callable[[Array], Array], d: int, error: float) -> None:
-        self.product = product
-        self.error = error
-        self.d = d
-        self.known = KnownProducts(d)
+    def __init__(self, sketch: Factor) -> None:
+        rows, limits = sketch.rows, np.finfo(np.float32)
+        self.rows, self.floor, self.d = rows, sketch.floor, rows.shape[1]
+        length = float(np.linalg.norm(rows))
+        lost = length * float(limits.eps) + np.sqrt(rows.size) * float(limits.smallest_subnormal)
+        self.error = sketch.error + (2 * length + lost) * lost
+        self.known = KnownProducts(self.d)
+        self._image: Array = np.empty((self.d, 0))  # M_0 Q
 
-    @classmethod
-    def of_factor(cls, sketch: Factor) -> RefinedSketch:
-        """From ``M_0 = rows.T @ rows + floor * identity``, with rows that were sent in float32."""
-        rows = sketch.rows
-        rounding = 2.0**-22 * float(np.vdot(rows, rows))
-        return cls(lambda V: rows.T @ (rows @ V) + sketch.floor * V, rows.shape[1], sketch.error + rounding)
+    def product(self, V: Array) -> Array:
+        """``M_0 @ V``, (d, b)."""
+        return self.rows.T @ (self.rows @ V) + self.floor * V
 
     def next_block(self, width: int) -> Array:
         """The leading eigenvectors of ``M`` outside the span already asked, orthonormal (d, at most width)."""
-        block, Q = self.leading(min(width, self.d - 2)).vectors, self.known.Q
+        width, Q = min(width, self.known.room), self.known.Q
+        if not width:
+            return np.empty((self.d, 0))
+        block = self.leading(width).vectors
         for _ in range(2):
             block, _ = qr(block - Q @ (Q.T @ block), mode="economic")
-        return block[:, : self.d - Q.shape[1]]
+        return block
 
     def leading(self, k: int) -> Eigenpairs:
-        """The k leading eigenpairs of ``M``, k < d."""
-        values, vectors = self._eigsh(self._apply, k + 1)
-        return Eigenpairs(values[:k], fix_signs(vectors[:, :k]), float(values[k]))
+        """The k leading eigenpairs of ``M``, k <= d.
 
-    def certificate(self, ritz: Ritz, k: int) -> float:
-        """`Ritz.certificate` where nothing large can be outside the span of the products asked, else 90.
-
-        Outside that span ``A`` has no eigenvalue above ``lambda_max(P M_0 P) + error`` with ``P = 1 - Q Q'``.
+        Where few rows and products span less than everything, through the matrix on their span; ``M`` is a multiple of
+        the identity elsewhere, so a few random directions complete the basis.
         """
-        if ritz.values.size <= k:
-            return 90.0
+        Q, change = self.known.Q, self._change()
+        if len(self.rows) + 2 * Q.shape[1] + k >= self.d:
+            return leading_eigenpairs(np.asfortranarray(self._dense + change @ Q.T + Q @ change.T), k)
+        basis, _ = qr(np.hstack([Q, self.rows.T, change, random_block(self.d, k + 1, seed=0)]), mode="economic")
+        inner, outer = self.rows @ basis, (basis.T @ change) @ (Q.T @ basis)
+        small = inner.T @ inner + self.floor * np.eye(len(inner.T)) + outer + outer.T
+        pairs = leading_eigenpairs(np.asfortranarray(small), k)
+        return Eigenpairs(pairs.values, fix_signs(basis @ pairs.vectors), pairs.following)
+
+    @property
+    def outside(self) -> float:
+        """Bound on ``A`` orthogonal to the blocks asked: ``lambda_max(P M_0 P) + error`` with ``P = 1 - Q Q'``."""
         Q = self.known.Q
+        rows = self.rows - (self.rows @ Q) @ Q.T
+        gram = rows @ rows.T if len(rows) < self.d else rows.T @ rows
+        (largest,) = leading_eigenpairs(np.asfortranarray(gram), 1).values
+        return float(largest) + self.floor + self.error
 
-        def outside(x: Array) -> Array:
-            x = x - Q @ (Q.T @ x)
-            x = self.product(x)
-            return x - Q @ (Q.T @ x)
+    @cached_property
+    def _dense(self) -> Array:
+        return self.rows.T @ self.rows + self.floor * np.eye(self.d)
 
-        if Q.shape[1] < Q.shape[0] - 2:
-            (largest,), _ = self._eigsh(outside, 1)
-            if largest + self.error >= ritz.values[k - 1]:
-                return 90.0
-        return ritz.certificate(k)
-
-    def _apply(self, x: Array) -> Array:
-        Q = self.known.Q
-        correction = self.known.AQ - self.product(Q)
-        inside = Q.T @ x
-        return self.product(x) + correction @ inside + Q @ (correction.T @ x) - Q @ (Q.T @ (correction @ inside))
-
-    def _eigsh(self, matvec, k: int) -> tuple[Array, Array]:
-        start = np.random.default_rng(0).standard_normal(self.d)
-        unit = 2.0 ** np.frexp(float(np.linalg.norm(matvec(start))))[1]  # ARPACK's stopping test is absolute
-        operator = LinearOperator((self.d, self.d), matvec=lambda x: matvec(x) / unit, dtype=np.float64)
-        values, vectors = eigsh(operator, k, tol=0, v0=start)
-        order = np.argsort(values)[::-1]
-        return values[order] * unit, vectors[:, order]
+    def _change(self) -> Array:
+        """``C`` with ``M = M_0 + C Q' + Q C'``."""
+        Q, asked = self.known.Q, self._image.shape[1]
+        self._image = np.hstack([self._image, self.product(Q[:, asked:])])
+        D = self.known.AQ - self._image
+        inner = Q.T @ D
+        return D - Q @ ((inner + inner.T) / 4)

@@ -21,6 +21,7 @@ from flwr.server.strategy import Strategy
 from fedpca_flwr.certainty import FACTORS, SCALED, Certainty, certainty
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
@@ -49,6 +50,8 @@ class PCAStrategy(Strategy):
         Set when it is made.
     done : bool
         Whether the program has ended: the run is over.
+    certificate : float
+        Bound on the largest angle to the exact components, in degrees, of a method that converges to them.
     rounds_so_far : list of dict
         What each round cost: ``phase``, bytes ``up`` and ``down`` by party, ``seconds``.
     """
@@ -65,6 +68,7 @@ class PCAStrategy(Strategy):
         self.quorum = Quorum(config, open_membership=self.open_membership)
         self.model: PCAModel | None = None
         self.done = False
+        self.certificate = 0.0
         self._program: Program | None = None
         self._open = Ask("")  # the question of this round
         self.rounds_so_far: list[dict[str, Any]] = []
@@ -80,7 +84,7 @@ class PCAStrategy(Strategy):
     @property
     def exact(self) -> bool:
         """Whether this run's model equals the PCA of the pooled rows: then the last round is held against it."""
-        return self.card.exact
+        return self.card.exact and self.certificate <= EXACT
 
     # What it knows
 

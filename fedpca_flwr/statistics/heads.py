@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.maths.factors import Factor, truncated
 from fedpca_flwr.maths.moments import Head, Moments
+from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 
@@ -49,10 +50,9 @@ def head_fields(head: Head, diagonal: NDArray, negligible: float = NEGLIGIBLE) -
 
 def truncated_fields(data: NDArray, rank: int) -> Fields:
     """The fields of a truncated factor of a party's rows."""
-    moments = Moments.of(data)
-    factor = truncated(moments, rank)
+    factor = truncated(data, rank)
     return {
-        **head_fields(moments.head, moments.diagonal()),
+        **head_fields(*head_and_diagonal(data)),
         "trace": np.asarray(factor.trace),
         "omitted": np.asarray(factor.omitted),
         "rows": factor.rows,

@@ -165,8 +165,8 @@ def _values(replies: list[Reply], *, first: bool) -> list[float]:
     values = [float(reply.fields["value"]) for reply in replies]
     if first and not any(value > 0 for value in values):
         raise DataError(
-            "there is no variance to explain in any party's columns, up to rounding: the rows are identical, a kernel's "
-            "'gamma' is too small for them, or variant='faithful' takes a single column's row means away"
+            "there is no variance to explain in any party's columns, up to rounding: the rows are identical, a "
+            "kernel's 'gamma' is too small for them, or variant='faithful' takes a single column's row means away"
         )
     return values
 

@@ -88,9 +88,8 @@ def test_directions_without_variance_are_completed():
 
 
 def test_the_filler_halves_the_error_bound_and_keeps_it():
-    moments = Moments.of(rows(200))
     S = scatter(rows(200))
-    plain = truncated(moments, 4)
+    plain = truncated(rows(200), 4)
     filled = plain.filled()
     for factor in (plain, filled):
         error = np.linalg.norm(S - factor.rows.T @ factor.rows - factor.floor * np.eye(12), 2)

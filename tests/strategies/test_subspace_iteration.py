@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -25,7 +26,9 @@ def fit(parts, **options):
 
 
 def certified(model):
-    return float(model.log["measured"]["certified angle"].split()[0])
+    """Degrees; infinite where nothing is told."""
+    told = model.log["measured"]["certified angle"]
+    return math.inf if told == "no bound" else float(told.split()[0])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_too_few_rounds_say_so():
     model = fit(parties(), max_rounds=2, block_size=5)
     assert not model.log["exact"]
     assert certified(model) > 1e-6
-    assert model.log["notes"][0].startswith("stopped after max-rounds = 2 with a certified angle of")
+    assert model.log["notes"][0] == "stopped after max-rounds = 2 with no bound on the angle; wanted 1e-06 degrees"
     truth = pooled_pca(np.vstack(parties()), 4)
     assert principal_angles(model, truth).max <= certified(model)
 
@@ -138,8 +141,12 @@ def test_a_block_as_wide_as_the_data_is_not_singular(d):
 
 
 def test_a_narrow_block_says_what_it_presumes():
-    model = run("sub-it", parties(), n_components=4, block_size=2, engine="loopback")
-    assert model.log["measured"]["certified angle"].endswith("if no variance occurs more than 2 times")
+    parts = cut(
+        rows(600, 4) @ np.eye(4, 200) * 10 + np.random.default_rng(1).standard_normal((600, 200)), 300, 200, 100
+    )
+    model = run("sub-it", parts, n_components=1, block_size=1, engine="loopback")
+    assert model.log["measured"]["certified angle"].endswith("degrees at most, if no variance occurs more than 1 times")
+    assert model.log["exact"]
 
 
 def test_a_coarse_tolerance_is_not_called_exact():
@@ -155,5 +162,61 @@ def test_too_few_rounds_for_so_many_components_are_named():
 def test_a_warm_start_certifies_in_any_unit(unit):
     X = np.random.default_rng(0).standard_normal((90, 60)) * np.linspace(3, 1, 60)
     model = run("sub-it", cut(X * unit, 40, 30, 20), n_components=3, warm_start="svd", engine="loopback")
-    certified = float(model.log["measured"]["certified angle"].split()[0])
-    assert principal_angles(model, pooled_pca(X, 3)).max <= max(certified, 1e-9)
+    assert principal_angles(model, pooled_pca(X, 3)).max <= certified(model) <= 1e-6
+
+
+@pytest.mark.parametrize(("decades", "secure"), [(3, False), (12, False), (24, False), (3, True), (12, True)])
+def test_scaling_takes_any_units_away_without_loss(decades, secure):
+    """The first block is random in the scaled features: in raw ones it would hold little but the largest."""
+    X = rows(400, 12) * 10.0 ** np.linspace(-decades / 2, decades / 2, 12)
+    options = {"secure_aggregation": True, "bound": 1e16, "min_parties": 2} if secure else {}
+    model = fit(cut(X, 200, 150, 50), n_components=3, block_size=4, scale=True, **options)
+    assert principal_angles(model, pooled_pca(X, 3, scale=True)).max <= certified(model) <= 1e-6
+    assert model.log["exact"]
+
+
+def test_scaled_features_cost_one_round_of_variances_more():
+    phases = [entry["phase"] for entry in fit(parties(), scale=True).log["rounds"]]
+    assert phases[:3] == ["variances", "product", "product"]
+    assert fit(parties(), scale=True, max_rounds=2).log["rounds"][2]["phase"] == "product"
+
+
+@pytest.mark.parametrize("d", [12, 60])
+def test_where_blocks_span_everything_the_error_of_float32_remains(d):
+    """Eigenvalues close together: float32 products leave some thousandths of a degree, and two blocks span it all."""
+    X = np.random.default_rng(3).standard_normal((300, d)) * np.linspace(1.05, 1, d)
+    model = fit(cut(X, 150, 100, 50), n_components=2, warm_start="svd", warm_rank=2, wire="float32", block_size=d // 2)
+    truth = pooled_pca(X, 2)
+    assert 1e-7 < principal_angles(model, truth).max <= certified(model)
+    assert not model.log["exact"]
+    assert "with wire='float64' the angle can be certified to less" in model.log["notes"][1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ritz_values_that_have_not_converged_certify_nothing(seed):
+    X = rows(200, 30, seed=seed) + np.random.default_rng(seed).standard_normal((200, 30))
+    for rounds in (1, 2, 3):
+        model = fit(cut(X, 100, 60, 40), n_components=1, block_size=2, max_rounds=rounds, seed=seed)
+        assert principal_angles(model, pooled_pca(X, 1)).max <= certified(model)
+
+
+def test_a_warm_start_on_wide_data_needs_no_square_matrix():
+    X = rows(60, 2000)
+    model = fit(cut(X, 30, 20, 10), warm_start="svd")
+    assert principal_angles(model, pooled_pca(X, 4)).max <= certified(model) <= 1e-6
+    everything = fit(cut(X[:, :8], 30, 20, 10), n_components=8, warm_start="svd")
+    np.testing.assert_allclose(everything.explained_variance_, pooled_pca(X[:, :8], 8).explained_variance_, rtol=1e-9)
+
+
+def test_float32_products_end_where_their_certificate_stands_still():
+    X = rows(600, 300) + 0.05 * np.random.default_rng(1).standard_normal((600, 300))
+    coarse, fine = (fit(cut(X, 300, 200, 100), warm_start="svd", wire=wire) for wire in ("float32", "float64"))
+    assert len(coarse.log["rounds"]) <= len(fine.log["rounds"])
+    assert principal_angles(coarse, pooled_pca(X, 4)).max <= certified(coarse)
+    assert certified(coarse) > 1e-6 >= certified(fine)
+    assert "stopped after reaching the products' precision" in coarse.log["notes"][0]
+
+
+def test_exact_is_what_a_small_certificate_says_whatever_the_tolerance():
+    assert fit(parties(), block_size=60, tolerance=30.0).log["exact"]  # one round, and nothing left to ask
+    assert not fit(parties(), tolerance=30.0).log["exact"]

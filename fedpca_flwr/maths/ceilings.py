@@ -1,0 +1,128 @@
+r"""Upper bounds on the first eigenvalue that a set of Ritz pairs leaves out.
+
+For the first j Ritz pairs :math:`(\theta_i, u_i)` of a symmetric :math:`A`, with residuals R, the sine theorem of Davis
+and Kahan needs an upper bound, a *ceiling*, for :math:`\lambda_{j+1}(A)`. A Ritz value is none: it lies below.
+
+`proven_ceiling` takes a bound c on A outside the span asked (from the trace, or a known approximation). With W, T the
+other Ritz pairs and R_W their residuals, :math:`\lambda_{j+1} \le \mu` for every :math:`\mu > c` with
+:math:`T + R_W^T R_W / (\mu - c) \preceq \mu` (Courant and Fischer, and a Schur complement).
+
+`presumed_ceiling` knows of the outside only that the first block S was random. Every eigenvector x of
+:math:`\lambda \ge \mu` obeys :math:`(\lambda - \theta_i) u_i^T x = r_i^T x`, so if the first j pairs do not see x,
+
+.. math:: S^T x = F(\lambda)\, x, \qquad F(\lambda) = S^T W (\lambda - T)^{-1} R_W^T
+
+which falls exponentially as the span grows. Random numbers do not: where F is smaller than what S shows of any
+direction, but for a probability of `MISSED`, no such x exists. That holds for j + 1 eigenvectors together if S has more
+than j columns; else for each alone, as if those behind the same Ritz value were no more than the columns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cholesky
+from scipy.special import gammaln
+
+from fedpca_flwr.maths.krylov import Ritz
+
+Array = NDArray[np.float64]
+
+MISSED = 1e-6
+"""Probability that a random block is so unlucky that what it does not show exists."""
+
+SHARES = (1 / 2, 1 / 8, 1 / 64)
+"""Of the gap above the next Ritz value that a ceiling may take."""
+
+
+def proven_ceiling(ritz: Ritz, j: int, outside: float) -> float:
+    """Bound on eigenvalue j + 1, infinite where there is none.
+
+    Parameters
+    ----------
+    ritz : Ritz
+    j : int
+        From 1 to the number of pairs.
+    outside : float
+        Bound on the matrix orthogonal to all pairs.
+    """
+    others, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
+    if others.size == 0:
+        return outside + 2 * ritz.error if outside < above else np.inf
+    base, ceiling = max(float(others[0]), outside), np.inf
+    gram = residuals.T @ residuals
+    for share in SHARES:
+        level = base + share * (above - base)
+        if level <= base or not _positive(np.diag(level - others) - gram / (level - outside)):
+            break
+        ceiling = level + 2 * ritz.error
+    return ceiling
+
+
+def presumed_ceiling(ritz: Ritz, j: int, start: Array) -> float:
+    """The same from a random first block ``start`` (d, b), which lies in the span of all pairs."""
+    seen, above, columns = start.T @ ritz.vectors, float(ritz.values[j - 1]), start.shape[1]
+    if j < columns:
+        bound = least_seen(columns, j + 1) / np.sqrt(j + 1)
+    else:  # what may hide behind the first j is far nearer to them
+        bound = least_seen(columns, 1, MISSED / (j + 1)) / 2
+        above -= 10 * ritz.residual(j) * float(np.linalg.norm(seen[:, :j], 2)) / bound
+    bound -= float(np.linalg.norm(start - ritz.vectors @ seen.T))
+    others, seen, residuals = ritz.values[j:], seen[:, j:], ritz.residuals[:, j:]
+    lowest, ceiling = float(others[0]) if others.size else 0.0, np.inf
+    for share in SHARES:
+        level = lowest + share * (above - lowest)
+        wrong = ritz.error * float(np.linalg.norm(seen))
+        if level <= lowest or _most_hidden(others, seen, residuals, level) + wrong / (level - lowest) > bound:
+            break
+        ceiling = level + 2 * ritz.error
+    return ceiling
+
+
+def least_seen(columns: int, directions: int, probability: float = MISSED) -> float:
+    """What a random block (uniform between -1 and 1, or larger) shows of any direction among some fixed ones.
+
+    The least singular value of a Gaussian matrix (columns, directions) of variance 1/3 (Edelman 1988; Chen and Dongarra
+    2005, lemma 4.1), but for a probability.
+    """
+    free = columns - directions + 1
+    log = np.log(probability) + gammaln(directions / 2) + gammaln(free + 1) - gammaln((columns + 1) / 2)
+    return float(np.exp(log / free) / np.sqrt(2 * 3))
+
+
+def outside_last(ritz: Ritz, start: Array, asked: int) -> float:
+    """Bound on the matrix orthogonal to the last of ``asked`` blocks of a plain iteration from a random ``start``.
+
+    If no eigenvalue outside is larger than the last Ritz value and its residual, what the block lacks of eigenvector i
+    falls as the powers of their ratio (Saad 2011, theorem 5.2). Infinite until it lacks little of the first.
+    """
+    values, b = ritz.values, start.shape[1]
+    last = float(values[-1]) + float(np.linalg.norm(ritz.residuals[:, -1])) + ritz.error
+    with np.errstate(over="ignore", divide="ignore"):
+        lacks = (last / values.clip(min=0.0)) ** (asked - 1) * float(np.linalg.norm(start, 2)) / least_seen(b, b)
+    found = int((lacks < 0.01).sum())  # they rise
+    if not found:
+        return np.inf
+    largest = 1.01 * values[:found]  # of an eigenvalue of which the block lacks so little
+    return max(last, float(largest[-1]) if found < b else 0.0) + float(largest @ lacks[:found] ** 2)
+
+
+def _most_hidden(values: Array, seen: Array, residuals: Array, level: float) -> float:
+    """The largest norm of F at ``level`` and above: twice what a grid finds, as F varies slowly between its points."""
+    if values.size == 0:
+        return 0.0
+    most, step = 0.0, level - float(values[0])
+    crude = float(np.linalg.norm(seen) * np.linalg.norm(residuals))
+    while crude > most * (level - float(values[0])):
+        most = max(most, float(np.linalg.norm((seen / (level - values)) @ residuals.T)))
+        level += step
+        step *= 2
+    return 2 * most
+
+
+def _positive(matrix: Array) -> bool:
+    try:
+        cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError:
+        return False
+    return True

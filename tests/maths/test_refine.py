@@ -1,0 +1,71 @@
+"""Sketch and refine: the approximation agrees with what was asked, and says what it may lack."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.factors import Factor
+from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.refine import RefinedSketch
+from fedpca_flwr.maths.subspace import principal_angles
+
+
+def sketch_of(A, rank):
+    """The best float32 factor of a scatter, and half of what follows assumed elsewhere."""
+    values, vectors = np.linalg.eigh(A)
+    rows = (vectors[:, -rank:] * np.sqrt(values[-rank:])).T
+    factor = Factor(Head(10, np.zeros(len(A)), np.zeros(len(A))), rows, float(np.trace(A)), values[-rank - 1]).filled()
+    return RefinedSketch(
+        Factor(factor.head, factor.rows.astype(np.float32).astype(float), factor.trace, factor.omitted, factor.floor)
+    )
+
+
+def matrix(d, seed=0):
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))
+    return (basis / np.arange(1, d + 1) ** 2.0) @ basis.T, basis
+
+
+@pytest.mark.parametrize("d", [60, 120])  # through the matrix itself, and through the span of few rows
+def test_a_refined_sketch_agrees_with_all_products_asked(d):
+    A, basis = matrix(d)
+    refined, angles = sketch_of(A, 12), []
+    for _ in range(3):
+        block = refined.next_block(15)
+        refined.known.add(block, A @ block)
+        Q, change = refined.known.Q, refined._change()
+        np.testing.assert_allclose(refined.product(Q) + change + Q @ (change.T @ Q), A @ Q, atol=1e-12)
+        M = refined.product(np.eye(d)) + change @ Q.T + Q @ change.T
+        np.testing.assert_allclose(refined.leading(5).values, np.linalg.eigvalsh(M)[:-6:-1], rtol=1e-10)
+        angles.append(principal_angles(refined.leading(5).vectors, basis[:, :5]).max())
+    assert angles[-1] < 1e-6
+
+
+def test_outside_what_was_asked_the_sketch_may_err_by_its_error():
+    """lambda_max(P M_0 P) + the error of M_0, in closed form on a diagonal matrix."""
+    rows = np.diag([3.0, 2.0, 1.0])[:, [0, 1, 2, 2, 2]] * [1, 1, 1, 0, 0]
+    sketch = RefinedSketch(Factor(Head(9, np.zeros(5), np.zeros(5)), rows, 14.5, 0.5, 0.25))
+    assert sketch.error == pytest.approx(0.25, rel=1e-4)
+    sketch.known.add(np.eye(5)[:, :1], 9.25 * np.eye(5)[:, :1])
+    assert sketch.outside == pytest.approx(2.0**2 + 0.25 + sketch.error)
+    sketch.known.add(np.eye(5)[:, 1:3], np.eye(5)[:, 1:3] * [4.25, 1.25])
+    assert sketch.outside == pytest.approx(0.25 + sketch.error)
+
+
+def test_rows_too_small_for_float32_are_an_error_of_the_sketch():
+    tiny = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), np.zeros((2, 4)), 1e-92))
+    assert tiny.error > 1e-92
+
+
+@pytest.mark.parametrize("d", [40, 300])
+@pytest.mark.parametrize("rank", [6, 30])
+def test_the_certificate_of_a_refined_sketch_holds(d, rank):
+    A, basis = matrix(d)
+    found = BlockIteration(sketch_of(A, rank), 5, width=8, trace=float(np.trace(A)))
+    done = False
+    while not done:
+        done = found.add(found.block, A @ found.block)
+        assert principal_angles(found.pairs.vectors, basis[:, :5]).max() <= found.certificate + 1e-9
+    assert found.exact
+    assert found.proven
