@@ -20,9 +20,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from fedpca_flwr import tables
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.tables import Table
 from strategies import build_client, build_strategy
-from fedpca_flwr.protocol.server import PCAServer
 
 WORTH_THREADS = 10**6
 """Values in all. With fewer, threads gain nothing; and CPython 3.11's parser, which reads the headers of NumPy's

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.party import local_table
+from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.state import Context
 from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -33,6 +34,13 @@ from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient
 from strategies.vertical_scores import VerticalScores, VerticalScoresClient
 from strategies.vfedakpca import VFedAKPCA, VFedAKPCAClient
 from strategies.vfedpca import VFedPCA, VFedPCAClient
+
+TRAVEL = {
+    "clear": RunConfig(),
+    "masked": RunConfig(secure_aggregation=True, bound=1.0),
+    "surviving": RunConfig(secure_aggregation=True, bound=1.0, survivors=3),
+}
+"""A run-config for each transport."""
 
 
 class Method(NamedTuple):
@@ -104,3 +112,17 @@ def build_client(context: Context, load: Load = local_table) -> PCAClient:
     config, _ = RunConfig.split(context.run_config)
     method = method_named(config.method)
     return method.client(method.strategy.card, Site(context, load), party_transport)
+
+
+def transports_of(method: Method) -> tuple[str, ...]:
+    """How a method's answers can travel: what its phases allow."""
+    card = method.strategy.card
+    return tuple(name for name, config in TRAVEL.items() if any(_travels(card, config, own) for own in card.examples))
+
+
+def _travels(card: MethodCard, config: RunConfig, options: Mapping[str, Any]) -> bool:
+    try:
+        server_transport(config).script(card.name, card.phases(config, card.options.parse(options)))
+    except ConfigError:
+        return False
+    return True

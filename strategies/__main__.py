@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from strategies import METHODS, Method
+from strategies import METHODS, Method, transports_of
 
 HEADER = "| method | result | rounds | upload per party | server sees | privacy | split |"
 PAGE = """# Methods
@@ -48,7 +48,7 @@ def _row(method: Method) -> str:
     cells = [
         f"[`{card.name}`](docs/methods.md#{card.name})",
         f"{result}, {card.result}" if card.result else result,
-        card.in_rounds or str(card.rounds),
+        card.rounds,
         card.upload,
         card.server_sees,
         _privacy(method) or "-",
@@ -60,7 +60,7 @@ def _row(method: Method) -> str:
 def _privacy(method: Method) -> str:
     card = method.strategy.card
     told = ["differential privacy"] if card.noised else []
-    told += ["secure aggregation"] if method.secure else []
+    told += ["secure aggregation"] if "masked" in transports_of(method) else []
     told += [f"a site must allow `{card.exposes}`"] if card.exposes else []
     return ", ".join(told)
 

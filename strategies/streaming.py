@@ -55,6 +55,7 @@ CARD = MethodCard(
     server_sees="each party's covariance, and keeps it",
     options=StreamingOptions,
     phases=phases,
+    examples=({"state": "federation"},),
     reference="note 000, sections 3.2 and 4",
 )
 

@@ -13,12 +13,12 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.server import PCAServer
 from simulations import run
 from simulations.loopback import assemble
 from simulations.run import POLICY
 from strategies import build_client
-from fedpca_flwr.protocol.client import PCAClient
-from fedpca_flwr.protocol.server import PCAServer
 
 _STATES = tempfile.TemporaryDirectory(prefix="fedpca-states-")  # removed at the end
 _NUMBERS = itertools.count()

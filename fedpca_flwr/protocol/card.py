@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -51,6 +51,8 @@ class MethodCard:
     phases : callable
         The run's script but for what the transport adds: what the run-config and the options say that it may ask.
     reference : str
+    examples : sequence of mapping
+        Options with which it runs, as in the run-config: where it needs any, or asks other questions with them.
     upload : str
         What a party sends, in float64 values of d features, k components, n rows.
     server_sees : str
@@ -76,6 +78,7 @@ class MethodCard:
     upload: str
     server_sees: str
     result: str = ""
+    examples: Sequence[Mapping[str, Any]] = ({},)
     noised: bool = False
     split: Literal["rows", "columns"] = "rows"
     exposes: Literal["", "scores", "inner products"] = ""

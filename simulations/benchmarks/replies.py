@@ -10,8 +10,8 @@ from flwr.common import Code, FitRes, Parameters, Scalar, Status, ndarrays_to_pa
 from flwr.server.client_proxy import ClientProxy
 
 from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.statistics.heads import MOMENTS
 from simulations.loopback import LoopbackProxy
-from strategies.moments import MOMENTS
 
 
 def message(moments: Moments) -> Parameters:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simulations.hunt import data, hostile
 from simulations.hunt.options import options
-from strategies import METHODS
+from strategies import METHODS, transports_of
 
 VERTICAL = tuple(name for name, method in METHODS.items() if method.strategy.card.split == "columns")
 
@@ -99,10 +99,11 @@ def _needed(rng: Generator, method: str, size: float, parties: int) -> dict[str,
 def _transport(rng: Generator, method: str, parties: int, chosen: dict[str, Any]) -> str:
     """A transport that the method has."""
     known = ["clear"]
-    if METHODS[method].secure and parties > 1 and chosen.get("solver") != "merge":
+    allowed = transports_of(METHODS[method])
+    if "masked" in allowed and parties > 1 and chosen.get("solver") != "merge":
         known.append("secure_aggregation")
     one_sum = method != "dp-pca" or chosen.get("release") == "joint" or chosen.get("epsilon") == "infinity"
-    if METHODS[method].survivors and parties > 2 and one_sum:
+    if "surviving" in allowed and parties > 2 and one_sum:
         known.append("survivors")
     return str(rng.choice(known))
 

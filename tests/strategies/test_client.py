@@ -13,8 +13,8 @@ import pytest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.site.scores import projections, score_file
 from simulations import run
-from strategies.client import projections, score_file
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 

@@ -10,13 +10,13 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.secure import new_private_key, pair_key, public_key
+from fedpca_flwr.statistics.row_limits import of_means
 from simulations import run
-from strategies import METHODS
-from strategies.sums import of_means
+from strategies import METHODS, transports_of
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
 
-SUMMABLE = [name for name, method in METHODS.items() if method.secure and method.strategy.card.split == "rows"]
+SUMMABLE = [name for name, m in METHODS.items() if "masked" in transports_of(m) and m.strategy.card.split == "rows"]
 TOGETHER = {name: family for name, family in FAMILIES.items() if len(family.parties) > 1}
 every_method = pytest.mark.parametrize("method", [m for m in SUMMABLE if not METHODS[m].strategy.card.noised])
 

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from strategies.secure_client import STATE
 from strategies.survivors_covariance import of_moments
 
 from fedpca_flwr.double_masks import SHARE
@@ -15,7 +16,6 @@ from fedpca_flwr.maths import shamir
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.metrics import principal_angles
 from strategies import METHODS
-from strategies.secure_client import STATE
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, finish, fit, proxy_of, server_of, tamper, tamper_arrays
 

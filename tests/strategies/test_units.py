@@ -9,16 +9,14 @@ from scipy.linalg import subspace_angles
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
-from strategies import METHODS
+from strategies import METHODS, transports_of
 from tests.families import cut, rows
 from tests.harness import finish, fit, server_of, tamper
 
 SECURE = {"secure_aggregation": True, "bound": 100.0, "min_parties": 2}
-TRANSPORTS = {
-    name: [{}, *([SECURE] * bool(method.secure)), *([{**SECURE, "survivors": 3}] * bool(method.survivors))]
-    for name, method in METHODS.items()
-}
-TRANSPORTS["dp-pca"][-1]["release"] = "joint"
+WAYS = {"clear": {}, "masked": SECURE, "surviving": {**SECURE, "survivors": 3}}
+TRANSPORTS = {name: [WAYS[way] for way in transports_of(method)] for name, method in METHODS.items()}
+TRANSPORTS["dp-pca"][-1] = {**WAYS["surviving"], "release": "joint"}
 FITTING = [name for name in METHODS if name != "vertical-scores"]
 
 
