@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.party import local_table
-from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.phase import Phases
 from fedpca_flwr.protocol.state import Context
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.site import Load, Site
@@ -116,13 +116,16 @@ def build_client(context: Context, load: Load = local_table) -> PCAClient:
 
 def transports_of(method: Method) -> tuple[str, ...]:
     """How a method's answers can travel: what its phases allow."""
+    examples = method.strategy.card.examples
+    return tuple(
+        name for name, config in TRAVEL.items() if any(script_of(method, config, own) is not None for own in examples)
+    )
+
+
+def script_of(method: Method, config: RunConfig, options: Mapping[str, Any]) -> Phases | None:
+    """All that a run may ask, in its order; None where the method's answers cannot travel so."""
     card = method.strategy.card
-    return tuple(name for name, config in TRAVEL.items() if any(_travels(card, config, own) for own in card.examples))
-
-
-def _travels(card: MethodCard, config: RunConfig, options: Mapping[str, Any]) -> bool:
     try:
-        server_transport(config).script(card.name, card.phases(config, card.options.parse(options)))
+        return server_transport(config).script(card.name, card.phases(config, card.options.parse(options)))
     except ConfigError:
-        return False
-    return True
+        return None

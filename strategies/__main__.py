@@ -1,4 +1,4 @@
-"""`python -m strategies`: the method table, from the cards; with `write` it goes into README.md and docs/methods.md."""
+"""`python -m strategies`: tables from the cards; with `write` they go into README.md, docs/methods.md, SECURITY.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from strategies import METHODS, Method, transports_of
+from fedpca_flwr.protocol.phase import Phase
+from strategies import METHODS, TRAVEL, Method, script_of, transports_of
 
 HEADER = "| method | result | rounds | upload per party | server sees | privacy | split |"
 PAGE = """# Methods
@@ -40,6 +41,37 @@ def methods_page() -> str:
 def with_table(readme: str) -> str:
     """A README whose method table is the present one."""
     return re.sub(r"^\| method \| result \|.*\n(\|.*\n)*", lambda _: method_table(), readme, flags=re.M)
+
+
+def questions_table() -> str:
+    """All that whoever holds the server may ask a party in one run, in this order: each run's script."""
+    header = "| method | in clear | secure aggregation | with `survivors` |"
+    rows = [
+        f"| `{name}` | {' | '.join(_questions(method, travel) for travel in TRAVEL)} |"
+        for name, method in METHODS.items()
+    ]
+    return "\n".join([header, "| --- | --- | --- | --- |", *rows]) + "\n"
+
+
+def with_questions(security: str) -> str:
+    """A SECURITY.md whose table of questions is the present one."""
+    return re.sub(r"^\| method \| in clear \|.*\n(\|.*\n)*", lambda _: questions_table(), security, flags=re.M)
+
+
+def _questions(method: Method, travel: str) -> str:
+    """The scripts of a method's examples, over one transport."""
+    told = []
+    for options in method.strategy.card.examples:
+        script = script_of(method, TRAVEL[travel], options)
+        if script is not None:
+            told.append(", ".join(_question(name, phase) for name, phase in script.items()))
+    return "; or ".join(dict.fromkeys(told)) or "-"
+
+
+def _question(name: str, phase: Phase) -> str:
+    if callable(phase.times):
+        return f"`{name}` (as often as the number of parties says)"
+    return f"`{name}` (at most {phase.times} times)" if phase.times > 1 else f"`{name}`"
 
 
 def _row(method: Method) -> str:
@@ -94,5 +126,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["write"]:
         Path("README.md").write_text(with_table(Path("README.md").read_text()))
         Path("docs/methods.md").write_text(methods_page())
+        Path("SECURITY.md").write_text(with_questions(Path("SECURITY.md").read_text()))
     else:
         print(method_table(), end="")
