@@ -145,15 +145,13 @@ def test_qr_pca_scales_columns_of_any_unit(sizes):
 
 
 def test_offsets_cost_qr_pca_no_component():
-    """A mean of a thousand deviations, rounded to one float64, would turn components of 1e-9 by 1e-3 degrees."""
+    """Means of a thousand deviations, each rounded to one float64, would turn the last by 1e-5 degrees."""
     step = 2.0**-42  # offset and rows are exact in float64
     X = np.round(decades(n=300, d=10, least=1e-9) / step) * step
-    sizes, offset = (150, 100, 50), np.linspace(60, 120, 10).round()
-    model = fit("qr-pca", cut(X + offset, *sizes), n_components=9)
-    assert angle(model, X, 9) <= 1e-5
-    np.testing.assert_allclose(
-        model.singular_values_, PCA(9, svd_solver="full").fit(X).singular_values_, rtol=0, atol=1e-14
-    )
+    parties = cut(X + np.linspace(60, 75, 10).round(), *SPLITS["all few"])
+    model, truth = fit("qr-pca", parties, n_components=9), PCA(9, svd_solver="full").fit(X)
+    assert angle(model, X, 9) <= 1e-6
+    np.testing.assert_allclose(model.singular_values_, truth.singular_values_, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("method", ["p-cov", "qr-pca", "streaming", "sub-it"])
