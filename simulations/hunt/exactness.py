@@ -34,6 +34,7 @@ def compared(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
         return
     if exact and miss > EXACT:
         yield "exact", f"exact, but at least {miss:.2g} degrees off{_why(model)}"
+    yield from modest(draw, model, truth)
     yield from promised(draw, told, miss)
     yield from of_the_whole(draw, model, truth, told)
     yield from notes(model, truth)
@@ -42,6 +43,15 @@ def compared(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
         yield from ordered(model, truth)
     elif told.certificate is not None and draw.options.get("warm_start") != "svd":
         yield from ritz(model, truth, told)
+
+
+def modest(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
+    """An exact method is not called approximate where nothing hinders it."""
+    k, clear = model.n_components_, draw.transport == "clear"
+    whole = draw.method in {"p-cov", "streaming"} or (draw.method == "qr-pca" and not draw.options.get("rank"))
+    squares = np.append(truth.levels, 0.0) ** 2
+    if clear and whole and not model.log["exact"] and squares[k - 1] - squares[k] > 1e-5:
+        yield "exact", "called approximate, but the gap is wide"
 
 
 def basis_of(model: PCAModel) -> NDArray:
