@@ -133,7 +133,7 @@ def ritz(model: PCAModel, truth: Truth, told: Told) -> Iterator[Finding]:
 def notes(model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """What the model says of rank and ties is true; of an exact one it says what is not determined."""
     text, k = " ".join(model.log["notes"]), model.n_components_
-    found = re.search(r"data have rank (\d+)", text)
+    found = re.search(r"(?<!either )the data have rank (\d+)", text)
     if found and int(found[1]) < min(k, truth.rank):
         yield "note", f"says the rank is {found[1]}, it is {truth.rank} at least"
     if not model.log["exact"] or k >= truth.levels.size:
