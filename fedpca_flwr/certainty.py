@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from fedpca_flwr.maths.certificate import EXACT
-from fedpca_flwr.maths.eigen import Eigenpairs, resolution
+from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, resolution
 
 SCALED, FACTORS = "scale=true", "the method 'qr-pca' with whole factors"
 """What resolves more."""
@@ -18,7 +20,8 @@ class Certainty(NamedTuple):
     Attributes
     ----------
     exact : bool
-        Whether the method is exact, and rounding turns the components by no more than `EXACT`.
+        Whether the method is exact, all components are resolved, and rounding turns those that the data determine by
+        no more than `EXACT`.
     notes : list of str
     """
 
@@ -46,26 +49,25 @@ def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certain
     if most < k:
         text = f"the data have rank {most}: components {most + 1} to {k} have no variance and arbitrary directions"
         return Certainty(exact and told.angle <= EXACT, [text])
-    if told.angle == 90:
-        text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
-        return Certainty(False, [text])
+    notes = []
+    if told.determined < k:
+        notes.append(f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique")
     if exact and told.angle > EXACT:
-        return Certainty(False, [_turned(pairs, told.angle) + advice])
-    return Certainty(exact, [])
+        notes.append(_turned(told) + advice)
+    return Certainty(exact and told.angle <= EXACT, notes)
 
 
 def _unresolved(pairs: Eigenpairs, found: int, floor: float) -> str:
-    k, share = pairs.values.size, floor / float(pairs.values[0])
+    k, share = pairs.values.size, floor / max(float(pairs.values[0]), np.finfo(np.float64).tiny)
     which = f"component {k} is" if found + 1 == k else f"components {found + 1} to {k} are"
     return (
-        f"{which} below what can be resolved beside the first component ({share:.1g} of its variance): either the data "
-        f"have rank {found}, or these directions are noise of rounding"
+        f"{which} below what can be resolved beside the first component ({share:.1g} of its variance): no variance is "
+        "left there, or the directions are noise of rounding"
     )
 
 
-def _turned(pairs: Eigenpairs, angle: float) -> str:
-    gap = max(0.0, float(pairs.values[-1]) - pairs.following) / float(pairs.values[0])
+def _turned(told: Resolution) -> str:
     return (
-        f"rounding may turn the components by {angle:.1g} degrees: the gap after the last variance is {gap:.1g} of the "
-        "first"
+        f"rounding may turn the first {told.determined} components by {told.angle:.1g} degrees: the gap after them is "
+        "too small beside the first variance"
     )

@@ -15,6 +15,8 @@ columns could hide, so `PROBES` more rounds look for it from a fresh random bloc
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
@@ -62,7 +64,7 @@ class BlockIteration:
     """
 
     pairs: Eigenpairs
-    ritz: Ritz
+    _ritz: Ritz
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class BlockIteration:
         tolerance: float = EXACT,
         accelerated: bool = True,
     ) -> None:
-        self.k, self.trace, self.tolerance, self.accelerated = k, trace, tolerance, accelerated
+        self.k, self.tolerance, self.accelerated = k, tolerance, accelerated
         self._sketch = start if isinstance(start, RefinedSketch) else None
         if isinstance(start, RefinedSketch):
             self.known, self.width = start.known, width
@@ -82,6 +84,8 @@ class BlockIteration:
         else:
             self.known, self.width = KnownProducts(len(start)), start.shape[1]
             self.block = start
+        self._unit = 1.0 if self._sketch else 2.0 ** np.frexp(trace)[1]  # squares of eigenvalues may overflow
+        self._trace = trace / self._unit
         self._start = self.block  # as it was asked
         self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
         self._bound = 90.0  # the certificate, if nothing hides from the blocks
@@ -102,11 +106,11 @@ class BlockIteration:
             self.known = KnownProducts(len(V))
         self._start = self._start if self.asked else V
         self.asked += 1
-        self.known.add(V, AV, error=error)
-        self.ritz = self.known.ritz()
+        self.known.add(V, AV / self._unit, error=error / self._unit)
+        self._ritz = self.known.ritz()
         self._bound = self._certified()
         self._answer()
-        self._idle = self._idle + 1 if self.ritz.residual(self.k) <= 2 * self.ritz.error else 0
+        self._idle = self._idle + 1 if self._ritz.residual(self.k) <= 2 * self._ritz.error else 0
         self._sure = self.proven or (self._probes == PROBES and self._bound <= self.tolerance)
         if self._bound > self.tolerance:
             self._probes = 0
@@ -157,7 +161,7 @@ class BlockIteration:
             return []
         reason = allowed
         if self.limited:
-            relative = self.ritz.error / float(self.ritz.values[0])
+            relative = self._ritz.error / float(self._ritz.values[0])
             reason = f"reaching the products' precision, {relative:.1g} of the largest variance,"
         elif not self.known.room and self.accelerated:
             reason = "asking for all directions"
@@ -167,12 +171,12 @@ class BlockIteration:
     # Inside
 
     def _certified(self) -> float:
-        values, k = self.ritz.values, self.k
+        values, k = self._ritz.values, self.k
         self.proven = values.size >= k
         if not self.proven:
             return 90.0
         self._rest = self._outside()
-        alike = ALIKE * len(self.ritz.vectors) * float(values[0])
+        alike = ALIKE * len(self._ritz.vectors) * float(values[0])
         if self.known.error > alike:
             return self._angle(k)  # equal values may be what the wire made of them
         distinct, upto = int((values[:k] > values[k - 1] + alike).sum()), int((values >= values[k - 1] - alike).sum())
@@ -183,18 +187,18 @@ class BlockIteration:
 
     def _angle(self, j: int) -> float:
         """Bound on the angle of the first j Ritz pairs, in degrees."""
-        if j in (0, len(self.ritz.vectors)):
+        if j in (0, len(self._ritz.vectors)):
             return 0.0
-        return sine_theorem(self.ritz.residual(j), float(self.ritz.values[j - 1]) - self._ceiling(j))
+        return sine_theorem(self._ritz.residual(j), float(self._ritz.values[j - 1]) - self._ceiling(j))
 
     def _ceiling(self, j: int) -> float:
         """Bound on eigenvalue j + 1."""
         if not self.known.room:
-            return float(self.ritz.values[j]) + 2 * self.ritz.error
-        ceiling, wide = proven_ceiling(self.ritz, j, self._rest), j < self.width
+            return float(self._ritz.values[j]) + 2 * self._ritz.error
+        ceiling, wide = proven_ceiling(self._ritz, j, self._rest), j < self.width
         proven = wide or ceiling < np.inf
         if self._sketch is None and self.accelerated and (wide or not proven):
-            ceiling = min(ceiling, presumed_ceiling(self.ritz, j, self._start))
+            ceiling = min(ceiling, presumed_ceiling(self._ritz, j, self._start))
         self.proven &= proven
         if proven:
             ceiling = self._ceilings[j] = min(ceiling, self._ceilings.get(j, np.inf))
@@ -202,23 +206,24 @@ class BlockIteration:
 
     def _outside(self) -> float:
         """Bound on ``A`` orthogonal to the span."""
-        values, error = self.ritz.values, self.ritz.error
-        rounding = np.sqrt(values.size) * error + 4 * float(np.finfo(np.float64).eps) * self.trace
-        bounds = [max(0.0, self.trace - float(values.sum())) + rounding]
+        values, error = self._ritz.values, self._ritz.error
+        rounding = np.sqrt(values.size) * error + 4 * float(np.finfo(np.float64).eps) * self._trace
+        bounds = [max(0.0, self._trace - float(values.sum())) + rounding]
         if self._sketch is not None:
             bounds.append(self._sketch.outside)
         elif not self.accelerated and self.width > self.k:
-            bounds.append(outside_last(self.ritz, self._start, self.asked))
+            bounds.append(outside_last(self._ritz, self._start, self.asked))
         return min(bounds)
 
     def _answer(self) -> None:
         """The Ritz pairs; or those of a corrected approximation, nearer to the truth, where that costs no certainty."""
-        if self.ritz.values.size >= self.k:
-            self.pairs = self.ritz.pairs(self.k)
+        if self._ritz.values.size >= self.k:
+            pairs = self._ritz.pairs(self.k)
+            self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)
         if self._sketch is None:
             return
         better = self._sketch.leading(self.k)
-        apart = float(principal_angles(better.vectors, self.ritz.vectors[:, : self.k]).max())
+        apart = float(principal_angles(better.vectors, self._ritz.vectors[:, : self.k]).max())
         if apart <= self._bound:
             self.pairs, self._bound = better, min(90.0, self._bound + apart)
 
@@ -227,7 +232,7 @@ class BlockIteration:
             return qr(AV, mode="economic")[0]
         if self._sketch is not None:
             return self._sketch.next_block(self.width)
-        return self.known.next_block(self.ritz, self.width, self.k)
+        return self.known.next_block(self._ritz, self.width, self.k)
 
     def _probe(self) -> Array:
         """A block that looks outside the span: random at first, then what its products add."""

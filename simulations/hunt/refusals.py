@@ -31,15 +31,16 @@ def judged(draw: Draw, error: Exception, truth: Truth | None) -> Iterator[Findin
     elif not isinstance(error, SPECIFIC):
         yield "vague error", f"{type(error).__name__}: {text[:200]}"
     elif draw.hostile:
-        yield from _unclear(draw, text)
+        yield from _unclear(draw, error)
     elif not _explained(draw, error, truth):
         yield "false refusal", f"{type(error).__name__}: {text[:250]}"
 
 
-def _unclear(draw: Draw, text: str) -> Iterator[Finding]:
-    """Whether a refusal of something hostile says what it is about."""
+def _unclear(draw: Draw, error: FedPCAError) -> Iterator[Finding]:
+    """Whether a refusal of something hostile says what it is about, or has another reason."""
+    text = str(error)
     key = draw.hostile.partition("=")[0].replace("_", "-")
-    if "=" in draw.hostile and key not in text.replace("_", "-") and not _constant(draw):
+    if "=" in draw.hostile and key not in text.replace("_", "-") and not _explained(draw, error, None):
         yield "unclear refusal", f"{draw.hostile} is refused without its name: {text[:200]}"
     huge = "huge value" in draw.hostile or "marker" in draw.hostile
     if huge and not re.search(r"huge|too large|beyond|bound|outside the range", text):
@@ -60,7 +61,9 @@ def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
 
 def _no_variance(draw: Draw, truth: Truth | None) -> bool:
     """About the means there is less than their rounding, up to a factor; of a kernel, nothing but rounding."""
-    if truth is None or truth.unsure:
+    if truth is None:
+        return _constant(draw)
+    if truth.unsure:
         return True
     if draw.method == "vertical-kernel":
         return not truth.rank or truth.rounding > (1e-6 if draw.options.get("landmarks") else 1e-2)
@@ -104,7 +107,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"outside the range of float64", _beyond),
     (r"a warm start needs at most features - 2", lambda d, t: d.options["n_components"] > d.pooled.shape[1] - 2),
     (r"too few for n-components", lambda draw, truth: draw.options.get("max_rounds", 100) < 10),
-    (r"positive eigenvalues", lambda d, t: t is None or d.options["n_components"] > t.rank or t.unsure),
+    (r"positive eigenvalues", lambda d, t: t is None or t.unsure or t.levels[d.options["n_components"] - 1] < 1e-11),
     (r"so many directions hold", lambda draw, truth: isinstance(draw.options["n_components"], float)),
     (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),
     (r"'step' is", lambda draw, truth: draw.options.get("codec") in {"shared-step", "combined"}),

@@ -230,6 +230,12 @@ def test_a_certificate_a_tenth_of_the_true_angle_is_found(parties):
     assert "certificate" not in kinds(one, told(model, certified_angle=f"{true:.2g} degrees at most"))
 
 
+def test_an_exact_model_that_is_called_approximate_is_found(parties):
+    one = drawn("p-cov", parties)
+    model = run_draw(one).model
+    assert kinds(one, changed(model, log={**model.log, "exact": False})) == {"exact"}
+
+
 def test_a_missed_target_is_found(parties):
     one = drawn("adaptive", parties, target=1.0)
     outcome = run_draw(one)
@@ -243,7 +249,7 @@ def test_a_tie_that_nobody_mentions_is_found():
     one = drawn("p-cov", cut(X, 30, 10))
     outcome = run_draw(one)
     assert findings(one, outcome) == []
-    assert kinds(one, changed(outcome.model, log={**outcome.model.log, "notes": []})) == {"note"}
+    assert "note" in kinds(one, changed(outcome.model, log={**outcome.model.log, "notes": [], "exact": True}))
 
 
 def test_wrong_scores_of_columns_are_found():

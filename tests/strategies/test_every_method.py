@@ -79,18 +79,6 @@ def test_every_model_is_well_formed(method, family):
 
 
 @every_determined_method
-def test_ratios_are_against_the_variance_of_all_features(method):
-    """Over the k kept variances they would sum to 1."""
-    parties = FAMILIES["unequal sizes"].parties
-    model = fit(method, parties, n_components=2)
-    total = np.vstack(parties).var(axis=0, ddof=1).sum()
-    if method == "ap-stack":  # all parties count the same, and their means are left out
-        total = np.mean([part.var(axis=0).sum() for part in parties]) * model.n_samples_ / (model.n_samples_ - 1)
-    np.testing.assert_allclose(model.total_variance, total, rtol=1e-9)
-    np.testing.assert_allclose(model.explained_variance_ratio_, model.explained_variance_ / total, rtol=1e-9)
-
-
-@every_determined_method
 def test_the_order_of_the_clients_changes_no_bit(method):
     family = FAMILIES["means shifted by ten deviations"]
     one = fit(method, family.parties, n_components=5)

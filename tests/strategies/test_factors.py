@@ -85,6 +85,7 @@ def test_without_weights_all_parties_count_the_same():
     values, vectors = np.linalg.eigh(mean)
     assert np.degrees(subspace_angles(model.components_.T, vectors[:, -4:])).max() <= 1e-6
     np.testing.assert_allclose(model.explained_variance_ * 599 / 600, values[:-5:-1], rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, values[:-5:-1] / mean.trace(), rtol=1e-9)
 
 
 def test_a_stack_of_parties_without_any_variance_is_refused():
