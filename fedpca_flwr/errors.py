@@ -23,6 +23,10 @@ class ConfigError(FedPCAError, ValueError):
     """A run-config or node-config key or value is not allowed."""
 
 
+class TravelError(ConfigError):
+    """A method's answers cannot travel as the run-config says."""
+
+
 class DataError(FedPCAError, ValueError):
     """A party's own data cannot be used: missing, empty, not numeric, not finite."""
 

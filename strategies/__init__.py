@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedpca_flwr.config import RunConfig
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, TravelError
 from fedpca_flwr.party import local_table
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.phase import Phases
@@ -104,7 +104,11 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
     strategy = method_named(config.method).strategy
     options = strategy.card.options
     parsed = options.parse(rest, known=(*RunConfig.keys(), *options.keys()))
-    return strategy(config, parsed, server_transport(config))
+    try:
+        return strategy(config, parsed, server_transport(config))
+    except TravelError as error:
+        others = [name for name, other in METHODS.items() if config.transport in transports_of(other)]
+        raise ConfigError(f"{error}. Methods that do: {', '.join(others)}") from None
 
 
 def build_client(context: Context, load: Load = local_table) -> PCAClient:

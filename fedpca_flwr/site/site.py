@@ -192,7 +192,7 @@ class Site:
         """An error as a reply: its kind and a text without data; the rest goes to this site's own log only.
 
         Of rows of the site's own nothing is told that only its answers could have shown: an error that comes ``late``,
-        after a first answer, is one constant text.
+        after a first answer, is one constant text, unless it is about a configuration or the site's own rules.
         """
         try:
             party, name, guarded = self.node.partition_id, self.node.name, bool(self.node.data)
@@ -204,6 +204,6 @@ class Site:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             logger.error("%s in %s, line %s", type(error).__name__, Path(frame.filename).name, frame.lineno)
             error = PartyError(f"failed with {type(error).__name__}; see this site's own log")
-        if late and guarded:
+        if late and guarded and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": str(error)}

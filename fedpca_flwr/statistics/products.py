@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.columns import added
+from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, pool_heads
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Payload
@@ -100,6 +101,7 @@ class ScatterProducts:
         pooled = yield from pooled_centre(self.run)
         self.head, self.diagonal = pooled.head, pooled.diagonal
         self._asked = {"centre": pooled.centre, "spread": pooled.spread}
+        self.run.missed = self.run.missed + self.run.public.parties * Layout({}).resolution * pooled.spread**2
 
     def start(self, V: Array) -> Generator[Ask, Any, tuple[Array, Array]]:
         """The same and the first product, with a block that every party makes for itself where it can."""

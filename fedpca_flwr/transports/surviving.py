@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.double_masks import PROOF, SEALED, SHARE, Ring, require_threshold
 from fedpca_flwr.double_masks import opened as unmasked
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ContractError, TravelError
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
 from fedpca_flwr.protocol.quorum import Quorum
@@ -82,10 +82,10 @@ class Surviving(Transport):
         require_sums(method, phases)
         sums = [name for name, phase in phases.items() if not (phase.open or phase.closing)]
         if len(sums) != 1 or phases[sums[0]].times != 1:
-            raise ConfigError(
+            raise TravelError(
                 f"run-config: 'survivors' is set, but '{method}' asks for several sums ({', '.join(sums)}), and the "
-                "difference of two over different parties would show the share of those that left; take a method that "
-                "needs one sum (or 'survivors' 0: everyone or no one)"
+                "difference of two over different parties would show the share of those that left; set 'survivors' to "
+                "0 (everyone or no one), or take a method or options with one sum"
             )
         self.own, (self.sum,) = phases, sums
         script: dict[str, Phase] = {}

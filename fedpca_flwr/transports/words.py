@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
+from fedpca_flwr.errors import ContractError, DisclosureError, TravelError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import SERVER, Phase, Phases, Total
@@ -69,11 +69,11 @@ def require_sums(method: str, phases: Phases) -> None:
 
     Raises
     ------
-    ConfigError
+    TravelError
     """
     shown = [name for name, phase in phases.items() if not phase.open and phase.limits is None]
     if shown:
-        raise ConfigError(
+        raise TravelError(
             f"run-config: 'secure-aggregation' is true, but '{method}' needs more than a sum of the parties' replies "
             f"('{shown[0]}')"
         )

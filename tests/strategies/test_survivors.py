@@ -7,20 +7,20 @@ import threading
 import numpy as np
 import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
-from strategies.secure_client import STATE
-from strategies.survivors_covariance import of_moments
 
 from fedpca_flwr.double_masks import SHARE
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, QuorumError
 from fedpca_flwr.maths import shamir
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.metrics import principal_angles
-from strategies import METHODS
+from fedpca_flwr.protocol.state import StateJournal
+from fedpca_flwr.statistics.row_limits import UNCENTRED_WORDS, of_uncentred
+from strategies import METHODS, transports_of
 from tests.families import FAMILIES, cut, rows
-from tests.harness import client_of, finish, fit, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import client_of, context_of, finish, fit, proxy_of, server_of, tamper, tamper_arrays
 
 PARTIES = cut(rows(400) + 2, 150, 100, 80, 50, 20)
-SUM = {"p-cov": "moments", "ap-cov": "moments", "dp-pca": "joint"}
+SUM = {"p-cov": "uncentred", "ap-cov": "uncentred", "dp-pca": "joint"}
 ROUNDS = ("keys", "shares", "sum", "agree", "reveal")
 LARGE = {name: family for name, family in FAMILIES.items() if 3 <= len(family.parties) <= 10}
 
@@ -46,23 +46,18 @@ def plain(method, parties, **options):
 def drop(running, party, at):
     """Let one party be silent from a round on, and note what it is asked after that."""
     proxy, asked = proxy_of(running, party), []
-    honest, project = proxy.fit, proxy.evaluate
-    stages = ["keys", "shares", SUM[running.strategy.card.name], "agree", "reveal"]
+    honest = proxy.fit
+    stages = ["keys", "shares", SUM[running.strategy.card.name], "agree", "reveal", "project"]
     at = SUM.get(running.strategy.card.name) if at == "sum" else at
 
     def fit_until(ins, timeout, group_id):
         phase = ins.config["phase"]
-        if at in stages and stages.index(phase) >= stages.index(at):
+        if stages.index(phase) >= stages.index(at):
             asked.append(phase)
             raise TimeoutError("no reply within its deadline of 1 s")
         return honest(ins, timeout, group_id)
 
-    def silent(ins, timeout, group_id):
-        asked.append("project")
-        raise TimeoutError("no reply within its deadline of 1 s")
-
     proxy.fit = fit_until
-    proxy.evaluate = silent if at in (*stages, "project") else project
     return asked
 
 
@@ -183,7 +178,7 @@ def test_a_party_that_hangs_is_dropped_at_the_deadline():
     honest, make = proxy.fit, proxy.make
 
     def hang(ins, timeout, group_id):
-        if ins.config["phase"] == "moments":
+        if ins.config["phase"] == "uncentred":
             proxy.make = lambda: never.wait() and make()
         return honest(ins, timeout, group_id)
 
@@ -209,7 +204,7 @@ def test_a_party_whose_node_goes_offline_is_dropped():
 
 def test_a_party_that_refuses_ends_the_run_as_ever():
     running = server()
-    client_of(running, 2).context.node_config["min-rows"] = 500
+    context_of(running, 2).node_config["min-rows"] = 500
     with pytest.raises(DisclosureError, match="client 2: this site has fewer rows than its own minimum"):
         finish(running)
 
@@ -233,9 +228,9 @@ def test_distributed_noise_is_that_of_the_survivors():
         ("p-cov", {"secure_aggregation": False}, "'survivors' is 4, but secure-aggregation is false"),
         ("p-cov", {"bound": 0.0}, "'secure-aggregation' is true, but 'bound' is 0"),
         ("p-cov", {"bound": 1e19}, "'bound' is 1e[+]19, and next to it the rows .* have no variance"),
-        ("sub-it", {}, "'survivors' is 4, but 'sub-it' asks for many sums.* with one sum: p-cov, ap-cov, dp-pca"),
+        ("sub-it", {}, "'sub-it' asks for several sums .*Methods that do: p-cov, ap-cov, dp-pca"),
         ("qr-pca", {}, "'qr-pca' needs more than a sum"),
-        ("dp-pca", {"release": "two-stage"}, "'release' is 'two-stage', which asks for two sums"),
+        ("dp-pca", {"release": "two-stage"}, "'dp-pca' asks for several sums .centre, products."),
         ("dp-pca", {"trust": "distributed", "honest_parties": 5}, "'honest-parties' is 5, at most 4 = 'survivors'"),
     ],
 )
@@ -245,7 +240,7 @@ def test_options_that_do_not_go_together_are_named(method, options, text):
 
 
 def test_the_methods_that_have_it_ask_for_one_sum():
-    assert {name for name, method in METHODS.items() if method.survivors} == set(SUM)
+    assert {name for name, method in METHODS.items() if "surviving" in transports_of(method)} == set(SUM)
 
 
 @pytest.mark.parametrize("at", ["keys", "sum"])
@@ -257,7 +252,7 @@ def test_a_site_keeps_its_least_number_of_parties(at):
 
 
 def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
-    site = {"data": "x.npy", "honest-parties": 3}
+    site = {"data": "x.npy", "honest-parties": 3, "journal": str(tmp_path)}
     distributed = {"trust": "distributed", "honest_parties": 3, "noise_seed": 0, "site": site}
     assert finish(server("dp-pca", **distributed)).n_components_ == 3
     running = server("dp-pca", **distributed)
@@ -278,18 +273,22 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
         ("shares", lambda arrays: [arrays[0][[0, 2, 3, 4]]], "this site's own included"),
         ("shares", lambda arrays: [], "the server: sent 0 arrays, expected 1 \\(publics\\)"),
         ("shares", lambda arrays: [arrays[0][:, :32]], "field 'publics' has shape \\(5, 32\\), expected \\(5, 64\\)"),
-        ("moments", lambda arrays: [arrays[0][:3]], "goes on with 3 parties"),
-        ("moments", lambda arrays: [arrays[0][::-1]], "list of parties is \\[4, 3, 2, 1, 0\\]"),
-        ("moments", lambda arrays: [arrays[0] + 1], "expected some of \\[0, 1, 2, 3, 4\\]"),
+        ("uncentred", lambda arrays: [arrays[0][:3]], "goes on with 3 parties"),
+        ("uncentred", lambda arrays: [arrays[0][::-1]], "list of parties is \\[4, 3, 2, 1, 0\\]"),
+        ("uncentred", lambda arrays: [arrays[0] + 1], "expected some of \\[0, 1, 2, 3, 4\\]"),
         ("agree", lambda arrays: [np.array([0, 2, 3, 4])], "with this site's own place 1"),
         ("agree", lambda arrays: [np.array([1])], "goes on with 1 parties"),
         ("agree", lambda arrays: [arrays[0].astype(float)], "field 'survivors' has dtype float64, expected int64"),
-        ("moments", lambda arrays: [np.array([0, 1, 2, 3])], "list of parties is .* expected some of \\[0, 1, 2, 3\\]"),
+        (
+            "uncentred",
+            lambda arrays: [np.array([0, 1, 2, 3])],
+            "list of parties is .* expected some of \\[0, 1, 2, 3\\]",
+        ),
         ("reveal", lambda arrays: [arrays[0][:3], arrays[1], arrays[2][:3]], "goes on with 3 parties"),
         ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2] ^ 1], "nothing is revealed"),
         ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2][:4]], "nothing is revealed"),
         ("reveal", lambda arrays: [arrays[0], arrays[1] ^ 1, arrays[2]], "shares of another site cannot be read"),
-        ("reveal", lambda arrays: [arrays[0], arrays[1][:4], arrays[2]], "field 'sealed' has shape \\(4, 82\\)"),
+        ("reveal", lambda arrays: [arrays[0], arrays[1][:4], arrays[2]], "sent 4 sealed shares, expected 5"),
     ],
 )
 def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, text):
@@ -308,20 +307,19 @@ def test_a_server_that_tells_two_lists_of_survivors_opens_neither():
     running, lists = server(), [[0, 1, 2, 3], [1, 2, 3, 4]]
     told = {0: lists[0], 1: lists[0], 2: lists[0], 3: lists[1], 4: lists[1]}
 
-    def ask(party, phase, *arrays, **sizes):
-        return client_of(running, party).fit(list(arrays), {"phase": phase, **sizes})
+    def ask(party, phase, *arrays):
+        return client_of(running, party).fit(list(arrays), {"phase": phase})
 
-    keys = np.stack([ask(party, "keys", key=64)[0][0] for party in range(5)])
-    sealed = [ask(party, "shares", keys, parties=5, sealed=82)[0][0] for party in range(5)]
-    words = of_moments(20.0, 12, within=False).size
+    keys = np.stack([ask(party, "keys")[0][0] for party in range(5)])
+    sealed = [ask(party, "shares", keys)[0][0] for party in range(5)]
     for party in range(5):
-        ask(party, "moments", np.arange(5), words=words)
-    proofs = {party: ask(party, "agree", np.array(told[party]), survivors=4, proof=32)[0][0] for party in range(5)}
+        assert ask(party, "uncentred", np.arange(5))[0]
+    proofs = {party: ask(party, "agree", np.array(told[party]))[0][0] for party in range(5)}
     for party in range(5):
         agreed = [other for other in told[party] if party in told[other]]
         column = np.stack([proofs[other][told[other].index(party)] for other in agreed])
         shares = np.stack([rows[party] for rows in sealed])
-        arrays, _, said = ask(party, "reveal", np.array(agreed), shares, column, members=5, share=SHARE)
+        arrays, _, said = ask(party, "reveal", np.array(agreed), shares, column)
         assert arrays == []
         assert "nothing is revealed" in said["message"] or "goes on with" in said["message"]
 
@@ -340,7 +338,7 @@ def test_a_server_that_shows_other_keys_to_one_party_learns_nothing():
         finish(running)
 
 
-@pytest.mark.parametrize("phase", ["keys", "shares", "moments", "agree", "reveal"])
+@pytest.mark.parametrize("phase", ["keys", "shares", "uncentred", "agree", "reveal"])
 def test_each_request_is_answered_once_and_in_order(phase):
     running = server()
     proxy = proxy_of(running, 1)
@@ -351,7 +349,7 @@ def test_each_request_is_answered_once_and_in_order(phase):
         return honest(ins, timeout, group_id) if ins.config["phase"] == phase else reply
 
     proxy.fit = twice
-    with pytest.raises(ContractError, match="client 1: .*(a second key in one run|answered once, in the order)"):
+    with pytest.raises(ContractError, match=f"client 1: the server asked for '{phase}' 2 times in one run; 1 are"):
         finish(running)
 
 
@@ -359,7 +357,7 @@ def test_the_group_secret_must_be_that_of_all(tmp_path):
     running = server()
     for party in range(5):
         (tmp_path / f"{party}").write_text("one secret of many bytes" if party else "another, also long")
-        client_of(running, party).context.node_config["group-secret"] = str(tmp_path / f"{party}")
+        context_of(running, party).node_config["group-secret"] = str(tmp_path / f"{party}")
     with pytest.raises(ContractError, match="another 'group-secret'; nothing is revealed"):
         finish(running)
 
@@ -374,7 +372,34 @@ def test_with_one_group_secret_the_masks_of_dropped_parties_come_off_too(tmp_pat
 # What the server has
 
 
-def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both():
+@pytest.fixture
+def secrets_kept(monkeypatch):
+    """What each party's journal kept secret, which is gone when the run has ended; parties in order."""
+    kept: dict[int, dict[str, bytes]] = {}
+    keep = StateJournal.keep
+
+    def noting(self, name, value):
+        kept.setdefault(id(self.record), {})[name] = value
+        keep(self, name, value)
+
+    monkeypatch.setattr(StateJournal, "keep", noting)
+    return OrderedValues(kept)
+
+
+class OrderedValues:
+    """The values of a mapping that fills while it is looked at."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __getitem__(self, place):
+        return list(self.values.values())[place]
+
+    def __iter__(self):
+        return iter(list(self.values.values()))
+
+
+def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(secrets_kept):
     running, revealed = server(), []
     drop(running, 3, "sum")
 
@@ -393,12 +418,11 @@ def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both():
         found = shamir.combine(
             {place: shares[member].tobytes() for place, shares in zip(places, revealed, strict=True)}
         )
-        record = client_of(running, member).context.state.config_records[STATE]
-        assert found == record["masking" if member == 3 else "seed"]
+        assert found == secrets_kept[member]["masking" if member == 3 else "seed"]
 
 
 @every_method
-def test_nothing_in_clear_reaches_the_server(method, monkeypatch):
+def test_nothing_in_clear_reaches_the_server(method, monkeypatch, secrets_kept):
     clear, encode = set(), Layout.encode
 
     def noting(self, values):
@@ -412,6 +436,9 @@ def test_nothing_in_clear_reaches_the_server(method, monkeypatch):
 
     def listen(reply):
         assert reply.num_examples == 1
+        if method == "dp-pca" and len(reply.parameters.tensors) == 2:  # the last round tells a constant
+            assert [array.tolist() for array in parameters_to_ndarrays(reply.parameters)] == [1, 0.0]
+            return reply
         messages.append(b"".join(reply.parameters.tensors))
         return reply
 
@@ -419,12 +446,11 @@ def test_nothing_in_clear_reaches_the_server(method, monkeypatch):
         tamper(running, party, listen)
     finish(running)
     everything = b"|".join(messages)
-    assert len(messages) == 5 * 5
+    assert len(messages) == 5 * (5 if method == "dp-pca" else 6)
     assert len(clear) > 100
     assert not [value for value in clear if value in everything]
-    for party in range(5):
-        record = client_of(running, party).context.state.config_records[STATE]
-        assert not any(record[name] in everything for name in ("private", "masking", "seed"))
+    for kept in secrets_kept:
+        assert not any(kept[name] in everything for name in ("private", "masking", "seed"))
 
 
 def test_shares_are_of_keys_so_their_bytes_do_not_grow_with_the_data():
@@ -435,7 +461,7 @@ def test_shares_are_of_keys_so_their_bytes_do_not_grow_with_the_data():
     narrow, wide = sent(6), sent(40)
     for phase in ("keys", "shares", "agree", "reveal"):
         assert narrow[phase] == wide[phase] < 700
-    assert wide["moments"] > 15 * narrow["moments"]
+    assert wide["uncentred"] > 15 * narrow["uncentred"]
 
 
 # A party that lies
@@ -455,7 +481,7 @@ def test_a_false_count_is_named():
     def fewer(arrays):
         masked = arrays[0].copy()
         if masked.dtype == np.uint64:
-            layout = running.strategy.layout()
+            layout = Layout(of_uncentred(20.0, 12, within=False), words=UNCENTRED_WORDS)
             less = layout.encode({**{k: np.zeros(v.shape) for k, v in layout.limits.items()}, "count": np.array(400.0)})
             masked[1:] -= less[1:]
         return [masked]
