@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.contract import Fields
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError, PartyError
-from fedpca_flwr.files import written_whole
+from fedpca_flwr.files import site_file
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.moments import chunks
 from fedpca_flwr.party import Table, local_table
 from strategies.card import MethodCard
+from strategies.reply import LONGEST_MESSAGE, UNPRINTABLE
 
 EXPOSURES = ("nothing", "scores", "inner products")
 """What a run may show of single rows, the least first."""
@@ -227,7 +228,8 @@ class PCAClient(NumPyClient):
             frame = traceback.extract_tb(error.__traceback__)[-1]
             logger.error("%s in %s, line %s", type(error).__name__, Path(frame.filename).name, frame.lineno)
             error = PartyError(f"failed with {type(error).__name__}; see this site's own log")
-        return {"partition-id": party, "name": name, "error": type(error).__name__, "message": str(error)}
+        message = UNPRINTABLE.sub("?", str(error))[:LONGEST_MESSAGE]
+        return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}
 
 
 def projections(data: NDArray, components: NDArray, mean: NDArray, scale: NDArray) -> Iterator[tuple[NDArray, float]]:
@@ -265,12 +267,12 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[NDArray], object
     if not path:
         yield lambda scores: None
     elif target.suffix == ".npy":
-        with written_whole(target) as stream:
+        with site_file("scores", target) as stream:
             header = {"descr": "<f8", "fortran_order": False, "shape": (n, k)}
             np.lib.format.write_array_header_1_0(stream, header)
             yield lambda scores: stream.write(scores.astype("<f8").tobytes())
     elif target.suffix == ".csv":
-        with written_whole(target) as stream:
+        with site_file("scores", target) as stream:
             stream.write((",".join(f"PC{j + 1}" for j in range(k)) + "\n").encode())
             yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
     else:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 from flwr.common import ndarrays_to_parameters
@@ -28,10 +29,17 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.graph import Adjacency, diameter, metropolis_weights, mixing_rate
+from fedpca_flwr.maths.linear_rate import iterations_left
 from fedpca_flwr.maths.sanger import orthonormalised
 from fedpca_flwr.maths.subspace import principal_angles
 from strategies.base import PCAStrategy, Reply, Request, Solution
 from strategies.graph_client import GraphOptions, network
+
+CONVERGED = 1e-6
+"""Degrees at which components are the same for every purpose."""
+
+STANDSTILL = 1e-11
+"""Degrees of a step that is rounding."""
 
 LONGEST = 10_000
 """Rounds of flooding allowed for while the number of parties is not known yet."""
@@ -45,6 +53,7 @@ class GraphStrategy(PCAStrategy):
     def __init__(self, config, options) -> None:
         super().__init__(config, options)
         self._said: dict[int, list[NDArray]] = {}  # by party, in the last round
+        self._steps: list[float] = []  # how far any party's iterate moved at most, in each iteration
 
     @property
     def rounds(self) -> int:
@@ -65,7 +74,10 @@ class GraphStrategy(PCAStrategy):
         self.n_components(rows, self.quorum.features)
         if last:
             return self._end(replies, rows)
-        self._said = {reply.party: list(reply.fields.values()) for reply in replies}
+        said = {reply.party: list(reply.fields.values()) for reply in replies}
+        if self._iteration > 1:
+            self._steps.append(max(float(np.linalg.norm(said[party][0] - self._said[party][0])) for party in said))
+        self._said = said
         return None, {}
 
     @cached_property
@@ -76,13 +88,17 @@ class GraphStrategy(PCAStrategy):
     def _flooding(self) -> int:
         return max(1, diameter(self._graph))
 
+    @property
+    def _iteration(self) -> int:
+        """That of the next round; below 0 in the flooding."""
+        return len(self._rounds) - self._flooding
+
     def _phase(self) -> str:
-        iteration = len(self._rounds) - self._flooding
-        if iteration < 0:
+        if self._iteration < 0:
             return "heads"
-        if iteration == 0:
+        if self._iteration == 0:
             return "start"
-        return "step" if iteration < self.options.iterations else "report"
+        return "step" if self._iteration < self.options.iterations else "report"
 
     def _end(self, replies: list[Reply], rows: int):
         fields = [reply.fields for reply in replies]
@@ -107,9 +123,31 @@ class GraphStrategy(PCAStrategy):
         note = (
             "a simulated network: the server relayed; scores are by each party's own estimate, the model is their mean"
         )
-        parameters, metrics = self.finish(solution, notes=[note], measured=measured)
+        notes = [note, *self._unfinished(estimates)]
+        parameters, metrics = self.finish(solution, notes=notes, measured=measured)
         parameters.tensors += ndarrays_to_parameters([order]).tensors  # for the parties' own estimates
         return parameters, metrics
+
+    def _unfinished(self, estimates: Sequence[NDArray]) -> list[str]:
+        """What a reader must know where the iterations ended too early, or the parties do not agree."""
+        apart = max((float(principal_angles(a, b).max()) for a, b in combinations(estimates, 2)), default=0.0)
+        step = math.degrees(self._steps[-1]) if self._steps else math.inf
+        left = 0 if step <= STANDSTILL else iterations_left(self._steps, math.radians(CONVERGED))
+        if left == 0 and apart <= CONVERGED:
+            return []
+        last = f"the last step was {step:.2g} degrees at most" if self._steps else "only one step was made"
+        if left is None:
+            more = "the steps show no linear rate yet, so it cannot be said how many more iterations are needed"
+        elif left:
+            more = (
+                f"at the rate of the last ones, about {left:,} more iterations leave {CONVERGED:g} degrees of the way"
+            )
+        else:
+            more = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
+        return [
+            f"after {self.options.iterations} iterations the parties' estimates are up to {apart:.2g} degrees from "
+            f"each other, and {last}: {more}"
+        ]
 
 
 def _added(arrays: Sequence[NDArray]) -> NDArray:

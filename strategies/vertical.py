@@ -22,6 +22,7 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.config import Count
 from fedpca_flwr.contract import Field, Fields, Payload
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.columns import gram_product, leading_directions, merged_directions, packed_gram
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.iteration import BlockIteration
@@ -90,6 +91,15 @@ class Vertical(ColumnsStrategy):
     @property
     def exact(self) -> bool:
         return super().exact if self.options.solver != "merge" else max(self._widths) <= self._rank
+
+    def met(self, replies):
+        k, widths = self.options.n_components, [int(reply.fields["features"]) for reply in replies]
+        directions = sum(min(self._rank, width) for width in widths)
+        if self.options.solver == "merge" and directions < k:
+            raise ConfigError(
+                f"run-config: 'rank' is {self.options.rank}: the {len(widths)} parties send {directions} directions in "
+                f"all, fewer than n-components = {k}; raise 'rank' (0: 2 n-components)"
+            )
 
     def ask(self):
         options = self.options
