@@ -22,8 +22,16 @@ from fedpca_flwr.tables import column_position
 Digests = NDArray[np.uint64]
 
 
-def read_ids(path: str, column: str) -> list[str]:
-    """The ids in a column (its name, or its number from 0) of a .csv or .parquet file, without surrounding spaces.
+def read_ids(path: str, column: str, rows: int) -> list[str]:
+    """The ids in a column of a .csv or .parquet file, without surrounding spaces.
+
+    Parameters
+    ----------
+    path : str
+    column : str
+        Its name, or its number from 0.
+    rows : int
+        That `tables.read` found: with a header, a .csv file has one line more.
 
     Raises
     ------
@@ -32,12 +40,13 @@ def read_ids(path: str, column: str) -> list[str]:
     """
     file = Path(path).expanduser()
     if file.suffix.lower() == ".csv":
-        with open(file, newline="", encoding="utf-8-sig") as stream:
-            first, *lines = [line for line in csv.reader(stream) if line]
-        position = column_position(column, [cell.strip() for cell in first], len(first), "ids")
-        if column not in {cell.strip() for cell in first}:
-            lines = [first, *lines]  # no header
-        return [line[position].strip() for line in lines]
+        try:
+            with open(file, newline="", encoding="utf-8-sig") as stream:
+                lines = [line for line in csv.reader(stream) if line]
+        except csv.Error as error:  # its text may quote a cell
+            raise DataError("the id column of the .csv file cannot be read", local=f"{error} in {file}") from None
+        position = column_position(column, [cell.strip() for cell in lines[0]], len(lines[0]), "ids")
+        return [line[position].strip() for line in lines[len(lines) - rows :]]
     if file.suffix.lower() == ".parquet":
         from pyarrow import parquet
 

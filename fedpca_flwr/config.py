@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.errors import ConfigError
@@ -19,6 +20,23 @@ from fedpca_flwr.errors import ConfigError
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Seconds = Annotated[float, Field(gt=0, le=1e7)]
+
+
+def _possible(path: str) -> str:
+    try:
+        Path(path).expanduser().lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # whoever reads or writes there says so
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PydanticCustomError(
+            "path", "no file can have this path ({why})", {"why": getattr(error, "strerror", None) or str(error)}
+        ) from None
+    return path
+
+
+LocalPath = Annotated[str, AfterValidator(_possible)]
+"""A path of this machine, where a file is or might be."""
+
 Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")]
 
 
@@ -77,10 +95,10 @@ class RunConfig(Config):
     clients: Annotated[int, Field(ge=0)] = 0
     """How many parties must take part; 0 asks a node (`num-partitions` of its node-config)."""
     dataset: str = "digits"
-    data_root: str = "."
+    data_root: LocalPath = "."
     partition: Literal["iid", "dirichlet", "shards", "quantity", "columns"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0)] = 0.1
-    shards_per_client: Count = 2
+    shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
     columns: str = "even"
     """With partition='columns': 'even', sizes ('20 20 24'), or the names of each party's columns ('a, b; c, d')."""
     seed: Annotated[int, Field(ge=0)] = 42
@@ -129,7 +147,7 @@ class NodeConfig(Config):
     partition_id: Annotated[int, Field(ge=0)]
     num_partitions: Count
     name: Name = ""
-    data: str = ""
+    data: LocalPath = ""
     """Path of the site's rows (.npy, .npz, .csv, .parquet); empty: a partition of the run's data set."""
     label: str = ""
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
@@ -138,9 +156,9 @@ class NodeConfig(Config):
     split: Literal["", "rows", "columns"] = ""
     """What the file holds: some rows of all features, or all rows of some features. Methods for the other are refused;
     empty: not said."""
-    scores: str = ""
+    scores: LocalPath = ""
     """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
-    loadings: str = ""
+    loadings: LocalPath = ""
     """Where the components by which the site projects its rows are written (.npz), with data split by columns those of
     its own columns; and where 'vertical-scores' reads them; empty: nowhere."""
     may_show: Literal["", "nothing", "scores", "inner products"] = ""
@@ -157,12 +175,12 @@ class NodeConfig(Config):
     """Refuse a run without secure aggregation."""
     min_parties: Annotated[int, Field(ge=2)] = 3
     """With secure aggregation: refuse a sum of fewer parties."""
-    group_secret: str = ""
+    group_secret: LocalPath = ""
     """With secure aggregation: path of a file with bytes that all sites share and the server does not know."""
-    journal: str = ""
+    journal: LocalPath = ""
     """Folder in which this site keeps what it was asked and has answered; a site with data of its own needs one for
     secure aggregation and for private methods. Empty: only for the length of a run."""
-    ledger: str = ""
+    ledger: LocalPath = ""
     """Where this site's privacy ledger is kept (a JSON file); empty: only for the length of a run."""
     epsilon_budget: Annotated[float, Field(gt=0)] | None = None
     """Refuse a release after which this site would have spent more, over all runs, and every method that spends

@@ -93,6 +93,11 @@ def _idx(folder: str) -> Callable[[Path], Dataset]:
                 local=f"expected {images}",
             )
         y = np.fromfile(labels, np.uint8)[8:]
+        if not y.size or images.stat().st_size != 16 + 784 * y.size:
+            raise DataError(
+                "the files of the data set under data-root are not whole, or not of each other; download it again",
+                local=f"{images}, {labels}",
+            )
         return np.memmap(images, np.uint8, "r", offset=16, shape=(len(y), 784)), y
 
     def read(root: Path) -> Dataset:

@@ -49,6 +49,31 @@ def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 @contextmanager
+def site_file(key: str, target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """`written_whole` for the file that ``key`` of a site's node-config names (errors as in `to_write`)."""
+    with to_write(key, target), written_whole(target, mode) as stream:
+        yield stream
+
+
+@contextmanager
+def to_write(key: str, target: Path) -> Iterator[None]:
+    """Errors while ``target`` is written, which ``key`` of a site's node-config names, by that key.
+
+    Raises
+    ------
+    ConfigError
+        The path stays in the site's own log.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can",
+            local=str(target),
+        ) from None
+
+
+@contextmanager
 def locked(folder: Path) -> Iterator[int]:
     """One process at a time, with the folder's descriptor; the system takes the lock back from one that dies."""
     import fcntl  # not on Windows, where only what lasts from run to run is missing then

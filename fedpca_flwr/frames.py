@@ -30,6 +30,8 @@ def as_array(X: ArrayLike, name: str) -> NDArray:
         return np.asarray(X)
     except ValueError:
         raise DataError(f"{name} is not an array: its rows differ in length") from None
+    except Exception as error:  # whatever an object of another library does, whose text may quote a value
+        raise DataError(f"{name} cannot be made an array ({type(error).__name__})") from None
 
 
 def column_labels(X: ArrayLike) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from fedpca_flwr.config import Config
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.files import written_whole
+from fedpca_flwr.files import site_file, to_write
 from fedpca_flwr.maths.privacy import Relation, composed, gaussian_epsilon
 
 FORMAT = 1
@@ -165,7 +165,9 @@ class FileLedger(Ledger):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with to_write("ledger", self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._beside("lock").touch()
         with open(self._beside("lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, even by a crash
             yield
@@ -192,9 +194,9 @@ class FileLedger(Ledger):
             ) from None
 
     def _write(self, entries: list[Entry], key: str, reply: Sequence[NDArray]) -> None:
-        with written_whole(self._beside(f"{key}.npz")) as stream:
+        with site_file("ledger", self._beside(f"{key}.npz")) as stream:
             np.savez(stream, *reply)
-        with written_whole(self.path) as stream:
+        with site_file("ledger", self.path) as stream:
             stream.write(_text(entries).encode())
 
     def _beside(self, name: str) -> Path:

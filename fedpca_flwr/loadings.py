@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.files import written_whole
+from fedpca_flwr.files import site_file
 from fedpca_flwr.frames import check_digest, finite_matrix
 
 Array = NDArray[np.float64]
@@ -70,7 +70,7 @@ class Loadings:
         target = Path(path).expanduser()
         if target.suffix != ".npz":
             raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
-        with written_whole(target, mode=0o600) as stream:
+        with site_file("loadings", target, mode=0o600) as stream:
             run = np.asarray(self.run, np.uint64)
             columns = np.asarray(self.columns)
             np.savez(stream, components=self.components, mean=self.mean, scale=self.scale, run=run, columns=columns)
@@ -95,6 +95,11 @@ class Loadings:
             raise ContractError(f"{path} is not a whole file of loadings ({type(error).__name__})") from None
         if own.components.ndim != 2 or not own.mean.shape == own.scale.shape == own.components.shape[1:]:
             raise ContractError(f"{path} is not a whole file of loadings: its shapes do not fit together")
+        arrays = (own.components, own.mean, own.scale)
+        if not all(array.dtype == np.float64 and np.isfinite(array).all() for array in arrays) or own.scale.min() <= 0:
+            raise ContractError(
+                f"{path} is not a whole file of loadings: they are not finite numbers, or the scale is 0"
+            )
         return own
 
 

@@ -70,7 +70,7 @@ def split_columns(features: int, parties: int, how: str, names: Sequence[str] = 
         if parties > features:
             raise ConfigError(f"{parties} parties cannot share {features} features: use at most {features} parties")
         return np.array_split(np.arange(features), parties)
-    if re.fullmatch(r"[\d\s,]+", how):
+    if re.fullmatch(r"[\s,]*(\d{1,9}[\s,]+)*(\d{1,9})?", how):
         sizes = [int(size) for size in how.replace(",", " ").split()]
         if len(sizes) != parties or sum(sizes) != features or min(sizes) < 1:
             raise ConfigError(

@@ -47,6 +47,6 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
 def _in_order_of_ids(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     """The rows in the order of the salted digests of their ids, which is the same for all parties."""
     salt = shared_secret(node.group_secret) or f"fedpca-flwr {config.seed}".encode()
-    found = digests(read_ids(node.data, node.ids), salt)
+    found = digests(read_ids(node.data, node.ids, len(table.rows)), salt)
     order = np.argsort(found)
     return table._replace(rows=table.rows[order], ids=found[order], places=np.argsort(order))

@@ -134,7 +134,9 @@ def _npy(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except ValueError:
-        raise DataError("the .npy file is not a plain array of numbers", local=str(file)) from None
+        rows = None
+    if not isinstance(rows, np.ndarray):  # NumPy opens an archive under any name
+        raise DataError("the .npy file is not a plain array of numbers", local=str(file))
     return _without(rows, [], left_out)
 
 

@@ -24,6 +24,9 @@ from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.tables import Table
 from strategies import build_client, build_strategy
 
+FILES = ("scores", "loadings")
+"""Keys of a node-config that `simulations.run` takes as a list: a path for each party."""
+
 WORTH_THREADS = 10**6
 """Values in all. With fewer, threads gain nothing; and CPython 3.11's parser, which reads the headers of NumPy's
 messages, can fail in two threads when a garbage collection calls Python code (as Hypothesis makes it)."""
@@ -85,8 +88,8 @@ def assemble(run_config: dict[str, Any], parties: list[NDArray], site: dict[str,
 
 
 def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
-    """The node-config of a party; of a list it has its own entry."""
-    return {key: value[party] if isinstance(value, list) else value for key, value in site.items()}
+    """The node-config of a party; of its own files in a list it has its entry."""
+    return {key: value[party] if key in FILES and isinstance(value, list) else value for key, value in site.items()}
 
 
 def _maker(context: Context, rows: NDArray) -> Callable[[], Client]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.frames import as_array, column_labels, column_names
 from fedpca_flwr.model import PCAModel
-from simulations.loopback import on_loopback
+from simulations.loopback import FILES, on_loopback
 from simulations.ray_engine import on_ray
 from strategies import METHODS
 
@@ -31,9 +31,6 @@ POLICY = (
     "may-show",
 )
 """Keys of a node-config that `run` sets for every party."""
-
-FILES = ("scores", "loadings")
-"""Keys of a node-config that `run` takes as a list: a path for each party."""
 
 ENGINES = {"loopback": on_loopback, "ray": on_ray}
 
@@ -75,8 +72,14 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     >>> model.components_.shape
     (2, 6)
     """
-    if engine not in ENGINES:
-        raise ConfigError(f"engine is '{engine}', expected one of: {', '.join(ENGINES)}")
+    if not isinstance(engine, str) or engine not in ENGINES:
+        raise ConfigError(f"engine is {engine!r}, expected one of: {', '.join(ENGINES)}")
+    if not isinstance(method, str | None):
+        raise ConfigError(f"method is {method!r}, expected a name such as 'p-cov'")
+    if isinstance(parties, str | bytes | Mapping) or not isinstance(parties, Iterable):
+        raise ConfigError(
+            f"'parties' is of type {type(parties).__name__}, expected a list of arrays, one for each party"
+        )
     arrays = [as_array(party, f"party {i}") for i, party in enumerate(parties)]
     if not arrays:
         raise ConfigError("there are no parties; give at least one array of rows")
@@ -87,7 +90,7 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     site = {key: values.pop(key) for key in POLICY if key in values}
     site |= {key: _paths(key, values.pop(key), len(arrays)) for key in FILES if key in values}
-    if values.setdefault("clients", len(arrays)) != len(arrays):
+    if not np.array_equal(values.setdefault("clients", len(arrays)), len(arrays)):
         raise ConfigError(f"'clients' is {values['clients']!r}, but there are {len(arrays)} parties")
     with quiet():
         model = ENGINES[engine]({**values, "method": method or "(none)"}, arrays, site)
@@ -97,7 +100,8 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
 
 def _paths(key: str, paths: Sequence[str | os.PathLike], parties: int) -> list[str]:
     """Absolute, since the parties' processes may be at home elsewhere."""
-    if isinstance(paths, str | os.PathLike) or len(paths) != parties:
+    a_list = isinstance(paths, Sequence) and not isinstance(paths, str | bytes)
+    if not a_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise ConfigError(f"'{key}' is {paths!r}, expected a list of {parties} paths, one for each party")
     return [str(Path(path).expanduser().absolute()) for path in paths]
 

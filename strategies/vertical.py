@@ -137,6 +137,13 @@ class Vertical(ColumnsStrategy):
         return ScoresSolution(pairs=pairs, total=self.total)
 
     def _merge(self) -> Generator[Ask, Any, ScoresSolution]:
+        k, kept = self.options.n_components, self.options.kept(self.n_rows)
+        directions = sum(min(kept, width) for width in self.widths)
+        if directions < k:
+            raise ConfigError(
+                f"run-config: 'rank' is {self.options.rank}: the {len(self.widths)} parties send {directions} "
+                f"directions in all, fewer than n-components = {k}; raise 'rank' (0: 2 n-components)"
+            )
         replies = yield Ask("merge")
         blocks = sorted((reply.fields["directions"] for reply in replies), key=lambda block: block.tobytes())
         pairs = yield from measured_pairs(merged_directions(blocks, self.options.n_components))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -13,6 +14,19 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.config import Config, Count, Name
 from fedpca_flwr.errors import ConfigError, ContractError
+
+LONGEST_MESSAGE = 4000
+"""Characters of the text of a client's error."""
+
+UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+"""What that text does not hold."""
+
+
+LONGEST_MESSAGE = 4000
+"""Characters of the text of a client's error."""
+
+UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+"""What that text does not hold."""
 
 
 class About(Config):
@@ -40,7 +54,7 @@ class Report(Config):
     partition_id: Annotated[int, Limits(ge=-1)]
     name: Name = ""
     error: Annotated[str, Limits(max_length=64)]
-    message: Annotated[str, Limits(max_length=4000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f]*$")]
+    message: Annotated[str, Limits(max_length=LONGEST_MESSAGE, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f]*$")]
 
     @property
     def sender(self) -> str:

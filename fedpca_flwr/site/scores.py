@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.files import written_whole
+from fedpca_flwr.files import site_file
 from fedpca_flwr.maths.moments import chunks
 
 
@@ -49,12 +49,12 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[NDArray], object
     if not path:
         yield lambda scores: None
     elif target.suffix == ".npy":
-        with written_whole(target) as stream:
+        with site_file("scores", target) as stream:
             header = {"descr": "<f8", "fortran_order": False, "shape": (n, k)}
             np.lib.format.write_array_header_1_0(stream, header)
             yield lambda scores: stream.write(scores.astype("<f8").tobytes())
     elif target.suffix == ".csv":
-        with written_whole(target) as stream:
+        with site_file("scores", target) as stream:
             stream.write((",".join(f"PC{j + 1}" for j in range(k)) + "\n").encode())
             yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
     else:

@@ -18,6 +18,7 @@ from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, PartyE
 from fedpca_flwr.party import Table, local_table
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal
+from fedpca_flwr.protocol.messages import LONGEST_MESSAGE, UNPRINTABLE
 from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.protocol.state import Context, State, StateJournal
 from fedpca_flwr.site.journal import FileJournal
@@ -206,4 +207,5 @@ class Site:
             error = PartyError(f"failed with {type(error).__name__}; see this site's own log")
         if late and guarded and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
-        return {"partition-id": party, "name": name, "error": type(error).__name__, "message": str(error)}
+        message = UNPRINTABLE.sub("?", str(error))[:LONGEST_MESSAGE]
+        return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.graph import Adjacency, metropolis_weights, mixing_rate
+from fedpca_flwr.maths.linear_rate import iterations_left
 from fedpca_flwr.maths.sanger import orthonormalised
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
@@ -23,6 +25,12 @@ from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 Array = NDArray[np.float64]
 
+CONVERGED = 1e-6
+"""Degrees at which components are the same for every purpose."""
+
+STANDSTILL = 1e-11
+"""Degrees of a step that is rounding."""
+
 NOTE = "a simulated network: the server relayed; scores are by each party's own estimate, the model is their mean"
 
 
@@ -33,6 +41,7 @@ class GraphStrategy(RowsStrategy):
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         graph = network(self.options, self.quorum.total, self.config.seed)
+        self._steps: list[float] = []  # how far any party's iterate moved at most, in each iteration
         said: list[Reply] = yield Ask("head")
         rows = sum(reply.rows for reply in said)
         self.n_components(rows, self.quorum.features)
@@ -40,7 +49,8 @@ class GraphStrategy(RowsStrategy):
             said = yield _relayed("heads", graph, said)
         said = yield _relayed("start", graph, said)
         for _ in range(self.options.iterations - 1):
-            said = yield _relayed("step", graph, said)
+            before, said = said, (yield _relayed("step", graph, said))
+            self._steps.append(_largest_step(before, said))
         reports: list[Reply] = yield _relayed("report", graph, said)
         return self._reported([report.fields for report in reports], rows, graph)
 
@@ -61,7 +71,7 @@ class GraphStrategy(RowsStrategy):
             mean=reports[0]["mean"],
             total=math.fsum(report["trace"] for report in reports),
             rows=rows,
-            notes=[NOTE],
+            notes=[NOTE, *self._unfinished(estimates)],
             measured=self._measured(reports, components, graph),
         )
 
@@ -74,6 +84,33 @@ class GraphStrategy(RowsStrategy):
             "consensus error": f"{apart:.2g} degrees at most, from a party's estimate to the mean of all",
             "last direction": f"{max(float(report['direction']) for report in reports):.2g} at most",
         }
+
+    def _unfinished(self, estimates: Sequence[Array]) -> list[str]:
+        """What a reader must know where the iterations ended too early, or the parties do not agree."""
+        apart = max((float(principal_angles(a, b).max()) for a, b in combinations(estimates, 2)), default=0.0)
+        step = math.degrees(self._steps[-1]) if self._steps else math.inf
+        left = 0 if step <= STANDSTILL else iterations_left(self._steps, math.radians(CONVERGED))
+        if left == 0 and apart <= CONVERGED:
+            return []
+        last = f"the last step was {step:.2g} degrees at most" if self._steps else "only one step was made"
+        if left is None:
+            more = "the steps show no linear rate yet, so it cannot be said how many more iterations are needed"
+        elif left:
+            more = (
+                f"at the rate of the last ones, about {left:,} more iterations leave {CONVERGED:g} degrees of the way"
+            )
+        else:
+            more = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
+        return [
+            f"after {self.options.iterations} iterations the parties' estimates are up to {apart:.2g} degrees from "
+            f"each other, and {last}: {more}"
+        ]
+
+
+def _largest_step(before: Sequence[Reply], now: Sequence[Reply]) -> float:
+    """How far any party's iterate moved at most."""
+    pairs = zip(before, now, strict=True)
+    return max(float(np.linalg.norm(new.fields["iterate"] - old.fields["iterate"])) for old, new in pairs)
 
 
 def _relayed(phase: str, graph: Adjacency, said: Sequence[Reply]) -> Ask:

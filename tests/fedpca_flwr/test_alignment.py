@@ -51,7 +51,7 @@ def test_files_in_different_orders_give_the_pca_of_the_joined_rows(tmp_path):
     plain = run("vertical", np.array_split(X, 3, axis=1), n_components=2, engine="loopback")
     np.testing.assert_allclose(model.singular_values_, plain.singular_values_, rtol=1e-10)
     for i, file in enumerate(files):
-        here = [IDS.index(own) for own in read_ids(file, "id")]
+        here = [IDS.index(own) for own in read_ids(file, "id", len(plain.scores_))]
         written = np.load(tmp_path / f"{i}.npy")  # in the order of the site's own file
         turned = np.sign((written * plain.scores_[here]).sum(axis=0))
         np.testing.assert_allclose(written, plain.scores_[here] * turned, atol=1e-7)
@@ -118,4 +118,4 @@ def test_where_ids_cannot_be(tmp_path):
         finish(server_of_files(files, p0={"ids": "patient"}))
     np.save(tmp_path / "a.npy", X)
     with pytest.raises(ConfigError, match="only .csv and .parquet files have"):
-        read_ids(str(tmp_path / "a.npy"), "0")
+        read_ids(str(tmp_path / "a.npy"), "0", len(X))

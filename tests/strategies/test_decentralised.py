@@ -242,3 +242,39 @@ def changed(phase, change):
 def test_a_party_refuses_what_an_honest_server_never_sends(phase, change, text):
     with pytest.raises(ContractError, match=f"client 1: .*{text}"):
         finish(changed(phase, change))
+
+
+def unfinished(method, parts, **options):
+    """The note on iterations that ended too early, if any, and the model."""
+    model = run(method, parts, engine="loopback", n_components=2, **options)
+    return next((note for note in model.log["notes"] if "degrees from each other" in note), ""), model
+
+
+def test_a_run_that_ended_too_early_says_how_far_apart_the_parties_are_and_how_long_it_takes():
+    """What the note foretells is held against a longer run."""
+    parts = parties()
+    _, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
+    ends = [sent[-1][1][-1] for sent in up]
+    apart = max(principal_angles(a, b).max() for a in ends for b in ends)
+    step = max(np.degrees(np.linalg.norm(sent[-2][1][0] - sent[-3][1][0])) for sent in up)
+    note, _ = unfinished("fast-pca", parts, step_size=0.45, iterations=60)
+    assert f"after 60 iterations the parties' estimates are up to {apart:.2g} degrees from each other" in note
+    assert f"the last step was {step:.2g} degrees at most" in note
+    more = int(note.split("about ")[1].split(" more")[0].replace(",", ""))
+    assert 60 + more == pytest.approx(146, abs=10)  # where the error falls below 1e-6 degrees
+    note, model = unfinished("fast-pca", parts, step_size=0.45, iterations=60 + more + 10)
+    assert note == ""
+    assert principal_angles(model.components_.T, truth(parts).components_.T).max() <= 2e-6
+
+
+def test_parties_that_stand_still_apart_say_so():
+    note, _ = unfinished("dsa", parties(), step_size=0.4, iterations=400)
+    assert "the parties stand still, where more iterations change nothing and a smaller 'step-size' may" in note
+
+
+@pytest.mark.parametrize("method", DECENTRALISED)
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+def test_no_number_of_iterations_is_promised_where_no_rate_can_be_seen(method, iterations):
+    note, _ = unfinished(method, parties(), iterations=iterations)
+    assert "the steps show no linear rate yet, so it cannot be said how many more iterations are needed" in note
+    assert ("only one step was made" in note) == (iterations == 1)

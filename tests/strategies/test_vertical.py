@@ -211,3 +211,13 @@ def test_few_rounds_give_as_many_components_as_were_asked_for(solver):
     model = fit(cut(rows(60), 3), solver=solver, block_size=1, max_rounds=3)
     assert model.n_components_ == 3
     assert model.log["exact"] == (solver == "gram")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rank", "directions"), [((4, 4, 4), 1, 3), ((10, 1, 1), 2, 4)], ids=["rank", "narrow parties"]
+)
+def test_too_few_directions_to_merge_are_a_fault_of_the_options(sizes, rank, directions):
+    text = f"'rank' is {rank}: the 3 parties send {directions} directions in all, fewer than n-components = 5; raise"
+    parties = np.split(rows(60), np.cumsum(sizes)[:-1], axis=1)
+    with pytest.raises(ConfigError, match=text):
+        run("vertical", parties, engine="loopback", n_components=5, solver="merge", rank=rank)

@@ -1,0 +1,207 @@
+"""Bad values of every kind, in options, site keys, data and files: each is one clear error, no bare `PartyError`."""
+
+from __future__ import annotations
+
+import zipfile
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedpca_flwr.config import NodeConfig
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
+from fedpca_flwr.loadings import Loadings
+from simulations import run
+from simulations.run import POLICY
+from strategies import build_client
+from tests.families import cut, rows
+from tests.harness import finish, server_of
+
+LOCAL = ("data", "scores", "loadings", "group-secret", "ledger")
+"""Site keys that name files."""
+
+
+def fit(parties=None, method="p-cov", **options):
+    parties = cut(rows(60), 30, 20, 10) if parties is None else parties
+    return run(method, parties, engine="loopback", **{"n_components": 2, "min_rows": 1, **options})
+
+
+def said(node, method="p-cov", phase="statistics", **options):
+    """The error that a site's client reports in its first round, as (kind, text)."""
+    node = {"partition-id": 0, "num-partitions": 1, "min-rows": 1, "may-show": "scores", **node}
+    values = {"method": method, "n-components": 2, **options}
+    context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=values)
+    metrics = build_client(context).fit([], {"phase": phase})[2]
+    return metrics.get("error"), metrics.get("message", "")
+
+
+@pytest.mark.parametrize("key", POLICY)
+@pytest.mark.parametrize(
+    "value", [[], [1, 2], ["p-cov"] * 3, {"a": 1}, None, 3 + 4j, (1,), float("nan"), b"x"], ids=repr
+)
+def test_a_policy_of_another_type_is_named(key, value):
+    if key == "min-rows" and value is None:
+        value = "ten"
+    with pytest.raises(ConfigError, match=f"client 0: node-config: '{key}'|'{key}' "):
+        fit(**{key.replace("-", "_"): value})
+
+
+@pytest.mark.parametrize("key", ["scores", "loadings"])
+@pytest.mark.parametrize("value", [None, 3, 1.5, True, {}, b"xyz", ["a.npy"], ["a.npy"] * 4, [1, 2, 3]], ids=repr)
+def test_files_of_the_parties_are_a_list_of_paths(key, value):
+    with pytest.raises(ConfigError, match=f"'{key}' is .*, expected a list of 3 paths, one for each party"):
+        fit(**{key: value})
+
+
+@pytest.mark.parametrize("parties", [None, 3, "rows", b"rows", {"a": np.eye(3)}], ids=repr)
+def test_parties_are_a_list(parties):
+    with pytest.raises(ConfigError, match="'parties' is of type .*, expected a list of arrays"):
+        run("p-cov", parties, engine="loopback")
+
+
+@pytest.mark.parametrize("value", [[], {}, 3, b"p-cov"], ids=repr)
+@pytest.mark.parametrize("key", ["method", "engine"])
+def test_methods_and_engines_are_names(key, value):
+    with pytest.raises(ConfigError, match=f"{key}.* is .*, expected"):
+        run(**{"method": "p-cov", "parties": [rows(20)], "engine": "loopback", key: value})
+
+
+@pytest.mark.parametrize("key", LOCAL)
+@pytest.mark.parametrize("path", ["a\0b.npy", "x" * 5000 + ".npy", "~nobodyhere/x.npy"], ids=["null", "long", "nobody"])
+def test_a_path_that_no_file_can_have_is_named_at_the_door(key, path):
+    kind, text = said({key: path})
+    assert (kind, path in text) == ("ConfigError", False)
+    assert f"node-config: '{key}' has a value that is not allowed, no file can have this path" in text
+
+
+@pytest.mark.parametrize("key", ["scores", "loadings"])
+@pytest.mark.parametrize("where", ["a folder", "under a file"])
+def test_a_file_that_cannot_be_written_is_named_without_its_path(key, where, tmp_path):
+    suffix = {"scores": ".npy", "loadings": ".npz"}[key]
+    path = tmp_path / f"own{suffix}"
+    if where == "a folder":
+        path.mkdir()
+        (path / "x").touch()
+    else:
+        path.touch()
+        path = path / f"own{suffix}"
+    with pytest.raises(ConfigError, match=f"client 0: node-config: the file of '{key}' cannot be written") as caught:
+        fit([rows(60)], **{key: [str(path)]})
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_ledger_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    options = {"n_components": 2, "clip": 5.0, "release": "joint", "noise_seed": 1}
+    server = server_of("dp-pca", [rows(60)], **options, site={"ledger": str(tmp_path / "file" / "ledger.json")})
+    with pytest.raises(ConfigError, match="client 0: node-config: the file of 'ledger' cannot be written"):
+        finish(server)
+
+
+def test_an_archive_under_the_name_of_an_array_is_refused(tmp_path):
+    np.savez(tmp_path / "own.npz", X=rows(20))
+    (tmp_path / "own.npz").rename(tmp_path / "own.npy")
+    assert said({"data": str(tmp_path / "own.npy")}) == ("DataError", "the .npy file is not a plain array of numbers")
+
+
+@pytest.mark.parametrize("header", ["id,a,b\n", ""])
+def test_ids_may_be_named_by_number_with_or_without_a_header(header, tmp_path):
+    (tmp_path / "own.csv").write_text(header + "".join(f"r{i},{i},{i * i}\n" for i in range(20)))
+    node = {"data": str(tmp_path / "own.csv"), "ids": "0", "split": "columns"}
+    assert said(node, "vertical", "rows") == (None, "")
+
+
+def test_a_cell_too_long_for_an_id_is_refused(tmp_path):
+    (tmp_path / "own.csv").write_text(f"id,a\n{'r' * 200_000},1\ns,2\n")
+    node = {"data": str(tmp_path / "own.csv"), "ids": "id", "split": "columns"}
+    assert said(node, "vertical", "rows") == ("DataError", "the id column of the .csv file cannot be read")
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (10, 3), (16 + 784, 8 + 2)], ids=str)
+def test_image_files_that_do_not_fit_together_are_refused(sizes, tmp_path):
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for name, size in zip(("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), sizes, strict=True):
+        (folder / name).write_bytes(bytes(size))
+    kind, text = said({}, dataset="mnist", **{"data-root": str(tmp_path)})
+    assert kind == "DataError"
+    assert "not whole" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"partition": "columns", "columns": "9" * 5000}, "'columns' names 1 columns in 1 groups"),
+        ({"partition": "shards", "shards-per-client": 10**30}, "'shards-per-client' is"),
+        ({"dataset": "images", "data-root": "~nobodyhere"}, "'data-root' is '~nobodyhere', no file can have this path"),
+    ],
+    ids=["columns", "shards", "root"],
+)
+def test_absurd_options_of_a_simulation_are_named(options, text):
+    try:
+        kind, message = said({}, **{"dataset": "wine", **options})
+    except ConfigError as error:  # the server reads these options first
+        kind, message = "ConfigError", str(error)
+    assert kind == "ConfigError"
+    assert text in message
+
+
+@pytest.mark.parametrize(
+    "spoilt", [{"mean": np.full(4, np.nan)}, {"scale": np.zeros(4)}, {"mean": np.zeros(4, complex)}]
+)
+def test_loadings_that_are_no_numbers_are_refused(spoilt, tmp_path):
+    path = Loadings(np.eye(2, 4), np.zeros(4), np.ones(4), run=3).save(tmp_path / "own.npz")
+    arrays = {"components": np.eye(2, 4), "mean": np.zeros(4), "scale": np.ones(4), "run": np.uint64(3), **spoilt}
+    np.savez(path, **arrays)
+    assert zipfile.is_zipfile(path)
+    np.save(tmp_path / "new.npy", rows(20, 4))
+    node = {"data": str(tmp_path / "new.npy"), "loadings": str(path)}
+    kind, text = said(node, "vertical-scores", "rows")
+    assert (kind, text) == (
+        "ContractError",
+        "the file of this site's 'loadings' is missing or not whole; see its own log",
+    )
+
+
+@pytest.mark.parametrize("allowed", ["x" * 5000, "a\0b"], ids=["long", "null"])
+def test_an_error_is_told_whatever_is_in_it(allowed):
+    with pytest.raises(DisclosureError, match="client 0: this site does not allow the method 'p-cov'"):
+        fit(allowed_methods=allowed)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.array([[1, "a"]] * 20, dtype=object),
+        np.ones((20, 12), dtype="S4"),
+        np.zeros((20, 12), dtype="V8"),
+        np.zeros(20, dtype=[("a", float)]),
+        np.zeros((20, 12), dtype=[("a", float)]),
+        np.ma.masked_greater(rows(20), 0.5),
+        np.float64(3.0),
+        np.zeros((2, 3, 4)),
+        [],
+        [[], []],
+        [[1, 2], [3]],
+        None,
+        np.full((20, 12), "2020-01-01", dtype="M8[D]"),
+        "text",
+        {"a": [1, 2]},
+        (row for row in rows(3)),
+        [[10**30] * 12] * 20,
+    ],
+    ids=lambda bad: f"{type(bad).__name__} {getattr(bad, 'dtype', '')}",
+)
+@pytest.mark.parametrize("method", ["p-cov", "vertical"])
+def test_what_is_no_matrix_of_numbers_is_refused(method, bad):
+    with pytest.raises(DataError, match="client 1: |party 1"):
+        fit([rows(20), bad, rows(20)], method)
+
+
+def test_every_site_key_is_refused_by_name_where_its_type_is_wrong():
+    for key in (name.replace("_", "-") for name in NodeConfig.model_fields):
+        for value in ([], {}, None, b"", object(), 3 + 4j, float("nan")):
+            if key == "epsilon-budget" and value is None:
+                continue
+            with pytest.raises(ConfigError, match=f"'{key}'"):
+                NodeConfig.parse({"partition-id": 0, "num-partitions": 1, key: value}, source="node-config")
