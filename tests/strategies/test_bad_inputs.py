@@ -28,7 +28,7 @@ def fit(parties=None, method="p-cov", **options):
 
 def said(node, method="p-cov", phase="statistics", **options):
     """The error that a site's client reports in its first round, as (kind, text)."""
-    node = {"partition-id": 0, "num-partitions": 1, "min-rows": 1, "may-show": "scores", **node}
+    node = {"partition-id": 0, "num-partitions": 1, "min-rows": 1, "may-show": "inner products", **node}
     values = {"method": method, "n-components": 2, **options}
     context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=values)
     metrics = build_client(context).fit([], {"phase": phase})[2]

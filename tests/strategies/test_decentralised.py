@@ -254,9 +254,9 @@ def test_a_run_that_ended_too_early_says_how_far_apart_the_parties_are_and_how_l
     """What the note foretells is held against a longer run."""
     parts = parties()
     _, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
-    ends = [sent[-1][1][-1] for sent in up]
+    ends = [sent[-1][-1] for sent in up]
     apart = max(principal_angles(a, b).max() for a in ends for b in ends)
-    step = max(np.degrees(np.linalg.norm(sent[-2][1][0] - sent[-3][1][0])) for sent in up)
+    step = max(np.degrees(np.linalg.norm(sent[-2][0] - sent[-3][0])) for sent in up)
     note, _ = unfinished("fast-pca", parts, step_size=0.45, iterations=60)
     assert f"after 60 iterations the parties' estimates are up to {apart:.2g} degrees from each other" in note
     assert f"the last step was {step:.2g} degrees at most" in note
