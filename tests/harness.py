@@ -79,7 +79,7 @@ def context_of(server: PCAServer, party: int) -> Context:
 def at_sites(server: PCAServer, nodes: Sequence[dict[str, Any]]) -> PCAServer:
     """Let every party read the file that its own node-config names."""
     for party, node in enumerate(nodes):
-        context = client_of(server, party).context
+        context = context_of(server, party)
         context.node_config |= node
         proxy_of(server, party).make = lambda context=context: build_client(context).to_client()
     return server

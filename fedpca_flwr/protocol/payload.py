@@ -151,11 +151,12 @@ def check_together(payload: Payload, replies: Mapping[str, Fields], sizes: Mappi
     claims = {sender: payload.features(values) for sender, values in replies.items()}
     (features, _), *_ = Counter(claims.values()).most_common(1)
     witness = next(sender for sender, claim in claims.items() if claim == features)
-    for sender, values in replies.items():
+    # the minority first: what it said of its features may be what other sizes follow from
+    for sender in sorted(replies, key=lambda sender: claims[sender] == features):
         reference = ""
         if claims[sender] != features:
             reference = f": its data has {claims[sender]} features, {witness} has {features}"
-        payload.check(values, sender, sizes if features is None else {**sizes, "d": features}, reference)
+        payload.check(replies[sender], sender, sizes if features is None else {**sizes, "d": features}, reference)
 
 
 def _expected(symbol: str, length: int, sizes: Mapping[str, int]) -> int:

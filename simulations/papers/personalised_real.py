@@ -79,7 +79,7 @@ def personal(parties: list[NDArray], components: int) -> tuple[NDArray, list[NDA
 
 def kept(proxy: Any) -> Any:
     """What a party of the loopback engine keeps over the rounds."""
-    return proxy.make().numpy_client.context.state.array_records
+    return proxy.context.state.array_records
 
 
 def lost(parties: list[NDArray], mean: NDArray, components: list[NDArray]) -> float:

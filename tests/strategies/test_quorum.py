@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, QuorumError
 from simulations import run
@@ -88,26 +89,55 @@ def test_a_count_unlike_that_of_the_message_is_named():
         finish(server)
 
 
+def in_the_last_round(server, party, change):
+    """Let ``change`` alter what one party replies when it has projected its rows."""
+    proxy = proxy_of(server, party)
+    honest = proxy.fit
+
+    def fit(ins, timeout, group_id):
+        reply = honest(ins, timeout, group_id)
+        return change(reply) if ins.config["phase"] == "project" else reply
+
+    proxy.fit = fit
+
+
 @pytest.mark.parametrize(
-    ("attribute", "value", "text"),
+    ("field", "value", "text"),
     [
-        ("loss", np.nan, "squared error is nan"),
-        ("loss", -1.0, "squared error is -1.0"),
-        ("num_examples", -30, "it has -30 rows"),
-        ("num_examples", 29, "its number of rows, or its name, changed"),
+        ("squared", np.nan, "field 'squared' holds NaN or infinite values"),
+        ("squared", np.inf, "field 'squared' holds NaN or infinite values"),
+        ("squared", -1.0, "field 'squared' holds -1, expected numbers from 0"),
+        ("count", -30, "field 'count' is -30, expected at least 1 row"),
+        ("count", 29, "its count is 29, but its message says 30 rows"),
     ],
 )
-def test_the_last_round_is_checked_too(attribute, value, text):
+def test_the_last_round_is_checked_too(field, value, text):
     server = honest()
-    proxy = proxy_of(server, 1)
-    evaluate = proxy.evaluate
 
-    def change(ins, timeout, group_id):
-        reply = evaluate(ins, timeout, group_id)
-        setattr(reply, attribute, value)
+    def change(reply):
+        count, squared = parameters_to_ndarrays(reply.parameters)
+        fields = {"count": count, "squared": squared}
+        fields[field] = np.asarray(value, fields[field].dtype)
+        reply.parameters = ndarrays_to_parameters([fields["count"], fields["squared"]])
         return reply
 
-    proxy.evaluate = change
+    in_the_last_round(server, 1, change)
+    with pytest.raises(ContractError, match=f"client 1: .*{text}"):
+        finish(server)
+    assert server.strategy.model is None
+
+
+@pytest.mark.parametrize(
+    ("rows_said", "text"), [(-30, "it has -30 rows"), (29, "its number of rows, or its name, changed")]
+)
+def test_what_its_message_says_is_checked_in_the_last_round_too(rows_said, text):
+    server = honest()
+
+    def change(reply):
+        reply.num_examples = rows_said
+        return reply
+
+    in_the_last_round(server, 1, change)
     with pytest.raises(ContractError, match=f"client 1: .*{text}"):
         finish(server)
 
