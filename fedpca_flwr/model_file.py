@@ -18,6 +18,12 @@ from fedpca_flwr.files import written_whole
 
 FORMAT = 1
 
+EXPANDED = 200
+"""By how much a member of the file may grow when it is unpacked; `write` does not compress at all."""
+
+LARGEST = 2**33
+"""Bytes of all members together, before any is read."""
+
 
 def model_file(path: str | os.PathLike) -> Path:
     """The file that a model of this name is written to: ``.npz`` is appended where missing."""
@@ -53,6 +59,7 @@ def read(path: str | os.PathLike) -> tuple[dict[str, NDArray], dict[str, Any]]:
         raise DataError(f"there is no model at {target}")
     try:
         with zipfile.ZipFile(target) as archive:
+            _require_sizes(archive)
             about = json.loads(archive.read("model.json"))
             arrays = {
                 name.removesuffix(".npy"): np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
@@ -65,6 +72,14 @@ def read(path: str | os.PathLike) -> tuple[dict[str, NDArray], dict[str, Any]]:
     if version != FORMAT:
         raise ContractError(f"{target}: the model's format is not {FORMAT}; which version wrote it?")
     return arrays, about
+
+
+def _require_sizes(archive: zipfile.ZipFile) -> None:
+    """Refuse a file that unpacks to far more than it is, before anything of it is read."""
+    members = archive.infolist()
+    grows = any(member.file_size > EXPANDED * max(member.compress_size, 1) for member in members)
+    if grows or sum(member.file_size for member in members) > LARGEST:
+        raise ValueError("its members unpack to more than a model can be")
 
 
 def not_whole(path: str | os.PathLike, error: Exception) -> ContractError:

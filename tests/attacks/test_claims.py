@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
 from flwr.common import Parameters
 
 from fedpca_flwr.errors import ContractError, FedPCAError
+from fedpca_flwr.model import PCAModel
 from tests.families import rows
 from tests.harness import finish, proxy_of, server_of, tamper
 
@@ -104,3 +106,21 @@ def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
     with pytest.raises(ContractError, match="client 0: sent 100000 arrays, expected 4"):
         finish(server)
     assert not read
+
+
+def test_a_model_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
+    model = finish(server_of("p-cov", parts(), n_components=2))
+    model.save(tmp_path / "model.npz")
+    bomb = header("(12500000,)") + bytes(10**8)
+    with zipfile.ZipFile(tmp_path / "model.npz") as whole, zipfile.ZipFile(tmp_path / "bomb.npz", "w") as copy:
+        for name in whole.namelist():
+            copy.writestr(name, whole.read(name))
+        copy.writestr("extra.npy", bomb, zipfile.ZIP_DEFLATED)
+    del bomb
+
+    def load():
+        with pytest.raises(ContractError, match="is not a whole model file"):
+            PCAModel.load(tmp_path / "bomb.npz")
+
+    _, peak = peak_of(load)
+    assert peak < 2**22

@@ -19,7 +19,7 @@ from fedpca_flwr.errors import (
 )
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
-from strategies import METHODS
+from strategies import METHODS, transports_of
 from tests.families import FAMILIES, cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper, tamper_arrays
 
@@ -343,3 +343,42 @@ def test_every_error_is_ours(method):
     for parties in ([np.empty((0, 3))], [rows(1)], [rows(20), rows(20, 3)]):
         with pytest.raises(FedPCAError):
             fit(method, parties, n_components=2)
+
+
+# However answers travel: sums only, over all parties or over those that are left
+
+WAYS = {"masked": {"secure_aggregation": True}, "surviving": {"secure_aggregation": True}}
+SUMS = [(method, way) for method in DETERMINED for way in transports_of(METHODS[method]) if way in WAYS]
+TOGETHER = {name: family for name, family in FAMILIES.items() if len(family.parties) > 1}
+
+
+def options_of(method):
+    """What of the model a run can choose."""
+    known = METHODS[method].strategy.card.options.model_fields
+    return [{}, *([{"scale": True}] * ("scale" in known)), *([{"center": False}] * ("center" in known))]
+
+
+@pytest.mark.parametrize("family", TOGETHER.values(), ids=TOGETHER)
+@pytest.mark.parametrize(
+    ("method", "way", "options"),
+    [(method, way, options) for method, way in SUMS for options in options_of(method)],
+    ids=str,
+)
+def test_sums_only_give_the_model_that_clear_answers_give(method, way, family, options):
+    parties = len(family.parties)
+    if way == "surviving" and not 3 <= parties <= 10:
+        pytest.skip("survivors need three parties, and fifty take long")
+    if options.get("scale") and family is FAMILIES["repeated eigenvalues"]:
+        pytest.skip("scaled, all its eigenvalues are equal")
+    if method == "personalised" and options.get("center") is False and np.abs(family.pooled.mean()) > 1e5:
+        pytest.skip("float64 does not resolve the variances beside such a mean, in clear neither; the model says so")
+    sums = {**WAYS[way], "bound": 2 * float(np.abs(family.pooled).max()), "min_parties": 2}
+    sums |= {"survivors": parties} if way == "surviving" else {}
+    clear = fit(method, family.parties, n_components=family.k, **options)
+    model = fit(method, family.parties, n_components=family.k, **options, **sums)
+    assert principal_angles(model, clear).max <= 1e-8
+    np.testing.assert_allclose(model.explained_variance_, clear.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, clear.explained_variance_ratio_, rtol=1e-9)
+    np.testing.assert_allclose(model.mean_, clear.mean_, rtol=1e-12, atol=1e-16 * sums["bound"])
+    assert model.n_samples_ == clear.n_samples_
+    assert [party["rows"] for party in model.log["parties"]] == [None] * parties

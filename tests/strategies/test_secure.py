@@ -15,7 +15,6 @@ from simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, context_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
 
-TOGETHER = {name: family for name, family in FAMILIES.items() if len(family.parties) > 1}
 every_method = pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it"])
 
 
@@ -46,22 +45,6 @@ def on_request(server, party, change):
         return honest(type(ins)(ndarrays_to_parameters(arrays), ins.config), timeout, group_id)
 
     proxy.fit = altered
-
-
-@every_method
-@pytest.mark.parametrize("family", TOGETHER.values(), ids=TOGETHER)
-@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
-def test_the_result_is_that_without(method, family, options):
-    if options.get("scale") and family is FAMILIES["repeated eigenvalues"]:
-        pytest.skip("scaled, all its eigenvalues are equal")
-    bound = 100 * float(np.abs(family.pooled).max())
-    plain = fit(method, family.parties, n_components=family.k, **options)
-    model = secure(method, family.parties, n_components=family.k, bound=bound, **options)
-    assert principal_angles(model, plain).max <= 1e-8
-    np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-11)
-    np.testing.assert_allclose(model.explained_variance_ratio_, plain.explained_variance_ratio_, rtol=1e-9)
-    np.testing.assert_allclose(model.mean_, plain.mean_, rtol=1e-14, atol=1e-16 * bound)
-    assert model.n_samples_ == plain.n_samples_
 
 
 @every_method

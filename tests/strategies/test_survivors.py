@@ -16,13 +16,12 @@ from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.protocol.state import StateJournal
 from fedpca_flwr.statistics.row_limits import UNCENTRED_WORDS, of_uncentred
 from strategies import METHODS, transports_of
-from tests.families import FAMILIES, cut, rows
+from tests.families import cut, rows
 from tests.harness import client_of, context_of, finish, fit, proxy_of, server_of, tamper, tamper_arrays
 
 PARTIES = cut(rows(400) + 2, 150, 100, 80, 50, 20)
 SUM = {"p-cov": "uncentred", "ap-cov": "uncentred", "dp-pca": "joint"}
 ROUNDS = ("keys", "shares", "sum", "agree", "reveal")
-LARGE = {name: family for name, family in FAMILIES.items() if 3 <= len(family.parties) <= 10}
 
 every_method = pytest.mark.parametrize("method", SUM)
 exact_methods = pytest.mark.parametrize("method", ["p-cov", "ap-cov"])
@@ -83,22 +82,6 @@ def same(model, other):
 
 
 # The result
-
-
-@exact_methods
-@pytest.mark.parametrize("family", LARGE.values(), ids=LARGE)
-@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
-def test_with_everyone_there_it_is_the_result_without(method, family, options):
-    if options.get("scale") and family is FAMILIES["repeated eigenvalues"]:
-        pytest.skip("scaled, all its eigenvalues are equal")
-    bound = 2 * float(np.abs(family.pooled).max())
-    alone = fit(method, family.parties, n_components=family.k, **options)
-    given = options_of(method, n_components=family.k, bound=bound, survivors=len(family.parties), **options)
-    model = fit(method, family.parties, **given)
-    assert principal_angles(model, alone).max <= 1e-8
-    np.testing.assert_allclose(model.explained_variance_, alone.explained_variance_, rtol=1e-9)
-    np.testing.assert_allclose(model.explained_variance_ratio_, alone.explained_variance_ratio_, rtol=1e-9)
-    assert model.n_samples_ == alone.n_samples_
 
 
 @every_method
