@@ -176,12 +176,20 @@ class Adaptive(RowsStrategy):
         )
 
     def modelled(self, solution: Solution) -> PCAModel:
-        model = super().modelled(solution)
+        """The chosen method's model, which says of itself what that method knows, and how it was chosen."""
+        model = self._running.modelled(solution)
+        model.log["method"], model.log["options"] = self.card.name, self.options.model_dump(by_alias=True)
         model.log["candidates"] = [vars(candidate) for candidate in self._candidates]
         return model
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:
-        return (yield from _of_method(super().projected(model, solution), self._name))
+        return (yield from _of_method(self._running.projected(model, solution), self._name))
+
+    @property
+    def _running(self) -> RowsStrategy:
+        """The strategy of the method that was chosen."""
+        assert self._inner is not None
+        return self._inner
 
     def _chosen(self) -> RowsStrategy:
         """The strategy of the cheapest candidate, with the same parties and the same log."""

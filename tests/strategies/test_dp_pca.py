@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.moments import diagonal_positions
@@ -20,7 +20,8 @@ from fedpca_flwr.reference import pooled_pca
 from strategies.dp_pca import DPPCAClient
 from strategies.dp_pca_options import DPOptions
 from tests.families import cut, rows
-from tests.harness import finish, fit, proxy_of, server_of
+from tests.harness import client_of, finish, fit, server_of
+from tests.hostile import HostileSession
 
 FRESH = {"noise_seed": 0, "n_components": 2}
 D = 12
@@ -30,18 +31,22 @@ def parties():
     return cut(rows(6000), 4000, 1500, 500)
 
 
-def answer(server, party=0, phase="centre", received=()):
-    """A party's reply to one message: arrays, and what it says of itself."""
-    sizes = {"d": D} if phase == "products" else {"1": 1}
-    reply = (
-        proxy_of(server, party).make().fit(FitIns(ndarrays_to_parameters(list(received)), {"phase": phase, **sizes}))
-    )
-    return parameters_to_ndarrays(reply.parameters), reply
+def ask(server, phase="centre", received=(), party=0):
+    """A party's answer to one question: arrays, the number of rows that it tells, and what it says of itself."""
+    return client_of(server, party).fit(list(received), {"phase": phase})
 
 
-def refusal(server, **message):
-    _, reply = answer(server, **message)
-    return reply.metrics["error"], reply.metrics["message"]
+def products_about(server, centre, party=0):
+    """A party's answer to the second question, after the first."""
+    ask(server, party=party)
+    return ask(server, "products", [centre], party)
+
+
+def refused(answer):
+    """The kind and the text of a refusal, with which no array leaves."""
+    arrays, rows_told, said = answer
+    assert (arrays, rows_told) == ([], 0)
+    return said["error"], said["message"]
 
 
 @pytest.mark.parametrize("release", ["two-stage", "joint"])
@@ -151,7 +156,7 @@ def test_what_the_noise_gives_for_a_replacement_follows_from_the_sensitivities()
 def noise_of(server, party, data):
     """The noise in a party's products, in units of what it should be."""
     centre = np.zeros(D)
-    (products,), _ = answer(server, party, "products", [centre])
+    (products,), _, _ = products_about(server, centre, party)
     noise = (products - clipped_products(data, centre, 5.0)) / (25 * gaussian_multiplier(1.0, 1e-5) / 0.97**0.5)
     noise *= np.sqrt(2)
     noise[diagonal_positions(D)] /= np.sqrt(2)
@@ -163,13 +168,15 @@ BOUNDS = {"clip": 5.0, "centre_clip": 2.0}
 
 def deviations_of(data, phase, **options):
     """What a party's noise is made of, where each standard normal value is 1: of rows, sum, and products' diagonal."""
-    told, _ = answer(server_of("dp-pca", [data] * 3, **FRESH, **BOUNDS, **options), 0, phase, [np.zeros(D)])
+    server = server_of("dp-pca", [data] * 3, **FRESH, **BOUNDS, **options)
+    told, _, _ = products_about(server, np.zeros(D)) if phase == "products" else ask(server, phase)
     bound = BOUNDS["centre_clip" if phase == "centre" else "clip"]
     true = {"rows": len(data), "sum": clipped_sum(data, bound), "products": clipped_products(data, np.zeros(D), bound)}
     names = {"centre": ["rows", "sum"], "products": ["products"], "joint": ["rows", "sum", "products"]}[phase]
     found = {}
     for name, array in zip(names, told, strict=True):
-        noise = array - true[name]
+        assert (array.shape == ()) == (name == "rows")
+        noise = np.atleast_1d(array - true[name])
         if name == "products":
             np.testing.assert_allclose(np.delete(noise, diagonal_positions(D)), noise[0] / np.sqrt(2), rtol=1e-9)
             noise = noise[diagonal_positions(D)]
@@ -212,7 +219,7 @@ def test_the_noise_of_a_sum_is_gaussian_with_its_own_bound():
     """As it comes: in the first of two stages."""
     data, told = rows(50), []
     for _ in range(60):
-        (_, total), _ = answer(server_of("dp-pca", [data], **FRESH, **BOUNDS))
+        (_, total), _, _ = ask(server_of("dp-pca", [data], **FRESH, **BOUNDS))
         told.append(total - clipped_sum(data, 2.0))
     noise = np.concatenate(told) / (2.0 * gaussian_multiplier(1.0, 1e-5) / 0.03**0.5)
     assert abs(float((noise**2).sum()) - noise.size) < 5 * np.sqrt(2 * noise.size)
@@ -241,29 +248,74 @@ def test_a_share_of_the_noise_is_as_small_as_the_honest_parties_allow():
 
 def test_every_run_has_fresh_noise_and_every_phase_only_one():
     server = server_of("dp-pca", [rows(50)], **FRESH)
-    (_, first), _ = answer(server)
-    (_, again), _ = answer(server)
-    (_, fresh), _ = answer(server_of("dp-pca", [rows(50)], **FRESH))
-    assert np.array_equal(first, again)
+    (_, first), _, _ = ask(server)
+    kind, text = refused(ask(server))
+    assert (kind, "asked for 'centre' 2 times in one run; 1 are allowed" in text) == ("ContractError", True)
+    (_, fresh), _, _ = ask(server_of("dp-pca", [rows(50)], **FRESH))
     assert not np.array_equal(first, fresh)
+
+
+RUN = {"method": "dp-pca", "n-components": 2, "clip": 5.0, "centre-clip": 5.0}
+
+
+def site_of(folder):
+    """A site with a file, a journal and a ledger, in a process that has just started: always in the same run."""
+    return HostileSession(folder, rows(50), RUN, ledger=str(folder / "ledger.json"))
+
+
+def test_a_site_that_was_started_anew_answers_no_question_twice(tmp_path):
+    assert len(site_of(tmp_path).ask("centre", [])[0]) == 2
+    spent = (tmp_path / "ledger.json").read_text()
+    for phase in ("centre", "products"):
+        received = [np.zeros(D)] if phase == "products" else []
+        replied, said = site_of(tmp_path).ask(phase, received)
+        assert (replied, said["error"]) == ([], "PartyError")
+    assert (tmp_path / "ledger.json").read_text() == spent
+    assert [entry["phase"] for entry in json.loads(spent)["entries"]] == ["centre"]
+
+
+def test_a_site_that_has_lost_its_journal_gives_no_fresh_noise(tmp_path):
+    """The ledger alone: the same question gets the same bytes, another one about the same phase nothing."""
+    first, _ = site_of(tmp_path).ask("centre", [])
+    site_of(tmp_path).ask("products", [np.zeros(D)])
+    spent = (tmp_path / "ledger.json").read_text()
+    shutil.rmtree(tmp_path / "journal")
+    again, _ = site_of(tmp_path).ask("centre", [])
+    assert [array.tobytes() for array in again] == [array.tobytes() for array in first]
+    replied, said = site_of(tmp_path).ask("products", [np.ones(D)])
+    assert (replied, said["error"]) == ([], "DisclosureError")
+    assert "asks the same phase something else" in said["message"]
+    assert (tmp_path / "ledger.json").read_text() == spent
 
 
 def test_a_server_cannot_ask_a_phase_about_two_centres():
     server = server_of("dp-pca", [rows(50)], **FRESH)
-    answer(server, 0, "products", [np.zeros(D)])
-    kind, text = refusal(server, phase="products", received=[np.ones(D)])
-    assert (kind, "asks the same phase something else" in text) == ("DisclosureError", True)
+    assert products_about(server, np.zeros(D))[0]
+    kind, text = refused(ask(server, "products", [np.ones(D)]))
+    assert (kind, "asked for 'products' 2 times in one run; 1 are allowed" in text) == ("ContractError", True)
 
 
 def test_a_server_cannot_ask_for_a_phase_of_another_release():
-    kind, text = refusal(server_of("dp-pca", [rows(50)], **FRESH), phase="joint")
-    assert (kind, "phase 'joint' is not one of release='two-stage'" in text) == ("ContractError", True)
+    kind, text = refused(ask(server_of("dp-pca", [rows(50)], **FRESH), "joint"))
+    expected = "the server asked for 'joint', expected one of: centre, products, project;"
+    assert (kind, expected in text) == ("ContractError", True)
 
 
-@pytest.mark.parametrize("centre", [[], [np.zeros(3)], [np.full(D, np.nan)]], ids=["none", "short", "NaN"])
-def test_a_centre_that_is_none_is_refused(centre):
-    kind, text = refusal(server_of("dp-pca", [rows(50)], **FRESH), phase="products", received=centre)
-    assert (kind, "the server's centre is not" in text) == ("ContractError", True)
+@pytest.mark.parametrize(
+    ("received", "told"),
+    [
+        ([], "sent 0 arrays, expected 1 (centre)"),
+        ([np.zeros(3)], "field 'centre' has shape (3,), expected (12,)"),
+        ([np.full(D, np.nan)], "field 'centre' holds NaN"),
+        ([np.full(D, 5.0)], "field 'centre' is longer than 'centre-clip' = 5"),
+    ],
+    ids=["none", "short", "NaN", "long"],
+)
+def test_a_centre_that_is_none_is_refused(received, told):
+    server = server_of("dp-pca", [rows(50)], **FRESH)
+    ask(server)
+    kind, text = refused(ask(server, "products", received))
+    assert (kind, f"the server: {told}" in text) == ("ContractError", True)
 
 
 def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatch):
@@ -331,11 +383,11 @@ def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, te
 
 
 def test_a_noised_count_is_told_nowhere():
-    server = server_of("dp-pca", [rows(50)], **FRESH, count="noised")
-    (told, _), reply = answer(server)
-    assert told[0] != round(told[0])
-    assert reply.num_examples == 1
-    model = finish(server)
+    (told, _), rows_told, said = ask(server_of("dp-pca", [rows(50)], **FRESH, count="noised"))
+    assert told != np.round(told)
+    assert rows_told == 1
+    assert set(said) == {"partition-id", "num-partitions", "name", "columns", "simulated"}
+    model = finish(server_of("dp-pca", [rows(50)], **FRESH, count="noised"))
     assert model.log["parties"][0]["rows"] is None
     assert "row counts" not in model.summary()
 

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.metrics import principal_angles
-from strategies import secure_dp_pca
+from fedpca_flwr.protocol.phase import Public
+from strategies.dp_options import DPOptions
+from strategies.dp_pca import phases
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
 
@@ -38,11 +41,15 @@ def test_the_model_is_that_without_up_to_fixed_point(options):
 
 def test_the_server_meets_random_words_only():
     server = server_of("dp-pca", PARTIES, n_components=3, secure_aggregation=True)
-    arrays = []
+    replies = []
     for party in range(3):
-        tamper(server, party, lambda reply: arrays.append(parameters_to_ndarrays(reply.parameters)) or reply)
+        tamper(server, party, lambda reply: replies.append(parameters_to_ndarrays(reply.parameters)) or reply)
     finish(server)
-    masked = [array for (array,) in arrays if array.dtype == np.uint64]
+    keys, sums, last = replies[:3], replies[3:9], replies[9:]
+    assert all(array.dtype == np.uint8 for (array,) in keys)
+    assert [[array.tolist() for array in reply] for reply in last] == [[1, 0.0]] * 3  # a constant, of no rows
+    masked = [array for (array,) in sums]
+    assert all(array.dtype == np.uint64 for array in masked)
     assert len(masked) == 2 * 3
     for array in masked:
         bits = np.unpackbits(array.view(np.uint8))
@@ -75,8 +82,8 @@ def test_what_the_server_sends_is_checked_by_field(change, text):
         finish(server)
 
 
-def test_distributed_noise_needs_it_on_a_real_site():
-    site = {"data": "x.npy", "honest-parties": 2}
+def test_distributed_noise_needs_it_on_a_real_site(tmp_path):
+    site = {"data": "x.npy", "honest-parties": 2, "journal": str(tmp_path)}
     options = {"n_components": 2, "noise_seed": 0, "trust": "distributed", "honest_parties": 2}
     with pytest.raises(ConfigError, match="trust='distributed' needs secure-aggregation=true"):
         finish(server_of("dp-pca", PARTIES, **options, site=site))
@@ -98,15 +105,17 @@ def test_a_budget_is_not_met_by_masks_alone(tmp_path):
 def test_no_sum_exceeds_its_limit(phase, count):
     """Rows at the bound, all alike, and noise of twenty deviations at every party."""
     values = {"clip": 2.0, "centre_clip": 3.0, "count": count}
-    options = secure_dp_pca.DPOptions(**values, release="joint" if phase == "joint" else "two-stage")
+    options = DPOptions(**values, release="joint" if phase == "joint" else "two-stage")
+    config = RunConfig(method="dp-pca", clients=5, secure_aggregation=True)
     parties, d, rows_each = 5, 4, 1000
     noise = options.noise(phase)
     told = parties * rows_each - int(20 * np.sqrt(parties) * options.noise(options.phases[0]).rows)
-    layout = secure_dp_pca.layout(options, phase, d, parties, told if phase == "products" else 0)
+    asked = {"rows": np.asarray(told)} if phase == "products" else {}
+    layout = phases(config, options)[phase].layout(asked, Public(config, options, parties, features=d))
     bound = options.bound(phase)
     row = np.full(d, bound / np.sqrt(d))
     fields = {
-        "rows": np.full(1, rows_each + 20 * noise.rows),
+        "rows": np.asarray(rows_each + 20 * noise.rows),
         "sum": rows_each * row + 20 * noise.sum,
         "products": rows_each * np.outer(row, row)[np.triu_indices(d)] + 20 * noise.products,
     }
