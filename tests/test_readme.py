@@ -15,8 +15,8 @@ from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.data import DATASETS
 from fedpca_flwr.party import local_table
 from simulations import run
-from strategies import METHODS, method_of
-from strategies.__main__ import methods_page, with_table
+from strategies import METHODS, method_named
+from strategies.__main__ import methods_page, with_questions, with_table
 from tests.families import cut, rows
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +57,13 @@ def test_the_method_table_is_that_of_the_cards():
 
 def test_the_page_of_methods_is_that_of_the_code():
     assert PAGES["docs/methods.md"] == methods_page(), f"docs/methods.md is not up to date; {WRITE}"
+
+
+def test_the_table_of_questions_is_that_of_the_scripts():
+    page = PAGES["SECURITY.md"]
+    assert with_questions(page) == page, f"SECURITY.md's table of questions is not up to date; {WRITE}"
+    table = page[page.index("| method | in clear |") :].split("\n\n")[0]
+    assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS), "SECURITY.md has no such table"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -104,7 +111,7 @@ def test_runs_have_keys_and_values_that_there_are(page):
             given = parse_config_args([text])
             assert set(given) <= set(CONFIG), command
             config, options = RunConfig.split({**CONFIG, **given})
-            method_of(config).strategy.card.options.parse(options)
+            method_named(config.method).strategy.card.options.parse(options)
 
 
 @every_page
