@@ -41,7 +41,7 @@ from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.statistics.rows import moments_phases, pooled_moments, projection_phase
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.dp_options import SUM_WORDS, DPOptions, Noise
+from strategies.dp_pca_options import SUM_WORDS, DPOptions, Noise
 
 ROWS, SUM, PRODUCTS = Field("rows", ()), Field("sum", ("d",)), Field("products", ("d(d+1)/2",))
 CENTRE = Field("centre", ("d",))

@@ -13,7 +13,7 @@ from fedpca_flwr.maths.privacy import clipped_products, clipped_sum
 from fedpca_flwr.tables import Table
 from simulations import run
 from strategies import METHODS, build_client
-from strategies.dp_options import DPOptions
+from strategies.dp_pca_options import DPOptions
 from tests.families import cut, rows
 from tests.harness import finish, own, server_of, tamper
 

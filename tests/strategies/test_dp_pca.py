@@ -17,8 +17,8 @@ from fedpca_flwr.maths.noise import fixed
 from fedpca_flwr.maths.privacy import clipped_products, clipped_sum, gaussian_multiplier
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
-from strategies.dp_options import DPOptions
 from strategies.dp_pca import DPPCAClient
+from strategies.dp_pca_options import DPOptions
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of
 
@@ -47,7 +47,7 @@ def refusal(server, **message):
 @pytest.mark.parametrize("release", ["two-stage", "joint"])
 def test_without_noise_and_clipping_it_is_the_exact_pca(release, monkeypatch):
     """The noisy route itself. Not bit for bit: the rows are centred about c, which is the mean up to rounding."""
-    monkeypatch.setattr("strategies.dp_options.gaussian_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("strategies.dp_pca_options.gaussian_multiplier", lambda epsilon, delta: 0.0)
     model = fit("dp-pca", parties(), n_components=4, clip=1e3, centre_clip=1e3, release=release)
     exact = fit("p-cov", parties(), n_components=4)
     assert principal_angles(model, exact).max <= 1e-6

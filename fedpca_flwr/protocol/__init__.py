@@ -1,0 +1,1 @@
+"""How questions and answers are told, checked, remembered and run, on Flower."""

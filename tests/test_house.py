@@ -1,0 +1,60 @@
+"""Methods know nothing of each other: what several of them use is not in `strategies`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from strategies import METHODS
+
+FOLDER = Path(__file__).parents[1] / "strategies"
+MODULES = {path.stem: path.read_text() for path in FOLDER.glob("*.py") if not path.stem.startswith("__")}
+NAMES = {method.strategy.__module__.removeprefix("strategies.") for method in METHODS.values()}
+
+
+def method_of(module: str) -> str | None:
+    """The method that a module belongs to: the longest name of one that it begins with (`vertical_kernel` is none of
+    `vertical`)."""
+    own = [name for name in NAMES if module == name or module.startswith(f"{name}_")]
+    return max(own, key=len, default=None)
+
+
+def imported(code: str) -> set[str]:
+    """The modules of `strategies` that code imports, wherever it does."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = ".".join(filter(None, ["strategies" if node.level else "", node.module]))
+            names.add(source)
+            names.update(f"{source}.{alias.name}" for alias in node.names)
+    return {name.split(".")[1] for name in names if name.startswith("strategies.")} & set(MODULES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_belongs_to_a_method_of_the_registry(module):
+    assert method_of(module), f"strategies/{module}.py begins with the name of no method; those are {sorted(NAMES)}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_methods_do_not_import_each_other(module):
+    others = [name for name in imported(MODULES[module]) if method_of(name) != method_of(module)]
+    assert not others, f"strategies/{module}.py imports {others}; move what both need to fedpca_flwr/statistics"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from strategies.vertical import Vertical",
+        "from strategies import METHODS, vertical",
+        "import strategies.vertical as other",
+        "def later():\n    from .vertical import Vertical",
+        "from . import vertical",
+    ],
+)
+def test_imports_are_seen_in_every_form(code):
+    assert imported(code) == {"vertical"}
+    assert method_of("vertical_kernel") != method_of("vertical")
