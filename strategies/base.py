@@ -197,6 +197,9 @@ class PCAStrategy(Strategy):
     ) -> dict[str, Any]:
         """How the model is made: its ``log``; ``pairs`` is None where nothing was fitted."""
         told = self.certainty(pairs) if pairs else Certainty(self.exact, [])
+        measured = dict(measured or {})
+        if told.resolved is not None and "certified angle" in measured:
+            measured["certified angle"] += f", of the first {told.resolved} components"
         return {
             "method": self.card.name,
             "exact": told.exact,
@@ -204,7 +207,7 @@ class PCAStrategy(Strategy):
             "columns": self.quorum.columns,
             "parties": [{**p, "rows": None} if self.card.private else p for p in self.quorum.parties()],
             "rounds": self._rounds,
-            "measured": dict(measured or {}),
+            "measured": measured,
             "notes": [*notes, *told.notes],
         }
 
