@@ -23,10 +23,13 @@ class Certainty(NamedTuple):
         Whether the method is exact, all components are resolved, and rounding turns those that the data determine by
         no more than `EXACT`.
     notes : list of str
+    resolved : int or None
+        How many components are above rounding, where not all are: a certificate is of these.
     """
 
     exact: bool
     notes: list[str]
+    resolved: int | None = None
 
 
 def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certainty:
@@ -45,7 +48,7 @@ def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certain
     found = int((pairs.values > told.floor).sum())
     advice = f"; {' or '.join(ways)} resolves more" if ways else ""
     if found < most:
-        return Certainty(False, [_unresolved(pairs, found, told.floor) + advice])
+        return Certainty(False, [_unresolved(pairs, found, told.floor) + advice], found)
     if most < k:
         text = f"the data have rank {most}: components {most + 1} to {k} have no variance and arbitrary directions"
         return Certainty(exact and told.angle <= EXACT, [text])

@@ -111,6 +111,9 @@ class PCAStrategy(Strategy):
         """How the model is made, and what it may say of itself: its ``log``."""
         parties = self.transport.parties(self.quorum)
         hidden = self.card.noised or self.transport.sums_only
+        measured = dict(measured)
+        if told.resolved is not None and "certified angle" in measured:
+            measured["certified angle"] += f", of the first {told.resolved} components"
         return {
             "method": self.card.name,
             "exact": told.exact,

@@ -13,7 +13,7 @@ from fedpca_flwr.model import PCAModel
 from simulations.hunt.draw import Draw
 from simulations.hunt.oracle import EPS, Truth, angle
 from simulations.hunt.refusals import Finding
-from simulations.hunt.told import Told, told_by
+from simulations.hunt.told import PRINTED, Told, told_by
 
 EXACT = 1e-6
 """Degrees from the determined subspace up to which a model may be called exact."""
@@ -35,13 +35,17 @@ def compared(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     if exact and miss > EXACT:
         yield "exact", f"exact, but at least {miss:.2g} degrees off{_why(model)}"
     yield from modest(draw, model, truth)
+    if told.certified and told.certificate is not None:
+        first = truth.miss(basis_of(model)[:, : told.certified])
+        if first > told.certificate * PRINTED + 1e-12:
+            yield "certificate", f"told {told.certificate:.2g} of the first {told.certified}, at least {first:.2g} off"
     yield from promised(draw, told, miss)
     yield from of_the_whole(draw, model, truth, told)
     yield from notes(model, truth)
     if exact:
         yield from eigenvalues(model, truth, told)
         yield from ordered(model, truth)
-    elif told.certificate is not None and draw.options.get("warm_start") != "svd":
+    elif told.certificate is not None and told.certified is None and draw.options.get("warm_start") != "svd":
         yield from ritz(model, truth, told)
 
 

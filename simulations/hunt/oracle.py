@@ -111,15 +111,16 @@ def truth_of(X: NDArray, *, center: bool = True, scale: bool = False, by_columns
 def standardised(X: NDArray, *, center: bool, scale: bool) -> tuple[NDArray, NDArray, NDArray, bool]:
     """Mean, deviation (1 where constant, or without scaling), rows, and whether a scaled column is nearly constant."""
     rows = np.asarray(X).astype(Long)
-    mean = rows.mean(axis=0)
-    mean = mean + (rows - mean).mean(axis=0)
     constant = (rows == rows[0]).all(axis=0)
-    mean = np.where(constant, rows[0], mean)
-    deviation = np.sqrt(((rows - mean) ** 2).mean(axis=0))
+    mean = np.where(constant, rows[0], rows.mean(axis=0))
+    centred = rows - mean
+    remainder = centred.mean(axis=0)  # of time stamps even 80 bits round the mean
+    centred -= remainder
+    deviation = np.sqrt((centred**2).mean(axis=0))
     nearly = ~constant & (deviation <= 50 * len(rows) * EPS * np.abs(mean))
     divisor = np.where(constant, Long(1), deviation) if scale else np.ones_like(mean)
-    told = mean if center else np.zeros_like(mean)
-    return told, divisor, (rows - told) / divisor, bool(nearly.any())
+    told = mean + remainder if center else np.zeros_like(mean)
+    return told, divisor, (centred if center else rows) / divisor, bool(nearly.any())
 
 
 def truth_of_kernel(

@@ -22,6 +22,8 @@ class Told:
         The certified angle.
     presumed : int or None
         So often at most a variance must occur for the certificate to hold.
+    certified : int or None
+        The certificate is of so many of the first components; None: of all.
     bound : float or None
         The angle bound.
     to_exact : float or None
@@ -36,6 +38,7 @@ class Told:
 
     certificate: float | None
     presumed: int | None
+    certified: int | None
     bound: float | None
     to_exact: float | None
     squared_error: float | None
@@ -45,17 +48,20 @@ class Told:
     @property
     def at_most(self) -> float | None:
         """The smallest angle that the model says the true one does not exceed."""
-        angles = [angle for angle in (self.certificate, self.bound) if angle is not None]
+        whole = self.certificate if self.certified is None else None
+        angles = [angle for angle in (whole, self.bound) if angle is not None]
         return min(angles) * PRINTED if angles else None
 
 
 def told_by(model: PCAModel) -> Told:
     measured = model.log["measured"]
     presumed = re.search(r"more than (\d+) times", str(measured.get("certified angle", "")))
+    certified = re.search(r"of the first (\d+) components", str(measured.get("certified angle", "")))
     above = _number(measured.get("above the noise"))
     return Told(
         certificate=_number(measured.get("certified angle")),
         presumed=int(presumed[1]) if presumed else None,
+        certified=int(certified[1]) if certified else None,
         bound=_number(measured.get("angle bound")),
         to_exact=_number(measured.get("angle to exact")),
         squared_error=_number(measured.get("squared error per row")),

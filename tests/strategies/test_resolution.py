@@ -234,3 +234,14 @@ def test_a_constant_column_with_rounding_keeps_deviation_one():
     X[::2, 2] = 0.1 + 0.2  # one unit in the last place more
     for method in ("p-cov", "qr-pca", "streaming", "sub-it"):
         assert fit(method, cut(X, 60, 40), n_components=2, scale=True).scale_[2] == 1
+
+
+@pytest.mark.parametrize("method", ["sub-it", "vertical"])
+def test_a_certificate_does_not_speak_of_components_that_are_noise(method):
+    """It said 1e-12 degrees at most of components that rounding had turned by 80."""
+    X = rows(40, 6) * np.where(np.arange(6) == 2, 1e10, 1.0)
+    parties = np.split(X, [3, 5], axis=1) if method == "vertical" else cut(X, 20, 15, 5)
+    model = fit(method, parties, n_components=3)
+    assert not model.log["exact"]
+    assert model.log["measured"]["certified angle"].endswith(", of the first 1 components")
+    assert "of the first" not in fit(method, parties, n_components=1).log["measured"]["certified angle"]
