@@ -13,6 +13,7 @@ from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from tests.families import FAMILIES, cut, rows
+from tests.harness import finish, server_of
 
 
 def parties(d=60):
@@ -231,3 +232,10 @@ def test_float32_products_end_where_their_certificate_stands_still():
 def test_exact_is_what_a_small_certificate_says_whatever_the_tolerance():
     assert fit(parties(), block_size=60, tolerance=30.0).log["exact"]  # one round, and nothing left to ask
     assert not fit(parties(), tolerance=30.0).log["exact"]
+
+
+def test_the_rounding_of_fixed_point_is_in_the_certificate():
+    server = server_of("sub-it", parties(), n_components=4, secure_aggregation=True, bound=100.0, min_parties=2)
+    finish(server)
+    known = server.strategy.found.known
+    assert 0 < known.error < 1e-15
