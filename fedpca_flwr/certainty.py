@@ -20,8 +20,8 @@ class Certainty(NamedTuple):
     Attributes
     ----------
     exact : bool
-        Whether the method is exact, all components are resolved, and rounding turns those that the data determine by
-        no more than `EXACT`.
+        Whether the method is exact, and rounding turns the components by no more than `EXACT`: no basis of tied
+        components is exact, since the data determine none.
     notes : list of str
     resolved : int or None
         How many components are above rounding, where not all are: a certificate is of these.
@@ -52,12 +52,12 @@ def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certain
     if most < k:
         text = f"the data have rank {most}: components {most + 1} to {k} have no variance and arbitrary directions"
         return Certainty(exact and told.angle <= EXACT, [text])
-    notes = []
-    if told.determined < k:
-        notes.append(f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique")
+    if told.angle == 90:
+        text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
+        return Certainty(False, [text])
     if exact and told.angle > EXACT:
-        notes.append(_turned(told) + advice)
-    return Certainty(exact and told.angle <= EXACT, notes)
+        return Certainty(False, [_turned(told) + advice])
+    return Certainty(exact, [])
 
 
 def _unresolved(pairs: Eigenpairs, found: int, floor: float) -> str:
@@ -71,6 +71,6 @@ def _unresolved(pairs: Eigenpairs, found: int, floor: float) -> str:
 
 def _turned(told: Resolution) -> str:
     return (
-        f"rounding may turn the first {told.determined} components by {told.angle:.1g} degrees: the gap after them is "
-        "too small beside the first variance"
+        f"rounding may turn the components by {told.angle:.1g} degrees: the gap after the last variance is too small "
+        "beside the first"
     )

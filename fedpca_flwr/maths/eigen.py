@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,22 +25,13 @@ class Resolution:
     ----------
     floor : float
         Where an eigenvalue is not larger, its vector is noise.
-    determined : int
-        So many of the components above the floor are apart from those that follow; those between are tied with them.
     angle : float
-        Bound, in degrees, on the angle by which rounding turns the determined ones together.
+        Bound, in degrees, on the angle by which rounding turns the leading components above the floor together; 90
+        where they are tied with the next one.
     """
 
     floor: float
-    determined: int
     angle: float
-
-    @classmethod
-    def found(cls, floor: float, told: int, turned: Callable[[int], float]) -> Resolution:
-        """From the number of components above the floor, and by how many degrees rounding turns the first j."""
-        while told and turned(told) == 90:
-            told -= 1
-        return cls(floor, told, turned(told) if told else 0.0)
 
 
 @dataclass(frozen=True)
@@ -129,9 +119,12 @@ def resolution(pairs: Eigenpairs) -> Resolution:
         return pairs.resolution
     d, first = len(pairs.vectors), float(pairs.values[0])
     floor = ALIKE * d * first + 2 * pairs.error
-    error, values = pairs.error + _rounding(pairs), np.append(pairs.values, max(0.0, pairs.following))
     told = int((pairs.values > floor).sum())
-    return Resolution.found(floor, told, lambda j: _turned(error, float(values[j - 1] - max(0.0, values[j]))))
+    if not told:
+        return Resolution(floor, 90.0)
+    following = float(pairs.values[told]) if told < pairs.values.size else pairs.following
+    gap = float(pairs.values[told - 1]) - max(0.0, following)
+    return Resolution(floor, _turned(pairs.error + _rounding(pairs), gap))
 
 
 def _rounding(pairs: Eigenpairs) -> float:

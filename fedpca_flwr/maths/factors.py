@@ -190,16 +190,15 @@ def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
     """
     error, k = 1e-15 * float(np.sqrt(sizes.size)), vectors.shape[1]
     floor, everything = error * float(s[0]), float(sizes @ sizes)
-    squares, s = sizes**2 @ vectors**2, np.append(s, 0.0)
-
-    def turned(j: int) -> float:
-        rest = np.sqrt(max(0.0, everything - float(squares[:j].sum())) + 1e-15 * everything)  # large numbers cancel
-        turns = s[:j] * rest + s[j] * np.sqrt(squares[:j])
-        gaps = (s[:j] - s[j]) * (s[:j] + s[j])
-        sine = error * (1 + float(np.linalg.norm(turns / gaps))) if gaps.min() > 0 else 1.0
-        return float(np.degrees(np.arcsin(min(1.0, sine))))
-
-    return Resolution.found(floor**2, int((s[:k] > floor).sum()), turned)
+    told = int((s[:k] > floor).sum())
+    first, following = s[:told], float(s[told]) if told < s.size else 0.0
+    squares = sizes**2 @ vectors[:, :told] ** 2
+    rest = np.sqrt(max(0.0, everything - float(squares.sum())) + 1e-15 * everything)  # two large numbers cancel
+    gaps = (first - following) * (first + following)
+    if not told or gaps.min() <= 0:
+        return Resolution(floor**2, 90.0)
+    sine = error * (1 + float(np.linalg.norm((first * rest + following * np.sqrt(squares)) / gaps)))
+    return Resolution(floor**2, float(np.degrees(np.arcsin(min(1.0, sine)))))
 
 
 def _triangle(rows: Array) -> Array:

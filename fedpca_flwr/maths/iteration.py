@@ -114,7 +114,7 @@ class BlockIteration:
         self._sure = self.proven or (self._probes == PROBES and self._bound <= self.tolerance)
         if self._bound > self.tolerance:
             self._probes = 0
-            self.block = self._next(AV)
+            self.block = self._next(AV / self._unit)
             return self.limited or self.block.shape[1] == 0
         if self._sure:
             return True

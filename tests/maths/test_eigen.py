@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import eigen
-from fedpca_flwr.maths.eigen import fix_signs, leading_eigenpairs
+from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.subspace import principal_angles
 
 
@@ -88,3 +88,19 @@ def test_no_pair_of_a_tight_cluster_is_lost():
         values = np.r_[9.0, 9, 4, np.ones(57)]
         pairs = leading_eigenpairs(np.asfortranarray((basis * values) @ basis.T), 3)
         np.testing.assert_allclose(pairs.values, [9, 9, 4], rtol=1e-10)
+
+
+def test_the_bound_on_the_angle_is_the_sine_theorem_with_the_error_off_the_gap():
+    """sin(angle) <= error / (gap - error), rounding included in the error."""
+    pairs = Eigenpairs(np.array([5.0, 3.0]), np.eye(4)[:, :2], 1.0)
+    assert angle_bound(0.5, pairs) == pytest.approx(np.degrees(np.arcsin(0.5 / (2 - 0.5))))
+    assert angle_bound(1.0, pairs) == pytest.approx(90)
+    assert angle_bound(2.5, pairs) == 90
+
+
+def test_a_spectral_norm_is_never_below_the_true_one():
+    """Lanczos comes from below, and stops early where many eigenvalues are near the largest: hence one per cent."""
+    d = 600
+    norms = [eigen.spectral_norm(np.diag(1 - np.linspace(0, width, d) ** 2)) for width in (0.1, 0.3, 0.5, 0.7)]
+    assert min(norms) >= 1
+    assert max(norms) <= 1.0101

@@ -108,7 +108,7 @@ def test_an_angle_by_which_rounding_may_turn_the_components_is_said(k):
     X = decades(d=7, least=1e-6)
     model = fit("p-cov", cut(X, 150, 100, 50), n_components=k)
     assert model.log["exact"] == (k == 3)
-    assert all(note.startswith("rounding may turn the first 7 components by") for note in model.log["notes"])
+    assert all(note.startswith("rounding may turn the components by") for note in model.log["notes"])
     assert len(model.log["notes"]) == (k == 7)
     assert fit("qr-pca", cut(X, 150, 100, 50), n_components=k).log["exact"]
 
@@ -173,11 +173,11 @@ def test_the_bound_of_truncated_factors_takes_in_rounding():
 
 
 @pytest.mark.parametrize(("method", "k"), [("p-cov", 2), ("qr-pca", 2), ("p-cov", 6), ("qr-pca", 6)])
-def test_a_tie_is_told_and_what_the_data_determine_is_exact(method, k):
+def test_a_tie_is_told_and_no_basis_of_it_is_called_exact(method, k):
     basis = np.linalg.qr(np.random.default_rng(1).standard_normal((240, 12)) - 1)[0]
     X = np.linalg.qr(basis - basis.mean(axis=0))[0] * np.repeat([4.0, 2.0, 1.0], [1, 3, 8])
     model = fit(method, cut(X, 140, 100), n_components=k)
-    assert model.log["exact"]
+    assert not model.log["exact"]
     text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
     assert model.log["notes"] == [text]
     np.testing.assert_allclose(model.singular_values_, [4, 2, 2, 2, 1, 1][:k], rtol=1e-12)
