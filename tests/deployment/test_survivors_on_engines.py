@@ -44,7 +44,7 @@ def test_a_party_that_fails_in_the_simulation_is_dropped(monkeypatch):
                 fit = client.fit
 
                 def until_the_sum(instructions):
-                    if instructions.config["phase"] == "moments":
+                    if instructions.config["phase"] == "uncentred":
                         raise RuntimeError
                     return fit(instructions)
 
@@ -63,7 +63,8 @@ def test_a_site_that_is_killed_is_dropped_and_everyone_else_goes_on(tmp_path):
     for i, X in enumerate(hospitals()):
         np.save(tmp_path / f"site{i}.npy", X)
         site = {"name": f"hospital {i}", "partition-id": i, "num-partitions": 4}
-        sites.append({**site, "data": str(tmp_path / f"site{i}.npy"), "group-secret": str(tmp_path / "secret")})
+        paths = {"data": f"site{i}.npy", "group-secret": "secret", "journal": f"journal{i}"}
+        sites.append({**site, **{key: str(tmp_path / path) for key, path in paths.items()}})
     config = "n-components=5 secure-aggregation=true bound=100.0 survivors=3"
     with Lab(tmp_path / "flower", sites) as lab:
         lab.processes.pop("node3").send_signal(signal.SIGKILL)  # still registered: its silence costs a deadline

@@ -17,7 +17,7 @@ from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
 from simulations import ray_engine, run
-from strategies import METHODS
+from strategies import METHODS, transports_of
 from tests.deployment.lab import Lab
 from tests.families import cut, rows
 from tests.harness import own
@@ -80,6 +80,7 @@ def lab(tmp_path_factory):
                 "scores": str(folder / f"scores{i}.csv"),
                 "loadings": str(folder / f"own{i}.npz"),
                 "ledger": str(folder / f"ledger{i}.json"),
+                "journal": str(folder / f"journal{i}"),
                 "min-rows": 40,
                 "group-secret": str(folder / "secret"),
                 "allowed-methods": " ".join(name for name in METHODS if name != "ap-cov"),
@@ -95,7 +96,11 @@ def same_bits(one, other):
 
 
 SECURE = {"secure_aggregation": True, "bound": 100.0}
-SUMMABLE = [name for name, method in METHODS.items() if method.secure and method.strategy.card.split == "rows"]
+SUMMABLE = [
+    name
+    for name, method in METHODS.items()
+    if "masked" in transports_of(method) and method.strategy.card.split == "rows"
+]
 
 
 @pytest.mark.parametrize("method", SUMMABLE)
