@@ -186,7 +186,7 @@ def test_scaled_blocks_beyond_float32_go_down_in_float64():
 
 def test_scaled_features_cost_one_round_of_variances_more():
     phases = [entry["phase"] for entry in fit(parties(), scale=True).log["rounds"]]
-    assert phases[:3] == ["variances", "product", "product"]
+    assert phases[:3] == ["heads", "product", "product"]
     assert fit(parties(), scale=True, max_rounds=2).log["rounds"][2]["phase"] == "product"
 
 
