@@ -107,7 +107,7 @@ def test_no_sum_exceeds_its_limit(phase, count):
     values = {"clip": 2.0, "centre_clip": 3.0, "count": count}
     options = DPOptions(**values, release="joint" if phase == "joint" else "two-stage")
     config = RunConfig(method="dp-pca", clients=5, secure_aggregation=True)
-    parties, d, rows_each = 5, 4, 1000
+    parties, d, rows_each = 5, 4, 10**6  # so many that noise does not hide them
     noise = options.noise(phase)
     told = parties * rows_each - int(20 * np.sqrt(parties) * options.noise(options.phases[0]).rows)
     asked = {"rows": np.asarray(told)} if phase == "products" else {}
