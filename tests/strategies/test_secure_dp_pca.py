@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
-from strategies.dp_options import DPOptions
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.protocol.phase import Public
 from strategies.dp_pca import phases
+from strategies.dp_pca_options import DPOptions
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
 
