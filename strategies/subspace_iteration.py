@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
+from scipy.linalg import norm
 
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError
@@ -82,6 +83,11 @@ class SubspaceOptions(CountOptions):
 
 def phases(config: RunConfig, options: SubspaceOptions) -> Phases:
     """Products with blocks; in a warm start what a first sketch gets wrong about them."""
+    if options.acceleration == "none" and 0 < options.block_size < options.n_components:
+        raise ConfigError(
+            f"run-config: 'block-size' is {options.block_size}, but acceleration='none' keeps the last block only, "
+            f"which must hold n-components = {options.n_components}; raise it, or set acceleration='krylov'"
+        )
     if options.warm_start == "random":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
         products = product_phases(config, options.width, rounds=options.max_rounds, variances_first=options.scale)
@@ -156,7 +162,7 @@ class SubspaceIteration(RowsStrategy):
             block = V.astype(np.float64)
             if not options.center:
                 AV = AV + head.n * np.outer(mean, mean @ block)
-            error = float(np.linalg.norm(missed / scale[:, None]))
+            error = float(norm(missed / scale[:, None]))  # of SciPy, whose squares do not overflow
             done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
             if done or found.asked == options.max_rounds:
                 break
@@ -172,14 +178,16 @@ class SubspaceIteration(RowsStrategy):
         self.n_components(head.n, head.mean.size)
         require_variance(pooled.diagonal(), head.n, head.mean)
         sketch, k = RefinedSketch(pooled), options.n_components
+        units = {reply.party: _root_unit(float(reply.fields["trace"])) ** 2 for reply in replies}
         found = BlockIteration(sketch, k, width=options.width(self.public), trace=total, tolerance=options.tolerance)
         for _ in range(options.max_rounds - 1):
             block = found.block.astype(np.float32)
             replies = yield Ask("refine", {"block": block})
-            products = [reply.fields["product"].astype(np.float64) for reply in replies]
+            products = {reply.party: reply.fields["product"].astype(np.float64) for reply in replies}
             V = block.astype(np.float64)
-            AV = sketch.product(V) + added(products)
-            error = math.fsum(map(_lost, products)) if options.wire == "float32" else 0.0
+            AV = sketch.product(V) + added([units[party] * product for party, product in products.items()])
+            lost = [units[party] * _lost(product) for party, product in products.items()]
+            error = math.fsum(lost) if options.wire == "float32" else 0.0
             if found.add(V, AV, error=error):
                 break
         return self._solution(found, head, total, np.ones(head.mean.size))
@@ -217,17 +225,19 @@ class SubspaceIterationClient(RowsClient):
 
     def _sketch(self) -> Fields:
         factor = truncated(self.data, self.options.sketch_rank(self.public)).filled()
-        rows, floor = factor.rows.astype(np.float32), np.asarray(factor.floor)
-        self.site.state["sketch"] = [rows, floor]
+        root = _root_unit(factor.trace)
+        rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
+        self.site.state["sketch"] = [rows, floor, root]
         head = head_fields(*head_and_diagonal(self.data))
         return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
 
     def _correction(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What the sketch of this party's scatter gets wrong about a block."""
-        kept, floor = self.site.state["sketch"]
-        rows = kept.astype(np.float64)
+        """What the sketch of this party's scatter gets wrong about a block, in the unit of that scatter."""
+        kept, floor, root = self.site.state["sketch"]
+        rows = kept.astype(np.float64) * root
         head, _ = head_and_diagonal(self.data)
-        return scatter_product(self.data, head, V) - rows.T @ (rows @ V) - float(floor) * V
+        missed = scatter_product(self.data, head, V) - rows.T @ (rows @ V) - float(floor) * V
+        return np.asarray(missed / float(root) ** 2)
 
 
 def _on_the_wire(found: BlockIteration, scale: NDArray[np.float64]) -> NDArray[Any]:
@@ -239,8 +249,13 @@ def _on_the_wire(found: BlockIteration, scale: NDArray[np.float64]) -> NDArray[A
 
 
 def _factor(reply: Reply) -> Factor:
-    fields, floor = reply.fields, float(reply.fields["floor"])
-    return Factor(head_of(reply), fields["rows"].astype(np.float64), float(fields["trace"]), 2 * floor, floor)
+    fields, floor, trace = reply.fields, float(reply.fields["floor"]), float(reply.fields["trace"])
+    return Factor(head_of(reply), fields["rows"].astype(np.float64) * _root_unit(trace), trace, 2 * floor, floor)
+
+
+def _root_unit(trace: float) -> float:
+    """The power of two in which the root of a scatter travels: float32 holds it, whatever the unit of the data."""
+    return float(2.0 ** (np.frexp(trace)[1] // 2))
 
 
 def _lost(product: NDArray[np.float64]) -> float:

@@ -110,7 +110,8 @@ class BlockIteration:
         self._ritz = self.known.ritz()
         self._bound = self._certified()
         self._answer()
-        self._idle = self._idle + 1 if self._ritz.residual(self.k) <= 2 * self._ritz.error else 0
+        idle = self._ritz.values.size >= self.k and self._ritz.residual(self.k) <= 2 * self._ritz.error
+        self._idle = self._idle + 1 if idle else 0
         self._sure = self.proven or (self._probes == PROBES and self._bound <= self.tolerance)
         if self._bound > self.tolerance:
             self._probes = 0

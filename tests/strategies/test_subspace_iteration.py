@@ -239,3 +239,20 @@ def test_the_rounding_of_fixed_point_is_in_the_certificate():
     finish(server)
     known = server.strategy.found.known
     assert 0 < known.error < 1e-15
+
+
+@pytest.mark.parametrize("unit", [1e-45, 1e45])
+@pytest.mark.parametrize("wire", ["float64", "float32"])
+def test_a_warm_start_holds_data_in_any_unit(unit, wire):
+    """Factors and products travel in float32, which ends at 3e38."""
+    parts = [part * unit for part in cut(rows(300), 180, 100, 20)]
+    options = {"n_components": 3, "warm_start": "svd", "wire": wire, "tolerance": 1e-4}
+    model = run("sub-it", parts, engine="loopback", **options)
+    assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max <= 1e-4
+
+
+def test_a_last_block_that_cannot_hold_the_components_is_refused():
+    with pytest.raises(ConfigError, match="'block-size' is 1, but acceleration='none' keeps the last block only"):
+        run(
+            "sub-it", cut(rows(300), 180, 100, 20), engine="loopback", n_components=3, acceleration="none", block_size=1
+        )
