@@ -112,9 +112,10 @@ class StateFolder:
             raise ContractError(
                 f"{file} is missing; did another run change the federation? run this one again"
             ) from None
-        if hashlib.sha256(content).hexdigest() != sha:
+        whole = len(content) == 8 * (1 + 2 * features + packed_size(features))
+        if hashlib.sha256(content).hexdigest() != sha or not whole:
             raise ContractError(
-                f"{file} is damaged: its digest is not its name; restore it from a copy, or let its member leave and "
+                f"{file} is damaged: its digest is not its name, or its size another; restore it from a copy, or let its member leave and "
                 "join again"
             )
         values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)

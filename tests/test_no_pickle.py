@@ -82,9 +82,10 @@ def a_reply(folder: Path, spoil: Spoil) -> None:
 
 def a_message_of_the_server(folder: Path, spoil: Spoil) -> None:
     server = server_of("dp-pca", [rows(30)], n_components=2)
-    sent = ndarrays_to_parameters([np.zeros(12)])
-    message = FitIns(Parameters([*map(spoil, sent.tensors)], sent.tensor_type), {"phase": "products", "d": 12})
-    assert "error" not in proxy_of(server, 0).make().fit(message).metrics
+    sent, client = ndarrays_to_parameters([np.zeros(12)]), proxy_of(server, 0).make()
+    client.fit(FitIns(Parameters([], sent.tensor_type), {"phase": "centre"}))
+    message = FitIns(Parameters([*map(spoil, sent.tensors)], sent.tensor_type), {"phase": "products"})
+    assert "error" not in client.fit(message).metrics
 
 
 def a_model(folder: Path, spoil: Spoil) -> None:
@@ -117,7 +118,7 @@ def rows_as_parquet(folder: Path, spoil: Spoil) -> None:
 
 def ids(folder: Path, spoil: Spoil) -> None:
     (folder / "own.csv").write_text("id,a\nx,1\ny,2\n")
-    assert read_ids(str(rewritten(folder / "own.csv", spoil)), "id")
+    assert read_ids(str(rewritten(folder / "own.csv", spoil)), "id", 2)
 
 
 def the_ledger(folder: Path, spoil: Spoil) -> None:
