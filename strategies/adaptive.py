@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,19 +135,12 @@ CARD = MethodCard(
 )
 
 
-class Other(Protocol):
-    """What it must know of a method among which it chooses: a row of the registry."""
-
-    strategy: type[RowsStrategy]
-    client: type[RowsClient]
-
-
 class Adaptive(RowsStrategy):
     """Adaptive; ``measured`` holds the choice, what it was forecast to cost, and what it cost."""
 
     card = CARD
     options: AdaptiveOptions
-    others: ClassVar[Mapping[str, Other]] = {}
+    others: ClassVar[Mapping[str, Any]] = {}
     """The registry, by which it reaches the other methods."""
 
     def __init__(self, *args: Any) -> None:
@@ -229,7 +222,7 @@ class AdaptiveClient(RowsClient):
     """Answers the survey, and then as the chosen method's client."""
 
     options: AdaptiveOptions
-    others: ClassVar[Mapping[str, Other]] = {}
+    others: ClassVar[Mapping[str, Any]] = {}
 
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]

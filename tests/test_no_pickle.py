@@ -148,7 +148,7 @@ def a_federation(folder: Path, spoil: Spoil) -> None:
 
 def a_member_s_file(folder: Path, spoil: Spoil) -> None:
     """By whoever can name it by its digest."""
-    content = spoil(np.arange(6, dtype="<f8").tobytes())
+    content = spoil(np.arange(8, dtype="<f8").tobytes())
     sha = hashlib.sha256(content).hexdigest()
     (folder / f"{sha}.moments").write_bytes(content)
     StateFolder(folder).read(sha, 2)

@@ -173,9 +173,10 @@ def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Mo
         scatter = about_mean(double["scatter"], mean_products(head))
         diagonal = scatter[diagonal_positions(head.mean.size)]
     run.missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
-    require_resolved(run.config.bound, run.missed, diagonal, scale=run.options.scale)
+    scale = bool(getattr(run.options, "scale", False))
+    require_resolved(run.config.bound, run.missed, diagonal, scale=scale)
     unseen = int((diagonal <= run.missed).sum())
-    if run.options.scale and unseen:
+    if scale and unseen:
         least = float(np.sqrt(run.missed[0] / head.n))
         run.cautions = [
             f"{unseen} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
