@@ -115,8 +115,8 @@ class StateFolder:
         whole = len(content) == 8 * (1 + 2 * features + packed_size(features))
         if hashlib.sha256(content).hexdigest() != sha or not whole:
             raise ContractError(
-                f"{file} is damaged: its digest is not its name, or its size another; restore it from a copy, or let its "
-                "member leave and join again"
+                f"{file} is damaged: its digest is not its name, or its size another; restore it from a copy, or let "
+                "its member leave and join again"
             )
         values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
         _, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
