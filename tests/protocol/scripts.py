@@ -46,6 +46,8 @@ AROUND = ("agree", "reveal")
 DP = {"method": "dp-pca", "n-components": 2, "clip": 400.0, "centre-clip": 400.0, "epsilon": 0.1}
 GRAPH = {"n-components": 2, "iterations": 3, "graph": "star"}
 JOINT = {**DP, "release": "joint"}
+SUB_IT = {"method": "sub-it", "n-components": 2, "max-rounds": 3}
+PERSONAL = {"method": "personalised", "n-components": 2, "iterations": 2, "mu": 1.0}
 
 VERTICAL = {"method": "vertical", "n-components": 2, "max-rounds": 3}
 GRAM = {**VERTICAL, "solver": "gram"}
@@ -62,6 +64,36 @@ SCRIPTS = [
     Script({"method": "ap-cov", "n-components": 2, **SECURE}, once("keys", "means", "variances", "scatter", "project")),
     Script(
         {"method": "ap-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")
+    ),
+    Script(SUB_IT, {"start": 1, "product": 2, "project": 1}),
+    Script({**SUB_IT, "scale": True}, {"heads": 1, "product": 3, "project": 1}),
+    Script({**SUB_IT, **SECURE}, {**once("keys", "means", "variances"), "product": 3, "project": 1}),
+    Script({**SUB_IT, "warm-start": "svd"}, {"sketch": 1, "refine": 3, "project": 1}),
+    Script({"method": "qr-pca", "n-components": 2}, once("factor", "project")),
+    Script({"method": "qr-pca", "n-components": 2, "rank": 3}, once("truncated", "project")),
+    Script({"method": "ap-stack", "n-components": 2}, once("truncated", "project")),
+    Script({"method": "compressed", "n-components": 2}, once("encoded", "project")),
+    Script(
+        {"method": "compressed", "n-components": 2, "codec": "shared-step", "corrections": 1},
+        once("scale", "encoded", "correction", "project"),
+    ),
+    Script({"method": "adaptive", "n-components": 2}, once("survey")),
+    Script(PERSONAL, {"start": 1, "product": 30, "share": 2, "report": 1, "project": 1}),
+    Script(
+        {**PERSONAL, "mu": "held-out"},
+        {
+            "held-out start": 1,
+            "held-out product": 30,
+            "held-out share": 2,
+            **once("choose", "start"),
+            "product": 30,
+            "share": 2,
+            **once("report", "project"),
+        },
+    ),
+    Script(
+        {**PERSONAL, **SECURE},
+        {**once("keys", "means", "variances"), "product": 30, "share": 2, **once("report", "project")},
     ),
     Script({"method": "streaming", "n-components": 2, "state": "x"}, once("digest", "moments", "project")),
     Script(
