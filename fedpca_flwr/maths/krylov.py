@@ -95,24 +95,28 @@ class KnownProducts:
         """An orthonormal block (d, b <= size) to ask for next: the largest directions in the leading residuals.
 
         In exact arithmetic all residuals lie in the span of the newest products. Taking them from the residuals also
-        asks again for what rounding a block on the wire has left out. Where fewer than ``size`` exceed rounding, the
-        span holds eigenvectors: random directions look for others. Empty where the span is everything.
+        asks again for what rounding a block on the wire has left out. Where none exceeds rounding the span is
+        invariant, and random directions look for other eigenvectors; so they do until k directions are reached. Empty
+        where the span is everything.
         """
         Z = ritz.residuals[:, : max(size, k + 10)]
         for _ in range(2):
             Z = Z - self.Q @ (self.Q.T @ Z)
         left, singular, _ = svd(Z, full_matrices=False, check_finite=False)
         block = left[:, : min(self.room, size, int((singular > 1e-14 * ritz.values[0]).sum()))]
-        return self._filled(block - self.Q @ (self.Q.T @ block), size)
+        block = block - self.Q @ (self.Q.T @ block)
+        enough = block.shape[1] and self.Q.shape[1] + block.shape[1] >= k
+        return block if enough else self._filled(block, size)
 
     def continued_block(self, size: int) -> Array:
-        """What the newest products (of at most ``size`` directions) add to the span, filled up as `next_block`."""
+        """What the newest products (of at most ``size`` directions) add to the span; random directions if nothing."""
         Z = self.AQ[:, -size:]
         scale = float(np.linalg.norm(Z))
         for _ in range(2):
             Z = Z - self.Q @ (self.Q.T @ Z)
         left, singular, _ = svd(Z, full_matrices=False, check_finite=False)
-        return self._filled(left[:, : min(self.room, int((singular > 1e-13 * scale).sum()))], size)
+        block = left[:, : min(self.room, int((singular > 1e-13 * scale).sum()))]
+        return block if block.shape[1] else self._filled(block, size)
 
     def fresh_block(self, size: int) -> Array:
         """A random orthonormal block (d, at most size) outside the span."""

@@ -46,14 +46,23 @@ def test_a_block_that_is_known_adds_nothing():
 def test_an_invariant_span_is_filled_with_random_directions():
     basis, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((60, 60)))
     A = (basis[:, :3] * [3.0, 2.0, 1.0]) @ basis[:, :3].T
-    known, V = KnownProducts(60), random_block(60, 8, 0)
+    known, V, widths = KnownProducts(60), random_block(60, 8, 0), []
     for _ in range(3):
         known.add(V, A @ V)
         V = known.next_block(known.ritz(), 8, 3)
-        np.testing.assert_allclose(
-            V.T @ np.hstack([known.Q, V]), np.eye(8, known.Q.shape[1] + 8, known.Q.shape[1]), atol=1e-12
-        )
+        widths.append(V.shape[1])
+        np.testing.assert_allclose(V.T @ V, np.eye(V.shape[1]), atol=1e-12)
+        np.testing.assert_allclose(known.Q.T @ V, 0, atol=1e-12)
+    assert widths == [3, 8, 8]
     assert principal_angles(known.ritz().vectors[:, :3], basis[:, :3]).max() < 1e-9
+
+
+def test_blocks_are_filled_until_all_components_are_spanned():
+    """One direction has a residual, but blocks of two must span seven in four rounds."""
+    known = KnownProducts(10)
+    known.add(np.eye(10)[:, :2], np.eye(10)[:, 2:4] * [1, 0])
+    assert known.next_block(known.ritz(), 2, 7).shape == (10, 2)
+    assert known.next_block(known.ritz(), 2, 3).shape == (10, 1)
 
 
 def test_the_last_block_is_what_room_there_is():
