@@ -9,10 +9,12 @@ and takes the best eigenvectors in the span of everything asked so far (block Kr
 a certificate, which needs no ground truth, bounds the largest angle to the exact components by ``tolerance`` degrees.
 
 A block of more than n-components columns misses nothing; narrower ones look three more rounds for variances that
-occur more often than they have columns (`fedpca_flwr.maths.iteration`).
+occur more often than they have columns (`fedpca_flwr.maths.iteration`). Where the precision of the products, in float64
+or on the wire, keeps the certificate above ``tolerance``, the run ends and says so.
 
 ``acceleration="none"`` is the plain iteration of the note, which keeps only the last block. ``warm_start="svd"`` lets
-each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`).
+each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`). With ``scale=True`` a round
+of variances comes first, so that blocks are random in the scaled features.
 
 Blocks go down in float32 at no loss (but for the plain iteration, and for narrow blocks until the gap shows): the
 server computes with the rounded block that it sent.
@@ -56,7 +58,7 @@ class SubspaceOptions(CountOptions):
     block_size: Annotated[int, Limits(ge=0)] = 0
     """Columns b of a block; 0: n-components + 10. Fewer cost more rounds and fewer bytes."""
     acceleration: Literal["krylov", "none"] = "krylov"
-    """Whether all blocks so far are used, or only the last (the note's iteration, without certificate)."""
+    """Whether all blocks so far are used, or only the last (the note's iteration)."""
     warm_start: Literal["random", "svd"] = "random"
     """Whether the first block is random, or each party sends a truncated factor first: fewer rounds."""
     warm_rank: Annotated[int, Limits(ge=0)] = 0
@@ -118,7 +120,7 @@ CARD = MethodCard(
     title="Subspace iteration",
     exact=True,
     result="to a certified angle (`tolerance`)",
-    rounds="until certified, some 10",
+    rounds="until certified, some 10; `scale` 1 more",
     upload="d b in each round, b = k + 10",
     server_sees="each party's products with d x b blocks",
     options=SubspaceOptions,
@@ -163,6 +165,7 @@ class SubspaceIteration(RowsStrategy):
             if not options.center:
                 AV = AV + head.n * np.outer(mean, mean @ block)
             error = float(norm(missed / scale[:, None]))  # of SciPy, whose squares do not overflow
+            error += float(np.sum(self.missed / scale**2) * norm(block * scale[:, None]))  # of the mean and the scale
             done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
             if done or found.asked == options.max_rounds:
                 break

@@ -88,6 +88,7 @@ class BlockIteration:
         self._trace = trace / self._unit
         self._start = self.block  # as it was asked
         self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
+        self._resolved = k  # components whose variance is not lost in rounding
         self._bound = 90.0  # the certificate, if nothing hides from the blocks
         self.proven = self._sure = False
         self.asked = self._probes = self._idle = 0
@@ -126,7 +127,8 @@ class BlockIteration:
     def certificate(self) -> float:
         """Bound on the largest angle of `pairs`, in degrees; 90 is none.
 
-        Among eigenvalues that float64 does not tell apart it is the angle to the nearest of the subspaces.
+        Among eigenvalues that float64 does not tell apart it is the angle to the nearest of the subspaces. Of
+        components whose variance it does not tell from none it says nothing.
         """
         return self._bound if self._sure else 90.0
 
@@ -154,7 +156,8 @@ class BlockIteration:
         if self.certificate >= 90:
             return "no bound"
         presumed = "" if self.proven else f", if no variance occurs more than {self.width} times"
-        return f"{1.05 * self.certificate:.2g} degrees at most{presumed}"  # two digits never round it down
+        first = "" if self._resolved == self.k else f"of the first {self._resolved} "
+        return f"{first}{1.05 * self.certificate:.2g} degrees at most{presumed}"  # two digits never round it down
 
     def shortfall(self, allowed: str) -> list[str]:
         """A note where the certificate is not what was wanted; ``allowed`` names what else ends the iteration."""
@@ -181,8 +184,10 @@ class BlockIteration:
         if self.known.error > alike:
             return self._angle(k)  # equal values may be what the wire made of them
         distinct, upto = int((values[:k] > values[k - 1] + alike).sum()), int((values >= values[k - 1] - alike).sum())
+        self._resolved = k
         if max(values[k - 1], self._rest) <= alike:
-            return self._angle(distinct)  # no variance is left, of which the last pairs could have any
+            self._resolved = distinct  # no variance is left, of which the last pairs could have any
+            return self._angle(distinct)
         below = self._angle(distinct) if upto > k else 0.0
         return min(90.0, self._angle(upto) + below)
 

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rounds, megabytes = spent(model)
             forecast = (way["up"] + way["down"]) / 1e6
             angle = principal_angles(model, exact).max
-            bound = measured.get("angle bound", measured.get("certified angle", "exact")).split()[0]
+            bound = measured.get("angle bound", measured.get("certified angle", "exact")).partition(" degrees")[0]
             score = measured["heterogeneity"].split()[0]
             print(
                 f"| {name} | {score} | {target} | {way['method']} {told(way['options'])} | {way['rounds']}, {rounds} "

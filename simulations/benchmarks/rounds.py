@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             model = run("sub-it", parts, n_components=COMPONENTS, engine="loopback", max_rounds=rounds, **options)
             fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
             up, down = (max(map(sum, zip(*(entry[way] for entry in fit), strict=True))) / 1e6 for way in ("up", "down"))
-            certified = model.log["measured"]["certified angle"].split()[0]
+            certified = model.log["measured"]["certified angle"].partition(" degrees")[0]
             angle = principal_angles(model, exact).max
             print(f"| {name} | {len(fit)} | {angle:.1e} | {certified} | {up:.2f} | {down:.2f} |", flush=True)
 
