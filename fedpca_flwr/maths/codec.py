@@ -61,7 +61,8 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     integers = _unpack(expand(coded.code, -(-size * bits // 8)), bits, size).astype(np.int64) - top
     if np.abs(integers).max(initial=0) > top:
         raise ValueError("a code word that no number has")
-    return integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
+    numbers: Array = integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
+    return numbers
 
 
 def round_to_step(triangle: Array, step: float, d: int) -> Coded:

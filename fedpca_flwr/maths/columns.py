@@ -8,7 +8,7 @@ deviations of columns need nobody else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class Block(NamedTuple):
         return float(np.vdot(self.X, self.X))
 
 
-def block_of(data: NDArray, *, center: bool = True, scale: bool = False) -> Block:
+def block_of(data: NDArray[Any], *, center: bool = True, scale: bool = False) -> Block:
     """A party's block from its columns ``data`` (n, f).
 
     Scaling divides by the standard deviation about the mean (divisor n), with or without centring. A column that is
@@ -82,16 +82,18 @@ def merged_directions(blocks: Sequence[Array], k: int) -> Array:
 
     Exact where no party left a singular value out.
     """
-    U, _, _ = svd(np.hstack(blocks), full_matrices=False, check_finite=False)
+    U: Array = svd(np.hstack(blocks), full_matrices=False, check_finite=False)[0]
     return U[:, :k]
 
 
 def energies(X: Array, U: Array) -> Array:
     """``|X' u|^2`` (k,) of the columns u of ``U`` (n, k)."""
     projected = X.T @ U
-    return np.einsum("ij,ij->j", projected, projected)
+    squares: Array = np.einsum("ij,ij->j", projected, projected)
+    return squares
 
 
 def added(arrays: Sequence[Array]) -> Array:
     """The sum of equal shapes, whose bits do not depend on their order."""
-    return np.sort(np.stack(arrays), axis=0).sum(axis=0)
+    total: Array = np.sort(np.stack(arrays), axis=0).sum(axis=0)
+    return total

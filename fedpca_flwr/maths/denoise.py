@@ -166,4 +166,5 @@ def without_noise(theta: Array, edge: float) -> Array:
     Never negative: the matrix behind is positive semidefinite.
     """
     theta = theta.clip(min=0.0)
-    return (theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2
+    behind: Array = (theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2
+    return behind

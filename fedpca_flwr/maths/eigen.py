@@ -208,4 +208,4 @@ def _certified(matrix: Array, pairs: Eigenpairs) -> bool:
     remainder = blas.dsyrk(1.0, np.asfortranarray(factor), beta=-1.0, c=matrix, lower=1)
     np.einsum("ii->i", remainder)[:] += (last + following) / 2
     _, info = lapack.dpotrf(remainder, lower=1, overwrite_a=1, clean=0)
-    return info == 0
+    return bool(info == 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,8 @@ class Factor:
 
     def diagonal(self) -> Array:
         """Diagonal (d,) of the scatter that the rows hold."""
-        return np.einsum("ij,ij->j", self.rows, self.rows)
+        squares: Array = np.einsum("ij,ij->j", self.rows, self.rows)
+        return squares
 
     def filled(self) -> Factor:
         """The same rows, with half of the first omitted eigenvalue assumed in every direction left out.
@@ -65,7 +67,7 @@ class Factor:
         return Factor(self.head, self.rows * shrink[:, None], self.trace, self.omitted, floor)
 
 
-def triangular(data: NDArray) -> tuple[Head, Array]:
+def triangular(data: NDArray[Any]) -> tuple[Head, Array]:
     """Head, and the triangular factor (min(n - 1, d), d) of the centred rows of ``data`` (n, d), in chunks."""
     R = np.empty((0, data.shape[1]))
     head: Head | None = None
@@ -98,7 +100,7 @@ def contrasts(centred: Array) -> Array:
     return centred[1:]
 
 
-def truncated(data: NDArray, rank: int) -> Factor:
+def truncated(data: NDArray[Any], rank: int) -> Factor:
     """The best factor of ``rank <= d`` rows of the scatter of ``data`` (n, d): leading eigenvectors, orthogonal rows.
 
     With fewer rows than features no (d, d) matrix is formed.
@@ -176,6 +178,7 @@ def _reflected(reflectors: Array, tau: Array, U: Array) -> Array:
     """``Q U`` (d, k) for the orthogonal factor Q (d, m) that LAPACK keeps as reflections, and ``U`` (m, k)."""
     padded = np.zeros((len(reflectors), U.shape[1]), order="F")
     padded[: len(U)] = U
+    product: Array
     product, _, info = lapack.dormqr("L", "N", reflectors, tau, padded, 64 * max(1, U.shape[1]), overwrite_c=1)
     assert info == 0, info
     return product
@@ -202,6 +205,7 @@ def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
 
 
 def _triangle(rows: Array) -> Array:
+    triangle: Array
     (triangle,) = qr(rows, mode="r", overwrite_a=True, check_finite=False)
     return triangle[: min(rows.shape)]
 

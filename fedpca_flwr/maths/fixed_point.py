@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class Layout:
         Words for each value.
     """
 
-    limits: Mapping[str, NDArray]
+    limits: Mapping[str, Array]
     words: int = 1
 
     @property
@@ -43,7 +44,7 @@ class Layout:
         """Words of the vector."""
         return 1 + self.words * sum(limit.size for limit in self.limits.values())
 
-    def encode(self, values: Mapping[str, NDArray]) -> Words:
+    def encode(self, values: Mapping[str, NDArray[Any]]) -> Words:
         """One party's vector (size,).
 
         Raises
@@ -51,7 +52,7 @@ class Layout:
         ValueError
             For a value that is not finite, or beyond the limit on the sum; the text holds the field's name only.
         """
-        parts: list[NDArray] = [np.ones(1, np.int64)]
+        parts: list[NDArray[np.int64]] = [np.ones(1, np.int64)]
         for name, limit in self.limits.items():
             value = np.asarray(values[name], dtype=np.float64)
             if value.shape != limit.shape or not (np.abs(value) <= limit).all():
@@ -62,7 +63,7 @@ class Layout:
                 value = value - np.ldexp(whole, -exponents)
         return np.concatenate(parts).view(np.uint64)
 
-    def encode_sum(self, parts: Sequence[Mapping[str, NDArray]]) -> Words:
+    def encode_sum(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Words:
         """One party's vector for the sum of ``parts``, each encoded by itself: nothing is rounded to float64 between.
 
         A field that a part lacks is zero there.
@@ -78,7 +79,7 @@ class Layout:
         total[0] = 1
         return total
 
-    def decode(self, total: Words) -> tuple[int, dict[str, NDArray]]:
+    def decode(self, total: Words) -> tuple[int, dict[str, Array]]:
         """How many parties are in a sum of vectors (modulo 2^64), and the sum of each field."""
         parties, fields = self.decode_double(total)
         return parties, {name: high for name, (high, _) in fields.items()}
@@ -104,7 +105,7 @@ class Layout:
         """What rounding costs at most, for each party, in units of the limit."""
         return 2.0 ** -(62 + FURTHER * (self.words - 1))
 
-    def _exponents(self, limit: NDArray) -> list[NDArray[np.int32]]:
+    def _exponents(self, limit: Array) -> list[NDArray[np.int32]]:
         """For each word, the powers of two that values are multiplied by."""
         _, above = np.frexp(limit)  # limit <= 2^above <= 2 limit
         return [62 - above + FURTHER * word for word in range(self.words)]

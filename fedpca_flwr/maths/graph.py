@@ -73,7 +73,7 @@ def mixing_rate(weights: Array) -> float:
     return float(sizes[-2]) if sizes.size > 1 else 0.0
 
 
-def _joined(parties: int, first: NDArray, second: NDArray, present: NDArray) -> Adjacency:
+def _joined(parties: int, first: NDArray[np.intp], second: NDArray[np.intp], present: NDArray[np.bool_]) -> Adjacency:
     graph = np.zeros((parties, parties), dtype=bool)
     graph[first, second] = present
     return graph | graph.T
@@ -85,4 +85,5 @@ def _uniform(text: str, size: int) -> Array:
 
 
 def _hops(graph: Adjacency) -> Array:
-    return shortest_path(graph.astype(np.float64), directed=False, unweighted=True)
+    hops: Array = shortest_path(graph.astype(np.float64), directed=False, unweighted=True)
+    return hops

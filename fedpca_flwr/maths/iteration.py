@@ -214,7 +214,7 @@ class BlockIteration:
         """Bound on ``A`` orthogonal to the span."""
         values, error = self._ritz.values, self._ritz.error
         rounding = np.sqrt(values.size) * error + 4 * float(np.finfo(np.float64).eps) * self._trace
-        bounds = [max(0.0, self._trace - float(values.sum())) + rounding]
+        bounds: list[float] = [max(0.0, self._trace - float(values.sum())) + rounding]
         if self._sketch is not None:
             bounds.append(self._sketch.outside)
         elif not self.accelerated and self.width > self.k:
@@ -235,7 +235,8 @@ class BlockIteration:
 
     def _next(self, AV: Array) -> Array:
         if not self.accelerated:
-            return qr(AV, mode="economic")[0]
+            Q: Array = qr(AV, mode="economic")[0]
+            return Q
         if self._sketch is not None:
             return self._sketch.next_block(self.width)
         return self.known.next_block(self._ritz, self.width, self.k)

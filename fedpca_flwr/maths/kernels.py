@@ -64,7 +64,8 @@ class Kernel:
 
 def packed_distances(X: Array) -> Array:
     """Squared distances (n (n - 1) / 2,) of the rows of ``X`` (n, f), from differences: nothing cancels."""
-    return pdist(X, "sqeuclidean")
+    distances: Array = pdist(X, "sqeuclidean")
+    return distances
 
 
 def to_landmarks(X: Array, landmarks: NDArray[np.int64], *, distances: bool) -> Array:

@@ -125,7 +125,8 @@ class KnownProducts:
     @property
     def room(self) -> int:
         """Dimensions outside the span."""
-        return self.Q.shape[0] - self.Q.shape[1]
+        room: int = self.Q.shape[0] - self.Q.shape[1]
+        return room
 
     def _filled(self, block: Array, size: int) -> Array:
         """The block, orthonormal and outside the span, with random directions up to ``size`` columns."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,7 @@ class Moments:
     scatter: Array
 
     @classmethod
-    def of(cls, data: NDArray) -> Moments:
+    def of(cls, data: NDArray[Any]) -> Moments:
         """Moments of the rows of ``data``, read in chunks.
 
         Memory is O(d^2 + chunk) whatever the number of rows, so ``data`` may be memory-mapped. Integers of one byte
@@ -104,7 +104,8 @@ class Moments:
     def scatter_about(self, centre: Array) -> Array:
         """Packed triangle of the same rows' scatter about another ``centre`` (d,)."""
         deviation = (self.mean - centre) + self.remainder
-        return blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1)
+        scatter: Array = blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1)
+        return scatter
 
     def diagonal(self) -> Array:
         """Diagonal of the scatter, shape (d,)."""
@@ -155,7 +156,7 @@ def within(parts: Iterable[Moments]) -> Moments:
     return moments
 
 
-def chunks(data: NDArray, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray]:
+def chunks(data: NDArray[Any], elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
     """Consecutive row blocks of ``data`` (n, d), each of about so many elements and at least 64 rows."""
     rows = max(64, elements // max(1, data.shape[1]))
     for start in range(0, data.shape[0], rows):
@@ -164,6 +165,7 @@ def chunks(data: NDArray, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray]:
 
 def pack(matrix: Array) -> Array:
     """Packed triangle of a symmetric matrix (d, d), read from its lower half."""
+    packed: Array
     packed, info = lapack.dtrttp(np.asfortranarray(matrix), uplo="L")
     assert info == 0, info
     return packed
@@ -171,6 +173,7 @@ def pack(matrix: Array) -> Array:
 
 def unpack(packed: Array, d: int) -> Array:
     """The symmetric matrix of a packed triangle; only the lower half of the (d, d) result is filled."""
+    matrix: Array
     matrix, info = lapack.dtpttr(d, packed, uplo="L")
     assert info == 0, info
     return matrix
@@ -218,7 +221,7 @@ def _syrk(scatter: Array, rows: Array, alpha: float = 1.0) -> None:
     blas.dsyrk(alpha, np.ascontiguousarray(rows).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
 
 
-def _add_floats(scatter: Array, chunk: NDArray) -> Head:
+def _add_floats(scatter: Array, chunk: NDArray[Any]) -> Head:
     mean = chunk.mean(axis=0, dtype=np.float64)
     centred = np.subtract(chunk, mean, dtype=np.float64)
     remainder = centred.mean(axis=0)

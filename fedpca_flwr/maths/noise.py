@@ -41,7 +41,8 @@ def fixed(*seed: int) -> Source:
 def gaussian(size: int, source: Source) -> Array:
     """Independent standard normal values, shape (size,)."""
     words = np.frombuffer(source(8 * size), dtype="<u8") >> np.uint64(64 - BITS)
-    return ndtri((words + 0.5) * 2.0**-BITS)
+    values: Array = ndtri((words + 0.5) * 2.0**-BITS)
+    return values
 
 
 def symmetric(d: int, source: Source) -> Array:

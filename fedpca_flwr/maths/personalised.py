@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +48,15 @@ def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -
     trace = (np.square(rows).sum(axis=(-1, -2)) - inside / (1 + noise)) / noise
     volume = r * np.log1p(noise) + (d - r) * np.log(noise)
     distance = np.square(tangent(V, aligned(U, V))).sum(axis=(-1, -2))
-    return (n * volume + trace) / 2 + distance / (2 * spread)
+    value: Array = (n * volume + trace) / 2 + distance / (2 * spread)
+    return value
 
 
 def distance(U: Array, V: Array) -> Array:
     """``r - |V'U|^2``: the sum of the squared sines of the principal angles, shape (...)."""
     sines = U - V @ (transposed(V) @ U)  # the difference itself would lose digits near 0
-    return np.square(sines).sum(axis=(-1, -2))
+    squares: Array = np.square(sines).sum(axis=(-1, -2))
+    return squares
 
 
 def shared(U: Array, V: Array) -> Array:
@@ -95,7 +98,8 @@ def _improved(product: Callable[[Array], Array], U: Array) -> Array:
     *others, last = np.broadcast_arrays(*blocks)
     Q = np.linalg.qr(np.concatenate([*others, last], axis=-1)).Q
     _, rotation = np.linalg.eigh(symmetric(transposed(Q) @ product(Q)))
-    return Q @ rotation[..., : -U.shape[-1] - 1 : -1]
+    leading: Array = Q @ rotation[..., : -U.shape[-1] - 1 : -1]
+    return leading
 
 
 def settled_components(rows: Array, V: Array, c: float, start: Array) -> Array:
@@ -158,7 +162,7 @@ def descended(rows: Array, U: Array, V: Array, c: Array | float, largest: Array 
     return moved, V - tangent(V, shared_gradient(moved, V))
 
 
-def held_out(rows: NDArray, seed: int) -> NDArray[np.bool_]:
+def held_out(rows: NDArray[Any], seed: int) -> NDArray[np.bool_]:
     """Which fifth of the rows (n, d) is held out: a keyed digest of each row decides, not where it stands."""
     key = str(seed).encode()
     digests = [hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest() for row in rows]

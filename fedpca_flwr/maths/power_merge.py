@@ -86,7 +86,8 @@ def direction(u: Array, found: Array) -> Array:
     left = _without(u, found)
     if norm(left) <= ROUNDING * norm(u):
         left = _without(np.eye(1, len(u), int(np.square(found).sum(axis=1).argmin()))[0], found)
-    return left / norm(left)
+    unit: Array = left / norm(left)
+    return unit
 
 
 def _without(u: Array, found: Array) -> Array:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,12 +96,12 @@ def composed(multipliers: Iterable[float]) -> float:
     return total**-0.5 if total else math.inf
 
 
-def clip(rows: NDArray, bound: float) -> Array:
+def clip(rows: NDArray[Any], bound: float) -> Array:
     """Rows (n, d), each longer than ``bound`` shortened to it."""
     return _shorten(rows.astype(np.float64), bound)
 
 
-def clipped_sum(data: NDArray, bound: float) -> Array:
+def clipped_sum(data: NDArray[Any], bound: float) -> Array:
     """Sum (d,) of clipped rows, read in chunks."""
     total = np.zeros(data.shape[1])
     for chunk in chunks(data):
@@ -109,7 +109,7 @@ def clipped_sum(data: NDArray, bound: float) -> Array:
     return total
 
 
-def clipped_products(data: NDArray, centre: Array, bound: float) -> Array:
+def clipped_products(data: NDArray[Any], centre: Array, bound: float) -> Array:
     """Packed sum of ``vv'`` for ``v`` the clipped difference of a row and ``centre``; data are read in chunks.
 
     Parameters

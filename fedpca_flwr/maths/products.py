@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,7 +12,7 @@ from fedpca_flwr.maths.moments import Head, chunks, pool_heads
 Array = NDArray[np.float64]
 
 
-def head_and_diagonal(data: NDArray) -> tuple[Head, Array]:
+def head_and_diagonal(data: NDArray[Any]) -> tuple[Head, Array]:
     """Count and mean of the rows of ``data`` (n, d), and the diagonal (d,) of their scatter."""
     heads, squares = [], np.zeros(data.shape[1])
     for chunk in chunks(data):
@@ -26,7 +28,7 @@ def head_and_diagonal(data: NDArray) -> tuple[Head, Array]:
     return pooled, squares
 
 
-def scatter_product(data: NDArray, head: Head, V: Array) -> Array:
+def scatter_product(data: NDArray[Any], head: Head, V: Array) -> Array:
     """``S @ V`` (d, b) for the scatter S of the rows of ``data`` (n, d) about their mean; ``V`` is (d, b)."""
     product = -head.n * np.outer(head.remainder, head.remainder @ V)
     for chunk in chunks(data):

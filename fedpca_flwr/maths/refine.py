@@ -54,7 +54,7 @@ class RefinedSketch:
         self.rows, self.floor, self.d = rows, sketch.floor, rows.shape[1]
         length = float(np.linalg.norm(rows))
         lost = length * float(limits.eps) + np.sqrt(rows.size) * float(limits.smallest_subnormal)
-        self.error = sketch.error + (2 * length + lost) * lost
+        self.error: float = sketch.error + (2 * length + lost) * lost
         self.known = KnownProducts(self.d)
         self._image: Array = np.empty((self.d, 0))  # M_0 Q
 

@@ -38,7 +38,8 @@ def mixed(own: Array, others: Sequence[Array], weights: Array) -> Array:
         Of the neighbours; the party's own weight is what these leave of one.
     """
     products = [(1 - weights.sum()) * own, *(weight * other for weight, other in zip(weights, others, strict=True))]
-    return np.sort(products, axis=0).sum(axis=0)
+    total: Array = np.sort(products, axis=0).sum(axis=0)
+    return total
 
 
 def orthonormalised(X: Array) -> Array:

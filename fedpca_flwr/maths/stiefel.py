@@ -33,14 +33,15 @@ def retraction(U: Array, X: Array) -> Array:
     Right for a tangent X only: project first (`tangent`).
     """
     values, vectors = np.linalg.eigh(transposed(X) @ X)
-    root = (vectors / np.sqrt(1 + values)[..., None, :]) @ transposed(vectors)
+    root: Array = (vectors / np.sqrt(1 + values)[..., None, :]) @ transposed(vectors)
     return (U + X) @ root
 
 
 def polar(M: Array) -> Array:
     """The nearest point of the manifold to ``M`` (..., d, r) of full rank."""
     left, _, right = np.linalg.svd(M, full_matrices=False)
-    return left @ right
+    nearest: Array = left @ right
+    return nearest
 
 
 def aligned(U: Array, V: Array) -> Array:

@@ -6,6 +6,8 @@ centre: the caller may.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr, svd
@@ -25,7 +27,7 @@ class PowerMethod:
         self._product = np.zeros((d, rank))
         self._seen = 0
 
-    def update(self, rows: NDArray) -> None:
+    def update(self, rows: NDArray[Any]) -> None:
         while len(rows):
             now, rows = np.split(rows, [self._block - self._seen])
             self._product += now.T @ (now @ self.vectors)
@@ -54,7 +56,7 @@ class FrequentDirections:
         self.shrunk = 0.0
         self._used = 0
 
-    def update(self, rows: NDArray) -> None:
+    def update(self, rows: NDArray[Any]) -> None:
         while len(rows):
             now, rows = np.split(rows, [len(self.sketch) - self._used])
             self.sketch[self._used : self._used + len(now)] = now
@@ -64,7 +66,8 @@ class FrequentDirections:
 
     @property
     def vectors(self) -> Array:
-        return svd(self.sketch, full_matrices=False)[2][: self.rank].T
+        right: Array = svd(self.sketch, full_matrices=False)[2]
+        return right[: self.rank].T
 
     def _shrink(self) -> None:
         _, sigma, right = svd(self.sketch, full_matrices=False)
@@ -87,7 +90,7 @@ class Grouse:
         self.step = step
         self._seen = 0
 
-    def update(self, rows: NDArray) -> None:
+    def update(self, rows: NDArray[Any]) -> None:
         for row in rows:
             self._seen += 1
             weights = row @ self.vectors
@@ -131,7 +134,7 @@ class Spirit:
         self._kept = self._all = 0.0
         self._seen, self._changed = 0, 1
 
-    def update(self, rows: NDArray) -> None:
+    def update(self, rows: NDArray[Any]) -> None:
         for row in rows:
             self._seen += 1
             self._follow(row)
@@ -143,7 +146,8 @@ class Spirit:
 
     @property
     def vectors(self) -> Array:
-        return qr(self._directions[:, : self.rank], mode="economic")[0]
+        basis: Array = qr(self._directions[:, : self.rank], mode="economic")[0]
+        return basis
 
     def _follow(self, row: Array) -> None:
         left = row

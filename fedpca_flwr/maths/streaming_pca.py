@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,8 @@ class Subspace:
 
     def diagonal(self) -> Array:
         """Diagonal (d,) of the scatter that the vectors hold."""
-        return np.square(self.vectors * self.sigma).sum(axis=1)
+        squares: Array = np.square(self.vectors * self.sigma).sum(axis=1)
+        return squares
 
     @property
     def error(self) -> float:
@@ -122,7 +124,7 @@ class Tracker:
         """The leading directions (d, rank)."""
         return self.subspace.vectors[:, : self.rank]
 
-    def update(self, block: NDArray) -> None:
+    def update(self, block: NDArray[Any]) -> None:
         """Take in a block of rows (b, d), b >= 1."""
         rows, old = np.asarray(block, dtype=np.float64), _scaled(self.subspace, self.forgetting)
         head = old.head._replace(n=old.head.n + len(rows))
@@ -136,15 +138,17 @@ class Tracker:
         self.subspace = Subspace(head, basis @ turn[:, :k], sigma[:k], energy, omitted)
 
 
-def track(rows: NDArray, rank: int, *, tracked: int = 0, block: int = 50, **options) -> Subspace:
+def track(
+    rows: NDArray[Any], rank: int, *, tracked: int = 0, block: int = 50, forgetting: float = 1.0, center: bool = True
+) -> Subspace:
     """SPCA of ``rows`` (n, d) in one pass; the other parameters are those of `Tracker`."""
-    tracker = Tracker(rows.shape[1], Fixed(rank), tracked=tracked, **options)
+    tracker = Tracker(rows.shape[1], Fixed(rank), tracked=tracked, forgetting=forgetting, center=center)
     for part in blocks(rows, block):
         tracker.update(part)
     return tracker.subspace
 
 
-def blocks(rows: NDArray, size: int) -> Iterator[NDArray]:
+def blocks(rows: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
     """Consecutive blocks of ``rows`` (n, d); the last may be smaller."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]

@@ -17,7 +17,8 @@ def principal_angles(a: Array, b: Array) -> Array:
     Björck and Golub (1973) with sines for small angles, as `scipy.linalg.subspace_angles` has it. The arccosine of
     the singular values of ``a.T @ b`` cannot see below 1e-6 degrees.
     """
-    return np.degrees(subspace_angles(a, b))
+    angles: Array = np.degrees(subspace_angles(a, b))
+    return angles
 
 
 def projector_distance(a: Array, b: Array) -> float:
