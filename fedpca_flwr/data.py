@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,12 @@ class Dataset:
         Of the features, where they have any.
     """
 
-    labels: NDArray
-    rows: Callable[[NDArray], NDArray]
-    test: Callable[[], tuple[NDArray, NDArray]] | None = None
+    labels: NDArray[Any]
+    rows: Callable[[NDArray[np.int64]], NDArray[Any]]
+    test: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None
     names: tuple[str, ...] = ()
 
-    def all_rows(self) -> NDArray:
+    def all_rows(self) -> NDArray[Any]:
         return self.rows(np.arange(len(self.labels)))
 
 
@@ -64,7 +65,7 @@ def load(name: str, root: str = ".") -> Dataset:
     return DATASETS[name](Path(root).expanduser())
 
 
-def _in_memory(X: NDArray, y: NDArray) -> Dataset:
+def _in_memory(X: NDArray[Any], y: NDArray[Any]) -> Dataset:
     return Dataset(labels=y, rows=lambda indices: X[indices])
 
 
@@ -82,7 +83,7 @@ def _bundled(name: str) -> Callable[[Path], Dataset]:
 def _idx(folder: str) -> Callable[[Path], Dataset]:
     """MNIST's own file format, as torchvision lays it out: memory-mapped, so a party reads only its own rows."""
 
-    def part(root: Path, stem: str) -> tuple[NDArray, NDArray]:
+    def part(root: Path, stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
         raw = root / folder / "raw"
         images, labels = raw / f"{stem}-images-idx3-ubyte", raw / f"{stem}-labels-idx1-ubyte"
         if not images.exists() or not labels.exists():
@@ -107,7 +108,7 @@ def _idx(folder: str) -> Callable[[Path], Dataset]:
     return read
 
 
-def _torchvision():
+def _torchvision() -> Any:  # it has no types
     try:
         from torchvision import datasets as vision
     except ImportError:
@@ -116,7 +117,7 @@ def _torchvision():
 
 
 def _cifar10(root: Path) -> Dataset:
-    def part(train: bool) -> tuple[NDArray, NDArray]:
+    def part(train: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         try:
             source = _torchvision().CIFAR10(root, train=train, download=False)
         except RuntimeError:
@@ -136,7 +137,7 @@ def _images(root: Path) -> Dataset:
     has_test = (root / "train").is_dir() and (root / "test").is_dir()
     files, labels = _image_files(root / "train" if has_test else root)
 
-    def test() -> tuple[NDArray, NDArray]:
+    def test() -> tuple[NDArray[Any], NDArray[Any]]:
         test_files, test_labels = _image_files(root / "test")
         return _decode(test_files), test_labels
 
@@ -147,7 +148,7 @@ def _images(root: Path) -> Dataset:
     )
 
 
-def _image_files(folder: Path) -> tuple[list[Path], NDArray]:
+def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
     classes = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     pairs = [
         (file, label)
@@ -167,7 +168,7 @@ def _decode(files: list[Path]) -> NDArray[np.uint8]:
         from PIL import Image
     except ImportError:
         raise ConfigError(f"images are read by Pillow, which is not installed; {VISION}") from None
-    rows: list[NDArray] = []
+    rows: list[NDArray[np.uint8]] = []
     shapes = set()
     for file in files:
         try:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import shamir
@@ -138,7 +139,7 @@ class Channels:
         """With a key for this one message, so that a constant nonce is right."""
         return ChaCha20Poly1305(self._key(sender, recipient, "shares", []))
 
-    def _key(self, sender: int, recipient: int, phase: str, arrays: list) -> bytes:
+    def _key(self, sender: int, recipient: int, phase: str, arrays: list[NDArray[np.int64]]) -> bytes:
         said = transcript(phase, self.ring.configuration, self.ring.publics, [np.array([sender, recipient]), *arrays])
         other = recipient if sender == self.own else sender
         return pair_key(self.private, self.ring.run_key(other), said, self.secret)

@@ -69,7 +69,7 @@ class Federation:
         self._folder = folder
 
     @classmethod
-    def open(cls, path: str | os.PathLike) -> Federation:
+    def open(cls, path: str | os.PathLike[str]) -> Federation:
         """The federation in a folder, or a new one where there is none.
 
         Raises

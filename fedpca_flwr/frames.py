@@ -16,7 +16,7 @@ FOREIGN = (
 )
 
 
-def as_array(X: ArrayLike, name: str) -> NDArray:
+def as_array(X: ArrayLike, name: str) -> NDArray[Any]:
     """``X`` as an array.
 
     Raises
@@ -45,7 +45,7 @@ def column_names(X: ArrayLike) -> tuple[str, ...]:
     return labels if all(isinstance(label, str) for label in labels) else ()
 
 
-def finite_matrix(X: ArrayLike, width: int, name: str) -> NDArray:
+def finite_matrix(X: ArrayLike, width: int, name: str) -> NDArray[Any]:
     """``X`` as finite real numbers (n, ``width``), n at least 1.
 
     Raises
@@ -81,7 +81,7 @@ def check_digest(X: ArrayLike, digest: str) -> None:
         raise DataError(FOREIGN)
 
 
-def new_rows(X: ArrayLike, features: int, names: NDArray | None, digest: str) -> NDArray:
+def new_rows(X: ArrayLike, features: int, names: NDArray[Any] | None, digest: str) -> NDArray[Any]:
     """Rows (n, d) for a fitted model, taken and refused as scikit-learn does.
 
     Parameters

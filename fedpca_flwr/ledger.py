@@ -76,12 +76,12 @@ class Ledger(ABC):
         """What was released so far."""
 
     @abstractmethod
-    def _reply(self, key: str) -> list[NDArray]: ...
+    def _reply(self, key: str) -> list[NDArray[Any]]: ...
 
     @abstractmethod
-    def _write(self, entries: list[Entry], key: str, reply: Sequence[NDArray]) -> None: ...
+    def _write(self, entries: list[Entry], key: str, reply: Sequence[NDArray[Any]]) -> None: ...
 
-    def recall(self, asked: Entry) -> list[NDArray] | None:
+    def recall(self, asked: Entry) -> list[NDArray[Any]] | None:
         """The stored reply to what this run has asked before.
 
         Raises
@@ -129,7 +129,7 @@ class Ledger(ABC):
                 f"{delta:g} ({spent:.4g} without it), allowed is {epsilon:g} (node-config 'epsilon-budget')"
             )
 
-    def record(self, entry: Entry, reply: Sequence[NDArray]) -> None:
+    def record(self, entry: Entry, reply: Sequence[NDArray[Any]]) -> None:
         """Write a release down; only after this may it leave."""
         self._write([*self.entries(), entry], entry.key, reply)
 
@@ -149,10 +149,10 @@ class StateLedger(Ledger):
             return []
         return _parsed(str(self.state.config_records["ledger"]["entries"]))
 
-    def _reply(self, key: str) -> list[NDArray]:
+    def _reply(self, key: str) -> list[NDArray[Any]]:
         return self.state.array_records[f"reply {key}"].to_numpy_ndarrays()
 
-    def _write(self, entries: list[Entry], key: str, reply: Sequence[NDArray]) -> None:
+    def _write(self, entries: list[Entry], key: str, reply: Sequence[NDArray[Any]]) -> None:
         self.state.array_records[f"reply {key}"] = ArrayRecord(list(reply))
         self.state.config_records["ledger"] = ConfigRecord({"entries": _text(entries)})
 
@@ -183,7 +183,7 @@ class FileLedger(Ledger):
                 local=f"{type(error).__name__} in {self.path}",
             ) from None
 
-    def _reply(self, key: str) -> list[NDArray]:
+    def _reply(self, key: str) -> list[NDArray[Any]]:
         try:
             with np.load(self._beside(f"{key}.npz"), allow_pickle=False) as stored:
                 return [np.asarray(stored[name]) for name in stored.files]  # bytes where it is no array
@@ -193,7 +193,7 @@ class FileLedger(Ledger):
                 local=f"{type(error).__name__} in {self._beside(f'{key}.npz')}",
             ) from None
 
-    def _write(self, entries: list[Entry], key: str, reply: Sequence[NDArray]) -> None:
+    def _write(self, entries: list[Entry], key: str, reply: Sequence[NDArray[Any]]) -> None:
         with site_file("ledger", self._beside(f"{key}.npz")) as stream:
             np.savez(stream, *reply)
         with site_file("ledger", self.path) as stream:
@@ -219,7 +219,7 @@ def _parsed(text: str) -> list[Entry]:
     return [Entry.parse(entry, source="ledger") for entry in content["entries"]]
 
 
-def digest(arrays: Sequence[NDArray], text: str = "") -> str:
+def digest(arrays: Sequence[NDArray[Any]], text: str = "") -> str:
     """SHA-256 of arrays (dtype, shape and values) and a text."""
     sha = hashlib.sha256(text.encode())
     for array in arrays:

@@ -58,9 +58,10 @@ class Loadings:
         """New rows ``X`` (n, f) of this party's columns, centred and scaled as those of the run."""
         check_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
-        return np.subtract(rows, self.mean, dtype=np.float64) / self.scale
+        scaled: Array = np.subtract(rows, self.mean, dtype=np.float64) / self.scale
+        return scaled
 
-    def save(self, path: str | os.PathLike) -> Path:
+    def save(self, path: str | os.PathLike[str]) -> Path:
         """Write them to one file, ``.npz``, whole or not at all, readable by its owner only.
 
         Raises
@@ -77,7 +78,7 @@ class Loadings:
         return target
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> Loadings:
+    def load(cls, path: str | os.PathLike[str]) -> Loadings:
         """Read what `save` wrote; nothing in the file is executed (no pickle).
 
         Raises

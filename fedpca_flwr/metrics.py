@@ -6,7 +6,7 @@ degrees was measured with a maximum of 57), so the mean alone is never printed.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +41,13 @@ def projector_distance(model: PCAModel, reference: PCAModel) -> float:
     return subspace.projector_distance(_directions(model), _directions(reference))
 
 
-def reconstruction_error(model: PCAModel, X: NDArray) -> float:
+def reconstruction_error(model: PCAModel, X: NDArray[Any]) -> float:
     """Mean squared error per row of ``X`` (n, d) after projection and back, in squared units of the data."""
     difference = X - model.inverse_transform(model.transform(X))
     return float(np.einsum("ij,ij->", difference, difference) / len(X))
 
 
-def captured_variance(model: PCAModel, reference: PCAModel, X: NDArray) -> float:
+def captured_variance(model: PCAModel, reference: PCAModel, X: NDArray[Any]) -> float:
     """Share of the variance of all rows ``X`` (n, d) that a model's components hold, 0 to 1.
 
     What the model itself says (``explained_variance_ratio_``) can be wrong: noise has variance too.
@@ -66,7 +66,7 @@ def captured_variance(model: PCAModel, reference: PCAModel, X: NDArray) -> float
 
 
 def knn_accuracy(
-    model: PCAModel, train: NDArray, labels: NDArray, test: NDArray, truth: NDArray, *, k: int = 5
+    model: PCAModel, train: NDArray[Any], labels: NDArray[Any], test: NDArray[Any], truth: NDArray[Any], *, k: int = 5
 ) -> float:
     """Accuracy of a k-nearest-neighbour classifier on the projected rows, 0 to 1.
 
@@ -77,6 +77,6 @@ def knn_accuracy(
     return float(classifier.score(model.transform(test), truth))
 
 
-def _directions(model: PCAModel) -> NDArray:
+def _directions(model: PCAModel) -> NDArray[np.float64]:
     """A basis of what is compared: components (d, k), or scores (n, k) where the loadings lie at the parties."""
     return model.loadings()[0].T if model.scores_ is None else model.scores_

@@ -66,7 +66,7 @@ class PCAModel:
     n_samples_: int
     scale_: Array | None = None
     scores_: Array | None = None
-    feature_names_in_: NDArray | None = None
+    feature_names_in_: NDArray[Any] | None = None
     log: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -152,7 +152,8 @@ class PCAModel:
     def n_features_in_(self) -> int:
         if self.components_ is None:
             return sum(party["features"] for party in self.log["parties"])
-        return self.components_.shape[1]
+        width: int = self.components_.shape[1]
+        return width
 
     def loadings(self) -> tuple[Array, Array]:
         """Components (k, d) and mean (d,).
@@ -191,7 +192,7 @@ class PCAModel:
         """
         _, mean = self.loadings()
         rows = new_rows(X, self.n_features_in_, self.feature_names_in_, self.log.get("columns", ""))
-        centred = np.subtract(rows, mean, dtype=np.float64)
+        centred: Array = np.subtract(rows, mean, dtype=np.float64)
         if self.scale_ is not None:
             centred /= self.scale_
         return centred
@@ -240,7 +241,7 @@ class PCAModel:
         scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples_, self.n_features_in_
         return make_pipeline(scaler, pca)
 
-    def save(self, path: str | os.PathLike) -> Path:
+    def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model to one file (`fedpca_flwr.model_file`), whole or not at all; ``.npz`` is appended."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
@@ -249,7 +250,7 @@ class PCAModel:
         return model_file.write(path, arrays, about if names is None else {**about, "feature_names_in_": list(names)})
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> PCAModel:
+    def load(cls, path: str | os.PathLike[str]) -> PCAModel:
         """Read a model that `save` wrote. Nothing in the file is executed (no pickle)."""
         arrays, about = model_file.read(path)
         try:

@@ -25,7 +25,7 @@ LARGEST = 2**33
 """Bytes of all members together, before any is read."""
 
 
-def model_file(path: str | os.PathLike) -> Path:
+def model_file(path: str | os.PathLike[str]) -> Path:
     """The file that a model of this name is written to: ``.npz`` is appended where missing."""
     path = Path(path).expanduser()
     if path.is_dir() or not path.name:
@@ -33,7 +33,7 @@ def model_file(path: str | os.PathLike) -> Path:
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
 
 
-def write(path: str | os.PathLike, arrays: Mapping[str, NDArray], about: Mapping[str, Any]) -> Path:
+def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Path:
     """Write arrays, and whatever JSON can hold, to the file of this name: whole or not at all."""
     target = model_file(path)
     with written_whole(target) as stream, zipfile.ZipFile(stream, "w") as archive:
@@ -45,7 +45,7 @@ def write(path: str | os.PathLike, arrays: Mapping[str, NDArray], about: Mapping
     return target
 
 
-def read(path: str | os.PathLike) -> tuple[dict[str, NDArray], dict[str, Any]]:
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """What `write` wrote.
 
     Raises
@@ -82,6 +82,6 @@ def _require_sizes(archive: zipfile.ZipFile) -> None:
         raise ValueError("its members unpack to more than a model can be")
 
 
-def not_whole(path: str | os.PathLike, error: Exception) -> ContractError:
+def not_whole(path: str | os.PathLike[str], error: Exception) -> ContractError:
     """What to raise for a file that holds something else."""
     return ContractError(f"{model_file(path)} is not a whole model file ({type(error).__name__})")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,12 @@ FEWEST_ROWS = 10
 """An uneven draw is topped up from the largest party until every party has so many rows, or an even share if fewer."""
 
 
-def iid(labels: NDArray, parties: int, *, rng: np.random.Generator) -> Parts:
+def iid(labels: NDArray[Any], parties: int, *, rng: np.random.Generator) -> Parts:
     """Shuffle, then cut into equal parts."""
     return _sorted(np.array_split(rng.permutation(len(labels)), parties))
 
 
-def dirichlet(labels: NDArray, parties: int, *, alpha: float, rng: np.random.Generator) -> Parts:
+def dirichlet(labels: NDArray[Any], parties: int, *, alpha: float, rng: np.random.Generator) -> Parts:
     """Each label's rows are shared out by a draw from Dirichlet(alpha): the smaller alpha, the more uneven.
 
     Hsu, Qi and Brown (2019), arXiv:1909.06335, as in NIID-Bench.
@@ -35,7 +36,7 @@ def dirichlet(labels: NDArray, parties: int, *, alpha: float, rng: np.random.Gen
     return _sorted(_topped_up([np.concatenate(own) for own in zip(*pieces, strict=True)]))
 
 
-def shards(labels: NDArray, parties: int, *, shards_per_party: int, rng: np.random.Generator) -> Parts:
+def shards(labels: NDArray[Any], parties: int, *, shards_per_party: int, rng: np.random.Generator) -> Parts:
     """Sort by label, cut into equal shards, deal them out: each party sees a few labels (McMahan et al. 2017)."""
     by_label = rng.permutation(len(labels))
     by_label = by_label[np.argsort(labels[by_label], kind="stable")]
@@ -44,7 +45,7 @@ def shards(labels: NDArray, parties: int, *, shards_per_party: int, rng: np.rand
     return _sorted(_topped_up([np.concatenate([pieces[i] for i in hand]) for hand in dealt]))
 
 
-def quantity(labels: NDArray, parties: int, *, alpha: float, rng: np.random.Generator) -> Parts:
+def quantity(labels: NDArray[Any], parties: int, *, alpha: float, rng: np.random.Generator) -> Parts:
     """Sizes from Dirichlet(alpha), rows at random: uneven in number, alike in content."""
     parts = _cut(rng.permutation(len(labels)), rng.dirichlet(np.full(parties, alpha)))
     return _sorted(_topped_up(parts))
@@ -99,7 +100,7 @@ PARTITIONS = ("iid", "dirichlet", "shards", "quantity")
 
 
 def split(
-    labels: NDArray, parties: int, *, kind: str, seed: int, alpha: float = 0.1, shards_per_party: int = 2
+    labels: NDArray[Any], parties: int, *, kind: str, seed: int, alpha: float = 0.1, shards_per_party: int = 2
 ) -> Parts:
     """Split rows among parties.
 
@@ -131,7 +132,7 @@ def split(
     return kinds[kind](labels, parties, rng=np.random.default_rng(seed))
 
 
-def _cut(rows: NDArray, shares: NDArray) -> Parts:
+def _cut(rows: NDArray[np.int64], shares: NDArray[np.float64]) -> Parts:
     """Consecutive pieces of ``rows``, in proportion to ``shares``."""
     return np.split(rows, np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int))
 

@@ -156,7 +156,7 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
         return figure
 
 
-def heterogeneity(parties: Sequence[NDArray], model: PCAModel) -> Figure:
+def heterogeneity(parties: Sequence[NDArray[Any]], model: PCAModel) -> Figure:
     """How different the clients are: rows, the distance of their mean, and the variance that the model explains.
 
     Parameters
@@ -203,7 +203,7 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
         return figure
 
 
-def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: NDArray, labels: NDArray | None) -> None:
+def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: NDArray[Any], labels: NDArray[Any] | None) -> None:
     step = max(1, -(-len(X) // MOST))
     rows = X[::step]
     marks = np.zeros(len(rows), int) if labels is None else labels[::step]
@@ -234,7 +234,7 @@ def _front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return front
 
 
-def _explained(model: PCAModel, X: NDArray) -> float:
+def _explained(model: PCAModel, X: NDArray[Any]) -> float:
     """Percent of one client's variance about its own mean; 0 where it has none."""
     centred = X - X.mean(axis=0)
     if model.scale_ is not None:

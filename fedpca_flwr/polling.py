@@ -34,5 +34,5 @@ def prompt(grid: Grid) -> Grid:
                 return found
             time.sleep(max(SOONEST, SHARE * waited))
 
-    grid.send_and_receive = send_and_receive  # type: ignore[method-assign]
+    grid.send_and_receive = send_and_receive  # type: ignore[method-assign]  # of this grid only
     return grid

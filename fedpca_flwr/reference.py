@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import svd
@@ -12,7 +14,7 @@ from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.model import PCAModel
 
 
-def pooled_pca(X: NDArray, n_components: int, *, center: bool = True, scale: bool = False) -> PCAModel:
+def pooled_pca(X: NDArray[Any], n_components: int, *, center: bool = True, scale: bool = False) -> PCAModel:
     """``PCA(svd_solver="full")`` of all rows in float64, as a `PCAModel`.
 
     Features go in by descending size: in another order LAPACK loses digits of small features beside huge ones.

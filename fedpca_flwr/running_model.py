@@ -67,7 +67,7 @@ class RunningModel:
         None where there is no model yet.
     """
 
-    def __init__(self, path: str | os.PathLike) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).expanduser().absolute()
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"a running model is a folder, and {self.path} is a file; name another")

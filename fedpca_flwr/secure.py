@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -46,7 +47,7 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def transcript(phase: str, configuration: str, publics: Sequence[bytes], arrays: Sequence[NDArray]) -> bytes:
+def transcript(phase: str, configuration: str, publics: Sequence[bytes], arrays: Sequence[NDArray[Any]]) -> bytes:
     """Digest of all that a party was asked, and of who takes part.
 
     Every mask depends on it. So two requests never share a mask, and masks cancel only where all parties were asked

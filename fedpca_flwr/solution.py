@@ -36,10 +36,10 @@ class Solution:
     """
 
     pairs: Eigenpairs
-    mean: NDArray
+    mean: NDArray[np.float64]
     total: float
     rows: int
-    scale: NDArray | None = None
+    scale: NDArray[np.float64] | None = None
     notes: Sequence[str] = ()
     measured: Mapping[str, str] = field(default_factory=dict)
 
@@ -48,7 +48,9 @@ class Solution:
         return replace(self, notes=[*self.notes, *notes], measured={**self.measured, **(measured or {})})
 
 
-def solve(moments: Moments, diagonal: NDArray, *, n_components: int | float, center: bool, scale: bool) -> Solution:
+def solve(
+    moments: Moments, diagonal: NDArray[np.float64], *, n_components: int | float, center: bool, scale: bool
+) -> Solution:
     """The solution for the scatter in ``moments``.
 
     Parameters
@@ -127,7 +129,7 @@ def check_rounds(rounds: int, block: int, components: int) -> None:
         )
 
 
-def require_variance(variance: NDArray | float, rows: int, mean: NDArray) -> None:
+def require_variance(variance: NDArray[np.float64] | float, rows: int, mean: NDArray[np.float64]) -> None:
     """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
 
     Parameters

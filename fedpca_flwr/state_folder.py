@@ -53,7 +53,7 @@ class StateFolder:
         Need not exist before the first `write`.
     """
 
-    def __init__(self, path: str | os.PathLike) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).expanduser().absolute()
         try:
             if self.path.is_file():
@@ -84,8 +84,10 @@ class StateFolder:
             raise ContractError(
                 f"{target} is missing, but members' files are there; restore it, or name another folder"
             )
+        state: dict[str, Any]
         if not self._loaded:
-            return json.loads(json.dumps(EMPTY))
+            state = json.loads(json.dumps(EMPTY))
+            return state
         try:
             state = json.loads(self._loaded)["state"]
             whole = _rendered(state) == self._loaded

@@ -41,11 +41,11 @@ class Table(NamedTuple):
         Where each row of the file is in ``rows``, which are in the order of the ids.
     """
 
-    rows: NDArray
+    rows: NDArray[Any]
     columns: str = ""
     split: str = ""
-    ids: NDArray | None = None
-    places: NDArray | None = None
+    ids: NDArray[np.uint64] | None = None
+    places: NDArray[np.int64] | None = None
 
 
 def read(path: str, label: str = "", ids: str = "") -> Table:
@@ -90,7 +90,7 @@ def names_digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
-def check(rows: NDArray) -> NDArray:
+def check(rows: NDArray[Any]) -> NDArray[Any]:
     """Check that ``rows`` is a non-empty, real matrix whose values are finite and can be squared, chunk by chunk.
 
     Raises
@@ -130,7 +130,7 @@ def _refuse(columns: NDArray[np.bool_], what: str) -> None:
         )
 
 
-def _npy(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
+def _npy(file: Path, left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except ValueError:
@@ -140,7 +140,7 @@ def _npy(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
     return _without(rows, [], left_out)
 
 
-def _npz(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
+def _npz(file: Path, left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
     with np.load(file, allow_pickle=False) as archive:
         key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
         if key is None:
@@ -154,7 +154,7 @@ def _npz(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
     return _without(rows, [], left_out)
 
 
-def _csv(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
+def _csv(file: Path, left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
     with open(file, newline="", encoding="utf-8-sig") as stream:
         first = next(csv.reader(stream), [])
     if not first:
@@ -211,7 +211,7 @@ def _header(first: list[str], left_out: LeftOut) -> list[str]:
     return []
 
 
-def _parquet(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
+def _parquet(file: Path, left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
     try:
         from pyarrow import parquet
     except ImportError:
@@ -232,7 +232,7 @@ def _parquet(file: Path, left_out: LeftOut) -> tuple[NDArray, list[str]]:
     return np.column_stack(columns), list(table.column_names)
 
 
-def _without(rows: NDArray, names: list[str], left_out: LeftOut) -> tuple[NDArray, list[str]]:
+def _without(rows: NDArray[Any], names: list[str], left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
     if not left_out or rows.ndim != 2:
         return rows, names
     positions = {column_position(name, names, rows.shape[1], key) for key, name in left_out.items()}

@@ -22,7 +22,7 @@ class PCAOptions(Config):
 class CountOptions(PCAOptions):
     """Options of a method that cannot tell in advance how many components a fraction of the variance needs."""
 
-    n_components: Count = 10  # type: ignore[assignment]
+    n_components: Count = 10
     """How many components."""
 
 

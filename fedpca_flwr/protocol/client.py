@@ -40,7 +40,7 @@ class Home(Protocol):
 
     def options(self, kind: type[PCAOptions]) -> Any: ...
 
-    def data(self, split: str) -> NDArray: ...
+    def data(self, split: str) -> NDArray[Any]: ...
 
     def public(self, split: str, options: PCAOptions) -> Public: ...
 
@@ -113,7 +113,7 @@ class PCAClient(NumPyClient):
         }
 
     @property
-    def data(self) -> NDArray:
+    def data(self) -> NDArray[Any]:
         """This party's rows (n, d): those that take part."""
         return self.site.data(self.card.split)
 
@@ -135,7 +135,9 @@ class PCAClient(NumPyClient):
         except Exception as error:
             return self._report(error)
 
-    def fit(self, parameters: list[NDArray], config: dict[str, Any]) -> tuple[list[NDArray], int, dict[str, Any]]:
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
         try:
             self._permit()
             phase = str(config.get("phase", ""))
@@ -144,7 +146,7 @@ class PCAClient(NumPyClient):
         except Exception as error:
             return [], 0, self._report(error)
 
-    def evaluate(self, parameters: list[NDArray], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Nothing is asked in this way."""
         return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
 
@@ -173,7 +175,7 @@ class PCAClient(NumPyClient):
             late = True
         return self.site.report(error, late=late)
 
-    def _question(self, phase: str, arrays: list[NDArray]) -> Fields:
+    def _question(self, phase: str, arrays: list[NDArray[Any]]) -> Fields:
         """What is asked, by name, if it is the next of the script and is what it must be."""
         asked: Fields = {}
 
@@ -187,7 +189,7 @@ class PCAClient(NumPyClient):
         self.journal.begin(phase, _digest(phase, arrays), permit)
         return asked
 
-    def _answer(self, phase: str, asked: Fields) -> list[NDArray]:
+    def _answer(self, phase: str, asked: Fields) -> list[NDArray[Any]]:
         """The arrays that leave in answer to a question."""
         known = self.script[phase]
         fields = self.transport.answer(self, phase, asked)
@@ -201,7 +203,7 @@ class PCAClient(NumPyClient):
         return arrays
 
 
-def _digest(phase: str, arrays: Sequence[NDArray]) -> str:
+def _digest(phase: str, arrays: Sequence[NDArray[Any]]) -> str:
     """SHA-256 of a question."""
     sha = hashlib.sha256(phase.encode())
     for array in arrays:

@@ -69,7 +69,7 @@ class Reply:
     name: str
     rows: int
     tensors: list[bytes]
-    fields: dict[str, NDArray] = field(default_factory=dict)
+    fields: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -106,7 +106,7 @@ def reply_of(result: FitRes) -> Reply:
     return Reply(about.partition_id, about.name, result.num_examples, result.parameters.tensors)
 
 
-def arrays_in(reply: Reply) -> list[NDArray]:
+def arrays_in(reply: Reply) -> list[NDArray[Any]]:
     """The arrays of a reply, as views of the message.
 
     Raises
@@ -119,7 +119,7 @@ def arrays_in(reply: Reply) -> list[NDArray]:
         raise ContractError(f"{reply.sender}: its reply does not hold whole arrays") from None
 
 
-def _view(tensor: bytes) -> NDArray:
+def _view(tensor: bytes) -> NDArray[Any]:
     """The array in a message of Flower's (NumPy's own file format), without a copy and without pickle."""
     stream = io.BytesIO(tensor)
     version = np.lib.format.read_magic(stream)

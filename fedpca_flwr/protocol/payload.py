@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.factors import trapezoid_size
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
 
-Fields = Mapping[str, NDArray]
+Fields = Mapping[str, NDArray[Any]]
 
 ORTHONORMAL = 1e-5
 """By how much inner products of orthonormal vectors may differ from 0 and 1: they may travel in float32."""
@@ -63,11 +64,11 @@ class Payload:
 
     fields: tuple[Field, ...]
 
-    def to_arrays(self, values: Fields) -> list[NDArray]:
+    def to_arrays(self, values: Fields) -> list[NDArray[Any]]:
         """The arrays in travelling order."""
         return [np.asarray(values[field.name]) for field in self.fields]
 
-    def named(self, arrays: Sequence[NDArray], sender: str) -> dict[str, NDArray]:
+    def named(self, arrays: Sequence[NDArray[Any]], sender: str) -> dict[str, NDArray[Any]]:
         """The arrays by field name, after a check of number, dtype and number of axes.
 
         Raises
@@ -178,7 +179,7 @@ def _size(symbol: str, sizes: Mapping[str, int]) -> int:
     return sizes[symbol.removeprefix("<=")] if symbol != "any" else 0
 
 
-def _check_values(field: Field, array: NDArray, sender: str) -> None:
+def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
     if array.size == 0:
         return
     low, high = array.min(), array.max()  # NaN and infinity show in the extremes: no temporary array
@@ -203,7 +204,7 @@ def _check_values(field: Field, array: NDArray, sender: str) -> None:
             )
 
 
-def _check_orthonormal(field: Field, array: NDArray, sender: str) -> None:
+def _check_orthonormal(field: Field, array: NDArray[Any], sender: str) -> None:
     vectors = array.astype(np.float64).T if field.kind == "orthonormal columns" else array
     # no vector that is longer than 2 is multiplied: its square may be infinite
     bounded = np.abs(vectors).max() <= 2

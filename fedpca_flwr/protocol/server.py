@@ -26,7 +26,7 @@ class PCAServer(Server):
     def __init__(
         self,
         strategy: PCAStrategy,
-        while_clients_work: Callable[[], AbstractContextManager] = nullcontext,
+        while_clients_work: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         super().__init__(client_manager=SimpleClientManager(), strategy=strategy)
         self.strategy: PCAStrategy = strategy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
@@ -31,7 +32,7 @@ class State:
     def __contains__(self, name: str) -> bool:
         return name in self.records.array_records
 
-    def __getitem__(self, name: str) -> list[NDArray]:
+    def __getitem__(self, name: str) -> list[NDArray[Any]]:
         if name not in self:
             raise ContractError(f"the server asked for what follows '{name}', which this party was not asked for")
         return self.records.array_records[name].to_numpy_ndarrays()
@@ -52,7 +53,7 @@ class StateJournal(Journal):
         self.record = state.config_records[RECORD]
 
     def begin(self, phase: str, digest: str, permit: Callable[[Sequence[str]], None]) -> None:
-        answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]
+        answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
         if self.record["ended"]:
             raise ContractError(ENDED)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,10 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import site_file
 from fedpca_flwr.maths.moments import chunks
 
+Array = NDArray[np.float64]
 
-def projections(data: NDArray, components: NDArray, mean: NDArray, scale: NDArray) -> Iterator[tuple[NDArray, float]]:
+
+def projections(data: NDArray[Any], components: Array, mean: Array, scale: Array) -> Iterator[tuple[Array, float]]:
     """Chunk by chunk, the scores (m, k) of rows and the sum of the squared errors of the reconstruction from them.
 
     Parameters
@@ -35,7 +38,7 @@ def projections(data: NDArray, components: NDArray, mean: NDArray, scale: NDArra
 
 
 @contextmanager
-def score_file(path: str, n: int, k: int) -> Iterator[Callable[[NDArray], object]]:
+def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]:
     """A function that appends scores to a site's own file (nowhere for an empty path), whole or not at all.
 
     Parameters

@@ -87,7 +87,7 @@ class Site:
             return FileJournal(self.node.journal, self.run_id, self.node.partition_id)
         return StateJournal(self.state.records)
 
-    def data(self, split: str) -> NDArray:
+    def data(self, split: str) -> NDArray[Any]:
         """This party's rows (n, d), checked: those that take part."""
         rows = self.table.rows
         if split == "columns":  # the same rows at every party

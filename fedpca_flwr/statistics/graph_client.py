@@ -97,7 +97,8 @@ class GraphClient(RowsClient):
             raise ContractError("the server's last question does not fit what the parties have reported")
         own = self.site.state["estimate"][0].T[order]
         turned = np.einsum("ij,ij->i", own, components) < 0
-        return np.where(turned[:, None], -own, own)
+        signed: Array = np.where(turned[:, None], -own, own)
+        return signed
 
     def direction(self, X: Array) -> Array:
         """Sanger's direction (d, k) of this party's A at ``X``.
@@ -158,7 +159,8 @@ class GraphClient(RowsClient):
         (mean, remainder, deviation, _), numbers = self._centred
         head = Head(len(self.data), mean, remainder)
         between = head.n * np.outer(deviation, deviation @ V)
-        return numbers[0] * (scatter_product(self.data, head, V) + between)
+        product: Array = numbers[0] * (scatter_product(self.data, head, V) + between)
+        return product
 
     def _advanced(self, asked: Fields) -> list[Array]:
         """What this party keeps, one iteration later."""

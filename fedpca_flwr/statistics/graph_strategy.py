@@ -122,4 +122,5 @@ def _relayed(phase: str, graph: Adjacency, said: Sequence[Reply]) -> Ask:
 
 def _added(arrays: Sequence[Array]) -> Array:
     """The sum of equal shapes, whose bits do not depend on their order."""
-    return np.sort(arrays, axis=0).sum(axis=0)
+    total: Array = np.sort(arrays, axis=0).sum(axis=0)
+    return total

@@ -6,6 +6,8 @@ the rounding error follows as ``d`` more values; else ``remainder`` is empty.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,8 @@ from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
+
+Array = NDArray[np.float64]
 
 COUNT = Field("count", (), dtype="int64", kind="count")
 
@@ -33,13 +37,13 @@ NEGLIGIBLE = 1e-12
 """A rounding error of the mean below this many standard deviations turns no component by 1e-7 degrees."""
 
 
-def remainder_if_needed(head: Head, diagonal: NDArray, negligible: float = NEGLIGIBLE) -> NDArray:
+def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE) -> Array:
     """The rounding error of a mean, or nothing where it is negligible against every feature's deviation."""
     spread = np.sqrt(diagonal / head.n)
     return head.remainder if (np.abs(head.remainder) > negligible * spread).any() else np.empty(0)
 
 
-def head_fields(head: Head, diagonal: NDArray, negligible: float = NEGLIGIBLE) -> Fields:
+def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE) -> Fields:
     """The fields of `HEAD`; a rounding error of the mean of so many standard deviations is left out."""
     return {
         "count": np.asarray(head.n),
@@ -48,7 +52,7 @@ def head_fields(head: Head, diagonal: NDArray, negligible: float = NEGLIGIBLE) -
     }
 
 
-def truncated_fields(data: NDArray, rank: int) -> Fields:
+def truncated_fields(data: NDArray[Any], rank: int) -> Fields:
     """The fields of a truncated factor of a party's rows."""
     factor = truncated(data, rank)
     return {

@@ -13,7 +13,7 @@ it may be 10^20 times the data's deviation, at no loss.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ def require_bound(bound: float) -> None:
         )
 
 
-def require_within(bound: float, data: NDArray, parties: int) -> None:
+def require_within(bound: float, data: NDArray[Any], parties: int) -> None:
     """Refuse rows of one of ``parties`` that may not be in a sum of rows whose values are at most ``bound`` in size.
 
     Raises
@@ -124,7 +124,7 @@ def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: boo
         )
 
 
-def rows_in(count: NDArray, parties: int) -> int:
+def rows_in(count: NDArray[Any], parties: int) -> int:
     """The number of rows that the parties of an opened sum have, checked: nobody can check a single share.
 
     Raises

@@ -109,7 +109,7 @@ class RowsClient(PCAClient):
             head, _ = head_and_diagonal(self.used)
         return {"product": scatter_product(self.used, head, V)}
 
-    def loadings(self, asked: Fields) -> NDArray:
+    def loadings(self, asked: Fields) -> NDArray[np.float64]:
         """The components (k, d) by which this party projects its rows."""
         return asked["components"]
 

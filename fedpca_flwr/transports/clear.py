@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ class ClearParty(Clear, PartyTransport):
         return answer if isinstance(answer, Mapping) else _together(answer)
 
 
-def _together(parts: Sequence[Fields]) -> dict[str, NDArray]:
+def _together(parts: Sequence[Fields]) -> dict[str, NDArray[Any]]:
     """The sum of the parts of one party's answer; a field that a part lacks is zero there."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: np.sum([part[name] for part in parts if name in part], axis=0) for name in names}

@@ -62,7 +62,7 @@ class Masked(Transport):
 
 class MaskedServer(Masked, ServerTransport):
     def questions(self, program: Program, run: Running) -> Program:
-        publics: NDArray | None = None
+        publics: NDArray[np.uint8] | None = None
         relayed, answer = False, None
         while True:
             try:
@@ -115,7 +115,7 @@ class MaskedParty(Masked, PartyTransport):
         party.journal.keep("private", private)
         return public_key(private)
 
-    def _accept(self, party: Answering, told: NDArray) -> None:
+    def _accept(self, party: Answering, told: NDArray[np.uint8]) -> None:
         """Take the public keys of this run, if they are those of all parties, and those are enough."""
         publics = [key.tobytes() for key in told]
         known, expected = len(set(publics)), self.group.parties

@@ -168,8 +168,8 @@ class SurvivingServer(Surviving, ServerTransport):
 
 
 def _addressed(
-    own: int, sealed: Mapping[int, NDArray], proofs: Mapping[int, NDArray], there: Sequence[int]
-) -> dict[str, NDArray]:
+    own: int, sealed: Mapping[int, NDArray[np.uint8]], proofs: Mapping[int, NDArray[np.uint8]], there: Sequence[int]
+) -> dict[str, NDArray[np.uint8]]:
     """What the other parties said to one of those that agree: shares, and proofs."""
     if own not in proofs:
         return {"sealed": np.empty((0, SEALED), np.uint8), "proofs": np.empty((0, PROOF), np.uint8)}
@@ -180,7 +180,7 @@ def _addressed(
     }
 
 
-def _whole(rows: NDArray, expected: int, sender: str) -> NDArray:
+def _whole(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.uint8]:
     if len(rows) != expected:
         raise ContractError(f"{sender}: it sent something for {len(rows)} parties, expected {expected}")
     return rows

@@ -121,9 +121,10 @@ class SurvivingParty(Surviving, PartyTransport):
         own = publics.index(public_key(private) + public_key(kept(party, "masking")))
         return Channels(Ring(publics, self.group.configuration), own, private, self.group.secret)
 
-    def _places(self, party: Answering, told: NDArray, among: Sequence[int]) -> list[int]:
+    def _places(self, party: Answering, told: NDArray[np.int64], among: Sequence[int]) -> list[int]:
         """Places of parties, checked: this party's and enough others, in order, ``among`` those that there were."""
-        places, own = told.tolist(), self._channels(party).own
+        places: list[int] = told.tolist()
+        own = self._channels(party).own
         if places != sorted(set(places)) or not set(places) <= set(among) or own not in places:
             raise ContractError(
                 f"the server's list of parties is {places}, expected some of {list(among)}, in order, with this "

@@ -102,7 +102,7 @@ def require_finite(layout: Layout, phase: str) -> None:
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
 
 
-def opened(layout: Layout, vectors: Sequence[NDArray], senders: Sequence[str]) -> Total:
+def opened(layout: Layout, vectors: Sequence[Words], senders: Sequence[str]) -> Total:
     """The sum of masked vectors: masks cancel only if those of all parties are in it.
 
     Raises
@@ -124,7 +124,7 @@ def missed_by(layout: Layout, parties: int) -> dict[str, NDArray[np.float64]]:
     return {name: parties * layout.resolution * limit for name, limit in layout.limits.items()}
 
 
-def summed(layout: Layout, vectors: Iterable[NDArray], senders: Iterable[str]) -> Words:
+def summed(layout: Layout, vectors: Iterable[Words], senders: Iterable[str]) -> Words:
     """The sum of vectors modulo 2^64.
 
     Raises
