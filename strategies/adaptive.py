@@ -159,7 +159,7 @@ class Adaptive(RowsStrategy):
         require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
         self._candidates = sorted(candidates(forecast, self.options), key=self._cost)
         before, script = len(self.rounds_so_far), dict(SURVEY)
-        solution = yield from self._as_chosen(self._candidates[0], script)
+        solution: Solution = yield from self._as_chosen(self._candidates[0], script)
         notes: list[str] = []
         if self._chosen.angle and self.inner.certificate > self.options.target:
             missed = f"{self._chosen.method} came within {self.inner.certificate:.2g} degrees only"
@@ -259,7 +259,7 @@ class AdaptiveClient(RowsClient):
         common = {**self.site.config.model_dump(by_alias=True), "n-components": self.options.n_components}
         site = self.site.running({**common, **values, "method": method})
         other = self.others[method]
-        inner = other.client(other.strategy.card, site, self._transport_of)
+        inner: RowsClient = other.client(other.strategy.card, site, self._transport_of)
         inner.before = before
         return inner
 
@@ -290,7 +290,7 @@ def _of_method(program: Program, name: str) -> Program:
         answer = yield replace(question, method=name)
 
 
-def spectrum(data: NDArray) -> NDArray:
+def spectrum(data: NDArray[Any]) -> NDArray[np.float64]:
     """Eigenvalues (d,), descending, of the scatter of ``data`` (n, d): through the smaller of the two Gram matrices."""
     n, d = data.shape
     values = np.zeros(d)

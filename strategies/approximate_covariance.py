@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import DataError
@@ -61,7 +62,7 @@ class ApproximateCovariance(RowsStrategy):
             measured = {"angle to exact": told, **measured}
         return solution.with_told(notes=[NOTE], measured=measured)
 
-    def _solved(self, moments: Moments, diagonal: NDArray) -> Solution:
+    def _solved(self, moments: Moments, diagonal: NDArray[np.float64]) -> Solution:
         return solve(moments, diagonal, **self.options.model_dump())
 
 
@@ -87,7 +88,7 @@ def _require_some_within(solution: Solution) -> None:
         )
 
 
-def _left_out(diagonal: NDArray, solution: Solution) -> str:
+def _left_out(diagonal: NDArray[np.float64], solution: Solution) -> str:
     """What share of the variance, in the units of the solution, a scatter with this ``diagonal`` (d,) has."""
     weights = 1.0 if solution.scale is None else solution.scale**-2
     return f"{max(0.0, float((diagonal * weights).sum()) / solution.total):.2%} of the variance, left out"

@@ -206,7 +206,7 @@ class Compressed(RowsStrategy):
         up = self.rounds_so_far[-1]["up"]
         return float(sum(up)) / len(up)
 
-    def _decoded(self, replies: Sequence[Reply], d: int, step: float) -> NDArray:
+    def _decoded(self, replies: Sequence[Reply], d: int, step: float) -> NDArray[np.float64]:
         """The approximate scatter (d, d) of all rows."""
         parts = []
         for reply in replies:
@@ -221,7 +221,7 @@ class Compressed(RowsStrategy):
         return lower + np.tril(lower, -1).T
 
 
-def bound(pairs: Eigenpairs, error: float, on_block: float, block: NDArray | None) -> float:
+def bound(pairs: Eigenpairs, error: float, on_block: float, block: NDArray[np.float32] | None) -> float:
     """Bound on the angle, in degrees (Davis and Kahan, with the residual of the exact scatter).
 
     Parameters
@@ -277,7 +277,7 @@ class CompressedClient(RowsClient):
             "wrong": np.array([wrong, wrong]),
         }
 
-    def _correction(self, V: NDArray) -> Fields:
+    def _correction(self, V: NDArray[np.float64]) -> Fields:
         """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
         packed, unit = self.site.state["missing"]
         lower = unpack(packed, len(V))
@@ -315,7 +315,7 @@ def _units(replies: Sequence[Reply]) -> dict[int, float]:
     return {reply.party: unit_of(float(reply.fields["trace"][0])) for reply in replies}
 
 
-def _decoded_block(reply: Reply, V: NDArray, unit: float) -> NDArray:
+def _decoded_block(reply: Reply, V: NDArray[np.float64], unit: float) -> NDArray[np.float64]:
     coded = Coded(reply.fields["scales"], reply.fields["code"])
     try:
         return unit * dequantise(coded, CORRECTION_BITS, len(V), V.size).reshape(V.T.shape).T

@@ -210,7 +210,7 @@ class DPPCAClient(RowsClient):
         names = (field.name for field in self.card.phases(self.site.config, options)[phase].reply.fields)
         return dict(zip(names, reply, strict=True))
 
-    def _noisy(self, phase: str, asked: Fields) -> dict[str, NDArray]:
+    def _noisy(self, phase: str, asked: Fields) -> dict[str, NDArray[np.float64]]:
         """The sums of this party's clipped rows with its noise."""
         options, d = self.options, self.data.shape[1]
         bound, whole = options.bound(phase), options.noise(phase)
@@ -218,7 +218,7 @@ class DPPCAClient(RowsClient):
         source = noise.system()
         if options.noise_seed:
             source = noise.fixed(options.noise_seed, self.site.node.partition_id, options.phases.index(phase))
-        reply: dict[str, NDArray] = {}
+        reply: dict[str, NDArray[np.float64]] = {}
         if phase != "products":
             reply["rows"] = np.asarray(len(self.data) + (share * whole.rows * noise.gaussian(1, source))[0])
             reply["sum"] = clipped_sum(self.data, bound) + share * whole.sum * noise.gaussian(d, source)
@@ -228,7 +228,7 @@ class DPPCAClient(RowsClient):
             reply["products"] = products + share * whole.products * noise.symmetric(d, source)
         return reply
 
-    def _centre(self, centre: NDArray) -> NDArray:
+    def _centre(self, centre: NDArray[np.float64]) -> NDArray[np.float64]:
         """The centre that the server sends (d,), checked: it is the mean of rows clipped to a bound."""
         bound = self.options.bound("centre")
         largest = float(np.abs(centre).max())  # before its square is taken

@@ -11,6 +11,7 @@ removes that at twice the bytes.
 
 from __future__ import annotations
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.protocol.card import MethodCard
@@ -45,8 +46,8 @@ class DSAClient(GraphClient):
 
     exchanged = EXCHANGED
 
-    def begin(self, X: NDArray) -> list[NDArray]:
+    def begin(self, X: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         return [X, self.direction(X)]
 
-    def advance(self, own: list[NDArray], average: list[NDArray]) -> list[NDArray]:
+    def advance(self, own: list[NDArray[np.float64]], average: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         return self.begin(average[0] + self.options.step_size * own[1])

@@ -14,6 +14,7 @@ would have none either.
 
 from __future__ import annotations
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.protocol.card import MethodCard
@@ -49,11 +50,11 @@ class FastPCAClient(GraphClient):
     exchanged = EXCHANGED
     share = 0.5
 
-    def begin(self, X: NDArray) -> list[NDArray]:
+    def begin(self, X: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         direction = self.direction(X)
         return [X, direction, direction]
 
-    def advance(self, own: list[NDArray], average: list[NDArray]) -> list[NDArray]:
+    def advance(self, own: list[NDArray[np.float64]], average: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         _, tracked, before = own
         X = average[0] + self.options.step_size * tracked
         direction = self.direction(X)

@@ -25,6 +25,8 @@ from fedpca_flwr.statistics.heads import head_fields
 from fedpca_flwr.statistics.rows_client import RowsClient
 from strategies.personalised_script import HELD_OUT, PersonalisedOptions
 
+Array = NDArray[np.float64]
+
 OWN = "own components"
 """Where they are in this party's state: (m, d, k) for m strengths."""
 
@@ -73,7 +75,7 @@ class PersonalisedClient(RowsClient):
     def _held(self) -> NDArray[np.bool_]:
         return held_out(self.data, self.site.config.seed)
 
-    def _shared(self, rows: NDArray, V: NDArray, strengths: NDArray) -> NDArray:
+    def _shared(self, rows: Array, V: Array, strengths: Array) -> Array:
         """One iteration at each strength; V is (m, d, k)."""
         own = self.site.state[OWN][0] if OWN in self.site.state else V
         if self.options.solver == "closed-form":
@@ -86,11 +88,11 @@ class PersonalisedClient(RowsClient):
         self.site.state[OWN] = [own]
         return answer
 
-    def _errors(self, rows: NDArray, held: NDArray, V: NDArray) -> NDArray:
+    def _errors(self, rows: Array, held: Array, V: Array) -> Array:
         """Squared errors on the rows held out: of the local components, of each strength's own, of the global V."""
         return np.array([_left(held, U) for U in (local_components(rows, V), *self.site.state[OWN][0], V)])
 
-    def _told(self, rows: NDArray, V: NDArray, strength: NDArray) -> Fields:
+    def _told(self, rows: Array, V: Array, strength: Array) -> Fields:
         """What a party tells of its own components, which stay here; without strength they are the shared ones."""
         if strength.size:
             own = self._last(rows, V, float(strength[0]))
@@ -104,19 +106,21 @@ class PersonalisedClient(RowsClient):
             "gram": scores.T @ scores,
         }
 
-    def _last(self, rows: NDArray, V: NDArray, strength: float) -> NDArray:
+    def _last(self, rows: Array, V: Array, strength: float) -> Array:
         """This party's own components (d, k) for the final V."""
         if strength == 0:
             return local_components(rows, V)
         if self.options.solver == "closed-form":
             return settled_components(rows, V, strength, self.site.state[OWN][0][0])
-        return self.site.state[OWN][0][0]
+        own: Array = self.site.state[OWN][0][0]
+        return own
 
 
-def _centred(rows: NDArray, mean: NDArray, remainder: NDArray) -> NDArray:
-    return np.subtract(rows, mean, dtype=np.float64) - remainder
+def _centred(rows: NDArray[Any], mean: Array, remainder: Array) -> Array:
+    centred: Array = np.subtract(rows, mean, dtype=np.float64) - remainder
+    return centred
 
 
-def _left(rows: NDArray, U: NDArray) -> float:
+def _left(rows: Array, U: Array) -> float:
     """The sum of squares (a number from 0) that a projection to U leaves of rows (n, d)."""
     return max(0.0, float(np.vdot(rows, rows) - np.square(rows @ U).sum()))

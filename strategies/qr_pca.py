@@ -130,7 +130,7 @@ class QRPCA(RowsStrategy):
         solution = self._solve(replace(pooled, head=head, rows=rows), float(np.vdot(rows, rows)), scale)
         return replace(solution, pairs=solution.pairs.of_rank(rank), scale=scale if self.options.scale else None)
 
-    def _solve(self, pooled: Factor, total: float, scale: NDArray | float = 1.0) -> Solution:
+    def _solve(self, pooled: Factor, total: float, scale: NDArray[np.float64] | float = 1.0) -> Solution:
         head = pooled.head
         wanted = self.n_components(head.n, head.mean.size)
         require_variance(pooled.diagonal(), head.n, head.mean / scale)

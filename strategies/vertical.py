@@ -177,7 +177,7 @@ class VerticalClient(ColumnsClient):
     @property
     def products(self) -> int:
         options, n = self.options, len(self.data)
-        asked = {"krylov": options.max_rounds * options.width(n), "merge": options.kept(n), "gram": 0}
+        asked: dict[str, int] = {"krylov": options.max_rounds * options.width(n), "merge": options.kept(n), "gram": 0}
         return asked[options.solver]
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:

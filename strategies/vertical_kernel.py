@@ -246,7 +246,7 @@ class VerticalKernelClient(ColumnsClient):
             return self.kept(asked["directions"] * asked["singular"])
 
 
-def _finite(K: NDArray) -> NDArray:
+def _finite(K: NDArray[np.float64]) -> NDArray[np.float64]:
     if not np.isfinite(K).all():
         raise DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
     return K

@@ -41,7 +41,7 @@ from fedpca_flwr.statistics.columns_strategy import ColumnsRun
 class ScoresOptions(CountOptions):
     """Options of VERTICAL-SCORES."""
 
-    n_components: Count = 10  # type: ignore[assignment]
+    n_components: Count = 10
     """The first so many of the components that the loadings hold."""
 
 

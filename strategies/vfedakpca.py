@@ -63,7 +63,7 @@ class VFedAKPCA(MergeStrategy):
 class VFedAKPCAClient(MergeClient):
     """Takes the leading eigenvector of its own kernel matrix, weighted by the root of the eigenvalue (the authors')."""
 
-    def local(self, X: NDArray, start: NDArray) -> tuple[float, NDArray]:
+    def local(self, X: NDArray[np.float64], start: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         options = self.options
         entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
         kernel = Kernel(options.kernel, options.gamma or inverse_spread(*entries), options.coef0, options.degree)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config import Count
@@ -52,5 +53,5 @@ class VFedPCA(MergeStrategy):
 class VFedPCAClient(MergeClient):
     """Iterates on its own matrix."""
 
-    def local(self, X: NDArray, start: NDArray) -> tuple[float, NDArray]:
+    def local(self, X: NDArray[np.float64], start: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         return power_iteration(local_product(X, faithful=self.options.faithful), start, self.options.local_iterations)
