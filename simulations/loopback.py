@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.client import Client
-from flwr.common import DisconnectRes
+from flwr.common import (
+    DisconnectRes,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetParametersIns,
+    GetParametersRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    ReconnectIns,
+)
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -49,23 +60,27 @@ class LoopbackProxy(ClientProxy):
         self.make = make
         self.context = context
 
-    def fit(self, ins, timeout, group_id):
-        return _within(timeout, lambda: self.make().fit(ins))
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        reply: FitRes = _within(timeout, lambda: self.make().fit(ins))
+        return reply
 
-    def evaluate(self, ins, timeout, group_id):
-        return _within(timeout, lambda: self.make().evaluate(ins))
+    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+        reply: EvaluateRes = _within(timeout, lambda: self.make().evaluate(ins))
+        return reply
 
-    def get_properties(self, ins, timeout, group_id):
-        return _within(timeout, lambda: self.make().get_properties(ins))
+    def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
+        reply: GetPropertiesRes = _within(timeout, lambda: self.make().get_properties(ins))
+        return reply
 
-    def get_parameters(self, ins, timeout, group_id):
-        return _within(timeout, lambda: self.make().get_parameters(ins))
+    def get_parameters(self, ins: GetParametersIns, timeout: float | None, group_id: int | None) -> GetParametersRes:
+        reply: GetParametersRes = _within(timeout, lambda: self.make().get_parameters(ins))
+        return reply
 
-    def reconnect(self, ins, timeout, group_id):
+    def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
         return DisconnectRes(reason="")
 
 
-def on_loopback(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, Any]) -> PCAModel:
+def on_loopback(run_config: dict[str, Any], parties: list[NDArray[Any]], site: dict[str, Any]) -> PCAModel:
     """Run in this process (see `simulations.run`)."""
     server = assemble(run_config, parties, site)
     strategy = server.strategy
@@ -73,7 +88,7 @@ def on_loopback(run_config: dict[str, Any], parties: list[NDArray], site: dict[s
     return strategy.result()
 
 
-def assemble(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, Any]) -> PCAServer:
+def assemble(run_config: dict[str, Any], parties: list[NDArray[Any]], site: dict[str, Any]) -> PCAServer:
     """A server whose clients wait in this process; with much data as many work at once as BLAS has threads."""
     server = PCAServer(build_strategy(run_config), lambda: threadpool_limits(1, user_api="blas"))
     threads = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
@@ -92,7 +107,7 @@ def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
     return {key: value[party] if key in FILES and isinstance(value, list) else value for key, value in site.items()}
 
 
-def _maker(context: Context, rows: NDArray) -> Callable[[], Client]:
+def _maker(context: Context, rows: NDArray[Any]) -> Callable[[], Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
         return Table(tables.check(rows))

@@ -33,7 +33,7 @@ BACKEND: dict[str, Any] = {
 }
 
 
-def on_ray(run_config: dict[str, Any], parties: list[NDArray], site: dict[str, Any]) -> PCAModel:
+def on_ray(run_config: dict[str, Any], parties: list[NDArray[Any]], site: dict[str, Any]) -> PCAModel:
     """Run in Flower's simulation (see `simulations.run`).
 
     The rows go to the worker processes through temporary ``.npy`` files, memory-mapped there; they are removed at the

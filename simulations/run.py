@@ -98,7 +98,7 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     return replace(model, feature_names_in_=np.array(names, dtype=object)) if names else model
 
 
-def _paths(key: str, paths: Sequence[str | os.PathLike], parties: int) -> list[str]:
+def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:
     """Absolute, since the parties' processes may be at home elsewhere."""
     a_list = isinstance(paths, Sequence) and not isinstance(paths, str | bytes)
     if not a_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,7 @@ def _errors(model: PCAModel, truth: PCAModel) -> str:
     return f"{angles.max:.1e} | {angles.mean:.1e} | {values:.1e} | {ratio:.1e} | {upload:,}"
 
 
-def _knn(model: PCAModel, source: data.Dataset, rows: NDArray, wanted: bool) -> str:
+def _knn(model: PCAModel, source: data.Dataset, rows: NDArray[Any], wanted: bool) -> str:
     if not wanted or source.test is None:
         return "-"
     test, truth = source.test()

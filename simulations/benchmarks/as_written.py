@@ -6,12 +6,12 @@ the program: what each gets wrong stands in its docstring. Everything is in one 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = list[NDArray]
+Rows = list[NDArray[Any]]
 
 
 class Result(NamedTuple):
@@ -27,8 +27,8 @@ class Result(NamedTuple):
         Bytes that a client sends.
     """
 
-    components: NDArray
-    variances: NDArray
+    components: NDArray[np.float64]
+    variances: NDArray[np.float64]
     rounds: int
     up: float
 
@@ -128,11 +128,11 @@ def dp_pca(parts: Rows, k: int, epsilon: float, delta: float = 1e-5) -> Result:
     return _pooled(stats, k)
 
 
-def _moments(X: NDArray) -> tuple[int, NDArray, NDArray]:
+def _moments(X: NDArray[Any]) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
     return len(X), X.mean(axis=0), np.cov(X, rowvar=False, ddof=0)
 
 
-def _pooled(stats: list[tuple[int, NDArray, NDArray]], k: int) -> Result:
+def _pooled(stats: list[tuple[int, NDArray[np.float64], NDArray[np.float64]]], k: int) -> Result:
     weights = [n for n, _, _ in stats]
     mean = np.average([m for _, m, _ in stats], axis=0, weights=weights)
     pooled = np.zeros((mean.size, mean.size))
@@ -141,7 +141,7 @@ def _pooled(stats: list[tuple[int, NDArray, NDArray]], k: int) -> Result:
     return _leading(pooled / sum(weights), k, mean.size)
 
 
-def _leading(C: NDArray, k: int, d: int) -> Result:
+def _leading(C: NDArray[np.float64], k: int, d: int) -> Result:
     values, vectors = np.linalg.eigh(C)
     return Result(vectors[:, ::-1][:, :k].T, values[::-1][:k], 1, 8 * (d * d + d + 1))
 

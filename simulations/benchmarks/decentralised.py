@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ GRAPHS = ("ring", "star", "complete", "erdos-renyi")
 SPREAD = np.array([2.0, 1.5, 1.0, *[0.1] * 9])
 
 
-def parties(count: int = 10, seed: int = 0) -> list[NDArray]:
+def parties(count: int = 10, seed: int = 0) -> list[NDArray[Any]]:
     """Unequal parties whose means differ by some 0.6 standard deviations."""
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.standard_normal((SPREAD.size, SPREAD.size)))

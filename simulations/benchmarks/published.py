@@ -30,7 +30,8 @@ from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from simulations.benchmarks import published_numbers as note
 from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, parser
-from simulations.compare import Record, compare
+from simulations.compare import compare
+from simulations.records import Record
 
 CLIPS = {"mnist": (1785, 3060), "digits": (32, 64)}
 DRAWS = (1, 2, 3)

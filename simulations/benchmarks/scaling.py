@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ def points() -> list[Point]:
     return [BASE, *(BASE._replace(**{name: value}) for name, values in VARIED.items() for value in values)]
 
 
-def rows(point: Point) -> list[NDArray]:
+def rows(point: Point) -> list[NDArray[Any]]:
     """Clients of about equal size, standard deviations that fall as a power, and means that differ."""
     rng = np.random.default_rng(0)
     spectrum = np.arange(1, point.d + 1) ** -0.6

@@ -23,7 +23,7 @@ from simulations import run
 METHODS = ("p-cov", "sub-it", "ap-cov")
 
 
-def line(method: str, parties: list[NDArray], pooled: PCAModel, k: int, bound: float, repeats: int) -> str:
+def line(method: str, parties: list[NDArray[Any]], pooled: PCAModel, k: int, bound: float, repeats: int) -> str:
     """One Markdown row: the secure model against the plain one and against the pooled PCA; ratios of bytes and time."""
     options: dict[str, Any] = {"n_components": k, "engine": "loopback", "min_rows": 1}
     plain, short = _timed(method, parties, options, repeats)
@@ -36,7 +36,7 @@ def line(method: str, parties: list[NDArray], pooled: PCAModel, k: int, bound: f
     )
 
 
-def _timed(method: str, parties: list[NDArray], options: dict[str, Any], repeats: int) -> tuple[PCAModel, float]:
+def _timed(method: str, parties: list[NDArray[Any]], options: dict[str, Any], repeats: int) -> tuple[PCAModel, float]:
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()

@@ -32,17 +32,19 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def clients(dataset: str, root: str, *, kind: str = "dirichlet", alpha: float = 0.1, seed: int = 42) -> list[NDArray]:
+def clients(
+    dataset: str, root: str, *, kind: str = "dirichlet", alpha: float = 0.1, seed: int = 42
+) -> list[NDArray[Any]]:
     """The clients' rows."""
     source = data.load(dataset, root)
     rows = source.all_rows()
     return [rows[part] for part in split(source.labels, 10, kind=kind, alpha=alpha, seed=seed)]
 
 
-def truth(parts: list[NDArray]) -> PCAModel:
+def truth(parts: list[NDArray[Any]]) -> PCAModel:
     return run("p-cov", parts, n_components=COMPONENTS, engine="loopback")
 
 
-def told(options: dict) -> str:
+def told(options: dict[str, Any]) -> str:
     """Options as a table shows them."""
     return " ".join(f"{key}={value}" for key, value in options.items())

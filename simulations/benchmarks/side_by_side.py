@@ -73,7 +73,7 @@ def pairs(dataset: str) -> list[Pair]:
     ]
 
 
-def line(pair: Pair, parts: list[NDArray], truth: PCAModel, repeats: int) -> list[str]:
+def line(pair: Pair, parts: list[NDArray[Any]], truth: PCAModel, repeats: int) -> list[str]:
     """One method's cells."""
     found: dict[str, Any] = {}
 
@@ -101,12 +101,12 @@ def line(pair: Pair, parts: list[NDArray], truth: PCAModel, repeats: int) -> lis
     return [pair.title, *(cell for two in both for cell in two)]
 
 
-def _angle(components: NDArray, truth: PCAModel) -> str:
+def _angle(components: NDArray[np.float64], truth: PCAModel) -> str:
     degrees = principal_angles(components.T, truth.loadings()[0].T)
     return f"{degrees.max():.2g} / {degrees.mean():.2g}"
 
 
-def _error(variances: NDArray, truth: PCAModel) -> str:
+def _error(variances: NDArray[np.float64], truth: PCAModel) -> str:
     return f"{np.abs(variances / truth.explained_variance_ - 1).max():.1g}"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ def compare(ours: Callable[[], object], theirs: Callable[[], object], repeats: i
     return f"{first:.3f} s | {second:.3f} s | **{ratio(times, 0, 1):.2f}**"
 
 
-def client_speed(rows: NDArray, repeats: int) -> str:
+def client_speed(rows: NDArray[Any], repeats: int) -> str:
     """A client's moments against one bare syrk on data that are already centred."""
     centred = np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)
     return compare(lambda: Moments.of(rows), lambda: blas.dsyrk(1.0, centred.T, lower=1), repeats)
@@ -64,7 +65,7 @@ def server_speed(parts: list[Moments], repeats: int) -> str:
     return f"{compare(serve, best, repeats)} ({best.__name__})"
 
 
-def run_speed(rows: NDArray, parties: list[NDArray], repeats: int) -> str:
+def run_speed(rows: NDArray[Any], parties: list[NDArray[Any]], repeats: int) -> str:
     """A whole loopback run, the projection of every row included, against fitting scikit-learn's PCA to the pool."""
     return compare(
         lambda: run("p-cov", parties, n_components=COMPONENTS, engine="loopback"),

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def alternated(programs: Sequence[Callable[[], object]], repeats: int) -> NDArray:
+def alternated(programs: Sequence[Callable[[], object]], repeats: int) -> NDArray[np.float64]:
     """Seconds of every program, one row for each repetition."""
     return np.array([[seconds(program) for program in programs] for _ in range(repeats)])
 
 
-def ratio(times: NDArray, of: int, to: int) -> float:
+def ratio(times: NDArray[np.float64], of: int, to: int) -> float:
     """The median, over the repetitions, of one program's time to another's."""
     return float(np.median(times[:, of] / times[:, to]))
 

@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-Base = Callable[[Generator, int, int], NDArray]
-Change = Callable[[Generator, NDArray], NDArray]
+Base = Callable[[Generator, int, int], NDArray[Any]]
+Change = Callable[[Generator, NDArray[Any]], NDArray[Any]]
 
 
-def with_spectrum(rng: Generator, n: int, d: int, values: NDArray) -> NDArray:
+def with_spectrum(rng: Generator, n: int, d: int, values: NDArray[Any]) -> NDArray[Any]:
     """Centred rows (n, d) with these singular values, up to rounding; along the axes as often as not."""
     r = min(n - 1, d)
     left = rng.standard_normal((n, r))
     left, _ = np.linalg.qr(left - left.mean(axis=0))
     right = np.eye(d) if rng.random() < 0.3 else np.linalg.qr(rng.standard_normal((d, d))).Q
-    return (left * values[:r]) @ right[:, :r].T
+    rows: NDArray[Any] = (left * values[:r]) @ right[:, :r].T
+    return rows
 
 
-def _decaying(rng: Generator, n: int, d: int) -> NDArray:
-    return (rng.standard_normal((n, d)) / np.arange(1, d + 1)) @ np.linalg.qr(rng.standard_normal((d, d))).Q
+def _decaying(rng: Generator, n: int, d: int) -> NDArray[Any]:
+    falling = rng.standard_normal((n, d)) / np.arange(1, d + 1)
+    rows: NDArray[Any] = falling @ np.linalg.qr(rng.standard_normal((d, d))).Q
+    return rows
 
 
-def _tied(rng: Generator, n: int, d: int) -> NDArray:
+def _tied(rng: Generator, n: int, d: int) -> NDArray[Any]:
     levels = np.sort(rng.choice([100.0, 5.0, 3.0, 2.0, 1.0], size=rng.integers(1, 4), replace=False))[::-1]
     return with_spectrum(rng, n, d, np.sort(rng.choice(levels, size=d))[::-1])
 
 
-def _clustered(rng: Generator, n: int, d: int) -> NDArray:
+def _clustered(rng: Generator, n: int, d: int) -> NDArray[Any]:
     return with_spectrum(rng, n, d, 1.0 + 10.0 ** -rng.integers(2, 12) * np.arange(d)[::-1])
 
 
-def _geometric(rng: Generator, n: int, d: int) -> NDArray:
+def _geometric(rng: Generator, n: int, d: int) -> NDArray[Any]:
     return with_spectrum(rng, n, d, 10.0 ** (-rng.uniform(0.1, 2.0) * np.arange(d)))
 
 
-def _low_rank(rng: Generator, n: int, d: int) -> NDArray:
+def _low_rank(rng: Generator, n: int, d: int) -> NDArray[Any]:
     rank = int(rng.integers(1, d + 1))
     return rng.standard_normal((n, rank)) @ rng.standard_normal((rank, d))
 
 
-def _indicators(rng: Generator, n: int, d: int) -> NDArray:
+def _indicators(rng: Generator, n: int, d: int) -> NDArray[Any]:
     return (rng.random((n, d)) < rng.uniform(0.02, 0.6, d)).astype(np.float64)
 
 
@@ -61,43 +65,47 @@ BASES: dict[str, Base] = {
 """Rows (n, d)."""
 
 
-def _units(rng: Generator, X: NDArray) -> NDArray:
-    return X * 10.0 ** rng.uniform(-12, 12, X.shape[1])
+def _units(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
+    scaled: NDArray[Any] = X * 10.0 ** rng.uniform(-12, 12, X.shape[1])
+    return scaled
 
 
-def _salary(rng: Generator, X: NDArray) -> NDArray:
+def _salary(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
     X = X.copy()
     X[:, rng.integers(X.shape[1])] *= 10.0 ** rng.integers(4, 13)
     return X
 
 
-def _time_stamps(rng: Generator, X: NDArray) -> NDArray:
+def _time_stamps(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
     X = X.copy()
     X[:, rng.integers(X.shape[1])] = np.round(1.6e18 + 10.0 ** rng.integers(9, 17) * rng.random(len(X)))
     return X
 
 
-def _constant_columns(rng: Generator, X: NDArray) -> NDArray:
+def _constant_columns(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
     X = X.copy()
     X[:, rng.random(X.shape[1]) < 0.4] = rng.choice([0.0, 0.1, -3.0, 1e6])
     return X
 
 
-def _copies(rng: Generator, X: NDArray) -> NDArray:
+def _copies(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
     return X[:, rng.integers(0, X.shape[1], X.shape[1])]
 
 
-def _whole_numbers(rng: Generator, X: NDArray) -> NDArray:
+def _whole_numbers(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
     kind = rng.choice(["int64", "int32", "int8", "uint8", "uint16", "bool"])
     size = np.abs(X).max() or 1.0
+    numbers: NDArray[Any]
     if kind == "bool":
-        return np.greater(X, np.median(X))
-    if kind[0] == "u":
-        return np.round(np.abs(X) / size * 200).astype(kind)
-    return np.round(X / size * 100).astype(kind)
+        numbers = np.greater(X, np.median(X))
+    elif kind[0] == "u":
+        numbers = np.round(np.abs(X) / size * 200).astype(kind)
+    else:
+        numbers = np.round(X / size * 100).astype(kind)
+    return numbers
 
 
-def _narrow(rng: Generator, X: NDArray) -> NDArray:
+def _narrow(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
     return X.astype(np.float32) if np.abs(X).max() < 1e30 else X
 
 
@@ -115,7 +123,7 @@ CHANGES: dict[str, Change] = {
 """What may be done to rows, in this order, each now and then."""
 
 
-def rows(rng: Generator) -> tuple[NDArray, str]:
+def rows(rng: Generator) -> tuple[NDArray[Any], str]:
     """Rows (n, d), and what they are."""
     n = int(rng.choice([2, 3, 5, 8, 20, 40, 60, 100], p=[0.03, 0.05, 0.06, 0.1, 0.2, 0.26, 0.2, 0.1]))
     d = int(rng.integers(1, 14)) if rng.random() < 0.85 else int(rng.integers(20, 70))
@@ -128,7 +136,7 @@ def rows(rng: Generator) -> tuple[NDArray, str]:
     return X, f"{n} x {d} {', '.join(about)}"
 
 
-def cut_rows(rng: Generator, X: NDArray) -> tuple[list[NDArray], str]:
+def cut_rows(rng: Generator, X: NDArray[Any]) -> tuple[list[NDArray[Any]], str]:
     """Parties of rows: alike, sorted, shifted, unequal, single rows."""
     n = len(X)
     parties = int(rng.choice([1, 2, 3, 4, 6, 12, 25], p=[0.1, 0.2, 0.25, 0.2, 0.15, 0.06, 0.04]))
@@ -150,7 +158,7 @@ def cut_rows(rng: Generator, X: NDArray) -> tuple[list[NDArray], str]:
     return parts, about
 
 
-def cut_columns(rng: Generator, X: NDArray) -> tuple[list[NDArray], str]:
+def cut_columns(rng: Generator, X: NDArray[Any]) -> tuple[list[NDArray[Any]], str]:
     """Parties of columns of the same rows."""
     d = X.shape[1]
     parties = min(d, int(rng.choice([1, 2, 3, 4, 8], p=[0.1, 0.3, 0.35, 0.15, 0.1])))

@@ -43,10 +43,10 @@ class Draw:
     options: dict[str, Any]
     about: str
     hostile: str = ""
-    earlier: list[NDArray] = field(default_factory=list)
+    earlier: list[NDArray[Any]] = field(default_factory=list)
 
     @property
-    def pooled(self) -> NDArray:
+    def pooled(self) -> NDArray[Any]:
         """All rows and columns of all parties (n, d); only where nothing is `hostile`, or a value is huge."""
         if self.method in VERTICAL:
             return np.hstack(self.parties)
@@ -73,7 +73,7 @@ def draw(seed: int, index: int) -> Draw:
     transport = _transport(rng, method, len(parties), chosen)
     if transport != "clear":
         chosen |= _secure(rng, largest, transport, len(parties))
-    earlier: list[NDArray] = []
+    earlier: list[NDArray[Any]] = []
     if method == "vertical-scores":
         again = rng.integers(0, n, rng.integers(1, n + 1))
         earlier, parties = parties, [part[again] for part in parties]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +59,7 @@ def modest(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
         yield "exact", "called approximate, but the gap is wide"
 
 
-def basis_of(model: PCAModel) -> NDArray:
+def basis_of(model: PCAModel) -> NDArray[np.float64]:
     """Directions (p, k): components, or scores divided by their lengths; those without any are left out."""
     if model.components_ is not None:
         return model.components_.T
@@ -156,5 +157,5 @@ def _why(model: PCAModel) -> str:
     return "".join(f" ({text})" for text in [told, *doubts] if text)
 
 
-def _short(values: NDArray) -> str:
+def _short(values: NDArray[Any]) -> str:
     return np.array2string(values[:6], precision=6, separator=", ")

@@ -10,8 +10,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 
-def _with_cell(value: float) -> Callable[[Generator, NDArray], NDArray]:
-    def spoilt(rng: Generator, X: NDArray) -> NDArray:
+def _with_cell(value: float) -> Callable[[Generator, NDArray[Any]], NDArray[Any]]:
+    def spoilt(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
         X = X.astype(np.float64)
         X[rng.integers(X.shape[0]), rng.integers(X.shape[1])] = value
         return X
@@ -19,11 +19,11 @@ def _with_cell(value: float) -> Callable[[Generator, NDArray], NDArray]:
     return spoilt
 
 
-def _masked(rng: Generator, X: NDArray) -> NDArray:
+def _masked(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
     return np.ma.masked_array(X, rng.random(X.shape) < 0.5, shrink=False)
 
 
-UNUSABLE: dict[str, Callable[[Generator, NDArray], Any]] = {
+UNUSABLE: dict[str, Callable[[Generator, NDArray[Any]], Any]] = {
     "a NaN": _with_cell(np.nan),
     "an infinity": _with_cell(-np.inf),
     "text": lambda rng, X: X.astype(str),
@@ -40,7 +40,7 @@ UNUSABLE: dict[str, Callable[[Generator, NDArray], Any]] = {
 }
 """What becomes of one party's array."""
 
-HUGE: dict[str, Callable[[Generator, NDArray], Any]] = {
+HUGE: dict[str, Callable[[Generator, NDArray[Any]], Any]] = {
     "a marker for missing values": _with_cell(-1.797e308),
     "a huge value": _with_cell(1e200),
 }

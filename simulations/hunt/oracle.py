@@ -40,14 +40,14 @@ class Truth:
         Whether a column that would be scaled varies by little more than the rounding of its mean.
     """
 
-    levels: NDArray
-    vectors: NDArray
-    values: NDArray
+    levels: NDArray[Any]
+    vectors: NDArray[Any]
+    values: NDArray[Any]
     total: Any
     rounding: float
-    mean: NDArray
-    scale: NDArray
-    rows: NDArray
+    mean: NDArray[Any]
+    scale: NDArray[Any]
+    rows: NDArray[Any]
     unsure: bool = False
 
     @property
@@ -64,7 +64,7 @@ class Truth:
         padded = np.append(self.levels, 0.0)
         return float(padded[k - 1] - padded[k])
 
-    def miss(self, basis: NDArray) -> float:
+    def miss(self, basis: NDArray[Any]) -> float:
         """Degrees by which a basis (p, k) surely misses every subspace that leading components may span.
 
         Where levels k and k + 1 are apart, the angle to the one there is. Else it must hold all directions of the
@@ -82,13 +82,13 @@ class Truth:
         return worst
 
 
-def angle(inner: NDArray, outer: NDArray) -> float:
+def angle(inner: NDArray[Any], outer: NDArray[Any]) -> float:
     """Largest angle, in degrees, from a direction in the span of ``inner`` (p, j) to that of ``outer`` (p, k >= j)."""
     left = inner - outer @ (outer.T @ inner)
     return math.degrees(math.asin(min(1.0, float(svd(left, compute_uv=False, lapack_driver="gesvd")[0]))))
 
 
-def truth_of(X: NDArray, *, center: bool = True, scale: bool = False, by_columns: bool = False) -> Truth:
+def truth_of(X: NDArray[Any], *, center: bool = True, scale: bool = False, by_columns: bool = False) -> Truth:
     """The PCA of all rows (n, d); for parties of columns its directions are those of the scores."""
     mean, deviation, rows, unsure = standardised(X, center=center, scale=scale)
     size = np.abs(rows).max()
@@ -108,7 +108,9 @@ def truth_of(X: NDArray, *, center: bool = True, scale: bool = False, by_columns
     )
 
 
-def standardised(X: NDArray, *, center: bool, scale: bool) -> tuple[NDArray, NDArray, NDArray, bool]:
+def standardised(
+    X: NDArray[Any], *, center: bool, scale: bool
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], bool]:
     """Mean, deviation (1 where constant, or without scaling), rows, and whether a scaled column is nearly constant."""
     rows = np.asarray(X).astype(Long)
     constant = (rows == rows[0]).all(axis=0)
@@ -124,7 +126,7 @@ def standardised(X: NDArray, *, center: bool, scale: bool) -> tuple[NDArray, NDA
 
 
 def truth_of_kernel(
-    X: NDArray, *, kernel: str, gamma: float, coef0: float, degree: int, center: bool, scale: bool
+    X: NDArray[Any], *, kernel: str, gamma: float, coef0: float, degree: int, center: bool, scale: bool
 ) -> Truth:
     """The kernel PCA of all rows (n, d)."""
     mean, deviation, rows, unsure = standardised(X, center=center, scale=scale)

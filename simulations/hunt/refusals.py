@@ -81,7 +81,7 @@ def _constant(draw: Draw) -> bool:
 
 
 def _too_many(draw: Draw, truth: Truth | None) -> bool:
-    return draw.options["n_components"] > min(draw.pooled.shape)
+    return bool(draw.options["n_components"] > min(draw.pooled.shape))
 
 
 def _beyond(draw: Draw, truth: Truth | None) -> bool:
@@ -93,7 +93,7 @@ def _coarse(draw: Draw, truth: Truth | None) -> bool:
     """Fixed point steps of the bound are near the deviation of a column; one that is constant may be taken for it."""
     deviation = draw.pooled.astype(Long).std(axis=0)
     smallest = deviation.min() if draw.options.get("scale") else deviation.max()
-    return draw.options["bound"] > 1e6 * float(smallest)
+    return bool(draw.options["bound"] > 1e6 * float(smallest))
 
 
 REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedpca_flwr.maths.rank_rules import Fixed
 from fedpca_flwr.maths.streaming_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
-from fedpca_flwr.maths.streaming_pca import Tracker, merge, merge_in_tree, track
+from fedpca_flwr.maths.streaming_pca import Subspace, Tracker, merge, merge_in_tree, track
 from fedpca_flwr.maths.subspace import projector_distance
 from simulations.papers.adaptive_rank_plots import draw, report
 from simulations.papers.experiment import Row, Step, run_steps, write_report
@@ -105,7 +105,7 @@ def federated(alpha: float, d: int, n: int) -> Iterable[Row]:
     X = synthetic(alpha, seed=300, d=d, n=n)
     best = error(X, offline(X, RANK))
 
-    def excess(subspace) -> float:
+    def excess(subspace: Subspace) -> float:
         return error(X, subspace.vectors[:, :RANK]) / best - 1
 
     for leaves in LEAVES:

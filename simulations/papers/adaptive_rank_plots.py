@@ -110,7 +110,7 @@ def _table(rows: Sequence[Row]) -> str:
     return markdown(told)
 
 
-def _panels(number: int, wide: int = 3, **size: Any):
+def _panels(number: int, wide: int = 3, **size: Any) -> tuple[Any, list[Any]]:
     """A figure with so many axes, in rows of at most ``wide``."""
     columns = min(wide, number)
     lines = -(-number // columns)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
@@ -97,7 +98,7 @@ def markdown(rows: Sequence[Row], digits: int = 4) -> str:
     return "\n".join(lines)
 
 
-def pyplot():
+def pyplot() -> ModuleType:
     """Matplotlib without a window.
 
     Raises
@@ -126,7 +127,8 @@ def _settings_in(target: Path) -> dict[str, Any] | None:
     if not target.exists():
         return None
     try:
-        return json.loads(target.read_text().partition("\n")[0].removeprefix("# "))
+        settings: dict[str, Any] = json.loads(target.read_text().partition("\n")[0].removeprefix("# "))
+        return settings
     except ValueError:
         raise ConfigError(f"{target} is not a table of this experiment; name another folder, or remove it") from None
 

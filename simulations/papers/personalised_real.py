@@ -16,6 +16,8 @@ from simulations.papers.experiment import Row
 from simulations.run import quiet
 from strategies.personalised_client import OWN
 
+Array = NDArray[np.float64]
+
 CASES: dict[str, dict[str, Any]] = {
     "2 classes, 20 rows": {"parties": 50, "classes": 2, "rows": 20},
     "2 classes, 100 rows": {"parties": 50, "classes": 2, "rows": 100},
@@ -47,7 +49,7 @@ def real_data(*, root: str, parties: int, classes: int, rows: int, components: i
     }
 
 
-def drawn_parties(root: str, parties: int, classes: int, each: int) -> list[NDArray]:
+def drawn_parties(root: str, parties: int, classes: int, each: int) -> list[Array]:
     """Rows (each, d) of every party, pixels from 0 to 1, of so many classes in turn; no row twice."""
     source, rng = data.load("mnist", root), np.random.default_rng(0)
     pools = [list(rng.permutation(np.flatnonzero(source.labels == label))) for label in range(10)]
@@ -59,7 +61,7 @@ def drawn_parties(root: str, parties: int, classes: int, each: int) -> list[NDAr
     return drawn
 
 
-def personal(parties: list[NDArray], components: int) -> tuple[NDArray, list[NDArray], NDArray, str]:
+def personal(parties: list[Array], components: int) -> tuple[Array, list[Array], Array, str]:
     """Pooled mean, each party's own components (d, k), those of all rows, and mu, by runs of the method itself."""
     runs = {}
     for mu in ("held-out", "infinity"):
@@ -82,7 +84,7 @@ def kept(proxy: Any) -> Any:
     return proxy.context.state.array_records
 
 
-def lost(parties: list[NDArray], mean: NDArray, components: list[NDArray]) -> float:
+def lost(parties: list[Array], mean: Array, components: list[Array]) -> float:
     """The share of the squares about ``mean`` that projections leave; ``components`` (d, k) are each party's."""
     centred = [X - mean for X in parties]
     kept = sum(float(np.square(X @ U).sum()) for X, U in zip(centred, components, strict=True))

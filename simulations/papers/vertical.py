@@ -151,16 +151,16 @@ def graph_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
     return _by_pixel(graph_images(matrix(data, path), parties))
 
 
-def _by_pixel(made: dict[str, NDArray]) -> Iterable[Row]:
+def _by_pixel(made: dict[str, NDArray[np.float64]]) -> Iterable[Row]:
     for pixel, values in enumerate(zip(*made.values(), strict=True)):
         yield {"pixel": pixel, **dict(zip(made, map(float, values), strict=True))}
 
 
-def _run(method: str, X: NDArray, parties: int, **options: Any) -> PCAModel:
+def _run(method: str, X: NDArray[np.float64], parties: int, **options: Any) -> PCAModel:
     return run(method, np.array_split(X, parties, axis=1), engine="loopback", **options)
 
 
-def _measured(model: PCAModel, truth: NDArray) -> Row:
+def _measured(model: PCAModel, truth: NDArray[np.float64]) -> Row:
     assert model.scores_ is not None
     fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
     return {

@@ -34,10 +34,12 @@ def matrix(name: str, path: str = "") -> NDArray[np.float64]:
         return X
     source = data.load(name, path or ".")
     if name == "breast-cancer":
-        return minmax_scale(source.all_rows())
+        scaled: NDArray[np.float64] = minmax_scale(source.all_rows())
+        return scaled
     chosen = np.flatnonzero(source.labels == DIGIT)[:180]
     X = np.asarray(source.rows(chosen), dtype=np.float64)
-    return X / X.max()
+    shares: NDArray[np.float64] = X / X.max()
+    return shares
 
 
 def densities(pattern: str, columns: int, rows: int) -> NDArray[np.float64]:
@@ -50,4 +52,5 @@ def densities(pattern: str, columns: int, rows: int) -> NDArray[np.float64]:
     if pattern == "mixture":
         mean, sigma = rng.uniform(0, columns, columns), rng.uniform(0, columns, columns)
     x = rng.uniform(mean - 3 * sigma, mean + 3 * sigma, (rows, columns))
-    return np.exp(-((x - mean) ** 2) / (2 * sigma**2)) / (np.sqrt(2 * np.pi) * sigma)
+    values: NDArray[np.float64] = np.exp(-((x - mean) ** 2) / (2 * sigma**2)) / (np.sqrt(2 * np.pi) * sigma)
+    return values

@@ -166,4 +166,5 @@ def _columns_kernel_pca(X: Array) -> tuple[float, Array]:
 def _clusters(image: Array) -> Array:
     """Clusters of pixels by value, numbered from dark to bright."""
     found = KMeans(CLUSTERS, n_init=5, random_state=0).fit(image[:, None])
-    return np.argsort(np.argsort(found.cluster_centers_[:, 0]))[found.labels_].astype(np.float64)
+    ranks: Array = np.argsort(np.argsort(found.cluster_centers_[:, 0]))[found.labels_].astype(np.float64)
+    return ranks
