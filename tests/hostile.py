@@ -105,9 +105,10 @@ class Questions:
         if field.dtypes[0] == np.uint8:
             return self.rng.integers(0, 256, shape, dtype=np.uint8)
         if field.dtypes[0].kind in "iu":
-            return np.asarray(self.rng.integers(-1, 2 ** int(self.rng.integers(1, 62)), shape or None)).astype(
-                field.dtypes[0]
-            )
+            if shape and self.rng.random() < 0.7:  # more often than not a vector of integers holds places
+                return self.rng.permutation(shape[0]).astype(field.dtypes[0])
+            below = 2 ** int(self.rng.integers(1, 62))
+            return np.asarray(self.rng.integers(-1, below, shape or None)).astype(field.dtypes[0])
         if field.optional and self.rng.random() < 0.5:
             return np.empty(0)
         values = self._real(shape)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 SECURE = {"secure-aggregation": True}
@@ -12,13 +12,16 @@ SURVIVING = {**SECURE, "survivors": 3}
 
 @dataclass(frozen=True)
 class Script:
-    """A run-config, and how often each phase may be asked, in order."""
+    """A run-config, and how often each phase may be asked, in order.
+
+    What is answered in the phases of ``told`` is the same whatever the values of the rows.
+    """
 
     run: Mapping[str, Any]
     times: Mapping[str, int]
     columns: bool = False
     noised: bool = False
-    name: str = field(default="")
+    told: Sequence[str] = ()
 
     def __str__(self) -> str:
         return " ".join(f"{value}" if key == "method" else f"{key}={value}" for key, value in self.run.items())
@@ -28,14 +31,15 @@ class Script:
         return "secure-aggregation" in self.run
 
     @property
+    def transport(self) -> str:
+        if not self.secure:
+            return "clear"
+        return "surviving" if "survivors" in self.run else "masked"
+
+    @property
     def hidden(self) -> bool:
         """Whether what a party sends is masked or noised."""
         return self.secure or self.noised
-
-    @property
-    def masks_last(self) -> bool:
-        """Whether the answer to the last question is masked."""
-        return self.secure and not self.noised
 
 
 def once(*phases: str) -> dict[str, int]:
@@ -52,6 +56,7 @@ PERSONAL = {"method": "personalised", "n-components": 2, "iterations": 2, "mu": 
 VERTICAL = {"method": "vertical", "n-components": 2, "max-rounds": 3}
 GRAM = {**VERTICAL, "solver": "gram"}
 KERNEL = {"method": "vertical-kernel", "n-components": 2}
+NEW_SCORES = {"method": "vertical-scores", "n-components": 2}
 VFEDPCA = {"method": "vfedpca", "n-components": 2, "periods": 2}
 
 SCRIPTS = [
@@ -100,10 +105,10 @@ SCRIPTS = [
         {"method": "streaming", "n-components": 2, "state": "x", **SECURE},
         once("members", "keys", "means", "variances", "scatter", "project"),
     ),
-    Script(DP, once("centre", "products", "project"), noised=True),
-    Script(JOINT, once("joint", "project"), noised=True),
-    Script({**DP, **SECURE}, once("keys", "centre", "products", "project"), noised=True),
-    Script({**JOINT, **SURVIVING}, once("keys", "shares", "joint", *AROUND, "project"), noised=True),
+    Script(DP, once("centre", "products", "project"), noised=True, told=["project"]),
+    Script(JOINT, once("joint", "project"), noised=True, told=["project"]),
+    Script({**DP, **SECURE}, once("keys", "centre", "products", "project"), noised=True, told=["project"]),
+    Script({**JOINT, **SURVIVING}, once("keys", "shares", "joint", *AROUND, "project"), noised=True, told=["project"]),
     Script({**GRAPH, "method": "dsa"}, once("head", "heads", "start") | {"step": 2} | once("report", "project")),
     Script({**GRAPH, "method": "fast-pca"}, once("head", "heads", "start") | {"step": 2} | once("report", "project")),
     Script(
@@ -117,21 +122,29 @@ SCRIPTS = [
             (VERTICAL, {"rows": 1, "product": 3, "project": 1}),
             (GRAM, once("rows", "gram", "project")),
             ({**VERTICAL, "solver": "merge"}, once("rows", "merge", "energies", "project")),
-            ({**VERTICAL, **SECURE}, {**once("rows", "keys", "energy"), "product": 3, "project": 1}),
-            ({**GRAM, **SECURE}, once("rows", "keys", "energy", "gram", "project")),
             (KERNEL, once("rows", "distances", "project")),
             ({**KERNEL, "kernel": "linear"}, once("rows", "products", "project")),
-            ({**KERNEL, **SECURE}, once("rows", "keys", "energy", "spread", "distances", "project")),
-            (
-                {**KERNEL, **SECURE, "gamma": 0.1, "landmarks": 4},
-                once("rows", "keys", "energy", "landmarks", "project"),
-            ),
+            (NEW_SCORES, once("rows", "scores", "project")),
             (VFEDPCA, {**once("rows", "start"), "local": 3, **once("energies", "project")}),
             (
                 {**VFEDPCA, "graph": "ring"},
                 {**once("rows", "start"), "local": 3, **once("report", "energies", "project")},
             ),
             ({"method": "vfedakpca", "n-components": 1}, once("rows", "start", "energies", "project")),
+        )
+    ),
+    *(
+        Script({**run, **SECURE}, times, columns=True, told=told)
+        for run, times, told in (
+            (VERTICAL, {**once("rows", "keys", "energy"), "product": 3, "project": 1}, ["rows"]),
+            (GRAM, once("rows", "keys", "energy", "gram", "project"), ["rows"]),
+            (KERNEL, once("rows", "keys", "energy", "spread", "distances", "project"), ["rows", "project"]),
+            (
+                {**KERNEL, "gamma": 0.1, "landmarks": 4},
+                once("rows", "keys", "energy", "landmarks", "project"),
+                ["rows", "project"],
+            ),
+            (NEW_SCORES, once("rows", "keys", "energy", "scores", "project"), ["rows", "project"]),
         )
     ),
 ]

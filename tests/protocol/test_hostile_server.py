@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from strategies import METHODS, transports_of
+from tests.harness import fit
 from tests.hostile import HostileSession, Questions, shape_of
 from tests.protocol.scripts import SCRIPTS, Script
 
@@ -19,6 +21,8 @@ ROWS = np.round(np.random.default_rng(1).normal(50, 10, (30, 6)))
 OTHER = ROWS.copy()
 OTHER[7] = 900.0
 """One row is another: its sums of squares are ten times as large."""
+FITTED = np.random.default_rng(2).normal(50, 10, (30, 6))
+"""The rows of an earlier run."""
 
 WRONG = ("evaluate", "moments", "scatter", "products", "variances", "means", "keys", "joint", "project")
 WRONG_OF_COLUMNS = ("gram", "product", "distances", "products", "merge", "energies", "scores")
@@ -29,7 +33,16 @@ each_script = pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def sessions(script: Script, folder, *worlds) -> list[HostileSession]:
     node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}
     run = {"bound": 1000.0, **script.run} if "secure-aggregation" in script.run else script.run
+    if script.run["method"] == "vertical-scores":
+        node["loadings"] = kept_loadings(folder)
     return [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
+
+
+def kept_loadings(folder) -> str:
+    """The file that a party has of an earlier run with `vertical`."""
+    paths = [folder / f"loadings{party}.npz" for party in range(3)]
+    fit("vertical", [FITTED] * 3, n_components=2, loadings=paths)
+    return str(paths[0])
 
 
 def hostile_questions(script: Script, seed: int, session: HostileSession, steps: int = 14):
@@ -54,6 +67,20 @@ def is_in_script(script: Script, answered: list[str]) -> bool:
     places = [names.index(phase) if phase in names else -1 for phase in answered]
     in_order = places == sorted(places) and -1 not in places
     return in_order and all(answered.count(phase) <= times for phase, times in script.times.items())
+
+
+def test_every_method_has_a_script_for_each_way_that_its_answers_travel():
+    held = {(script.run["method"], script.transport) for script in SCRIPTS}
+    missing = {(name, travel) for name, method in METHODS.items() for travel in transports_of(method)} - held
+    assert not missing, f"add what these may ask, by hand, to SCRIPTS of tests/protocol/scripts.py: {sorted(missing)}"
+
+
+@each_script
+def test_what_a_run_may_ask_is_what_was_written_down(script, tmp_path):
+    (session,) = sessions(script, tmp_path, ROWS)
+    public = session.client.public
+    may = [(name, phase.most(public)) for name, phase in session.client.script.items()]
+    assert [(name, times) for name, times in may if times] == list(script.times.items())
 
 
 @each_script
@@ -96,5 +123,5 @@ def test_one_row_more_or_less_does_not_show(script, seed, tmp_path):
     for (phase, here), (_, there) in zip(*asked, strict=True):
         outcomes = [session.ask(phase, arrays) for session, arrays in zip(pair, (here, there), strict=True)]
         assert shape_of(outcomes[0]) == shape_of(outcomes[1])
-        if phase == "project" and not script.masks_last:
+        if phase in script.told:
             assert [a.tolist() for a in outcomes[0][0]] == [a.tolist() for a in outcomes[1][0]]
