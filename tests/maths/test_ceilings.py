@@ -7,9 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.ceilings import SHARES, least_seen, outside_last, presumed_ceiling, proven_ceiling
+from fedpca_flwr.maths.ceilings import (
+    MISSED,
+    SHARES,
+    _most_hidden,
+    least_seen,
+    outside_last,
+    presumed_ceiling,
+    proven_ceiling,
+)
 from fedpca_flwr.maths.certificate import sine_theorem
-from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
 
 
 def known_of(A, Q, error=0.0):
@@ -33,6 +41,11 @@ def test_an_invariant_span_leaves_what_is_outside():
     assert proven_ceiling(ritz, 2, 1.0) == pytest.approx(1.0)
     assert 2.0 <= proven_ceiling(ritz, 1, 1.0) <= 2 + SHARES[-1] * 2 + 1e-12
     assert proven_ceiling(ritz, 2, 2.0) == proven_ceiling(ritz, 1, 4.5) == np.inf
+
+
+def test_a_proven_ceiling_is_a_share_of_the_gap_above_the_largest_left_out():
+    ritz = known_of(np.diag([4.0, 2.0, 1.0, 0.5]), np.eye(4)[:, :3])
+    assert proven_ceiling(ritz, 1, 0.5) == pytest.approx(2 + SHARES[-1] * 2)
 
 
 @pytest.mark.parametrize("error", [1e-3, 1e-2])
@@ -74,6 +87,38 @@ def test_an_error_in_the_products_weakens_what_may_be_presumed():
     assert presumed_ceiling(ritz, 1, start) < presumed_ceiling(replace(ritz, error=1e-1), 1, start) == np.inf
 
 
+def two_pairs(*, first=0.0, second=0.0, error=0.0):
+    """Ritz values 5 and 1 with residuals of these lengths, in two directions outside."""
+    return Ritz(np.array([5.0, 1.0]), np.eye(4)[:, :2], np.eye(4)[:, 2:] * [first, second], error)
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-9])
+@pytest.mark.parametrize("share", SHARES)
+def test_a_presumed_ceiling_needs_what_hides_to_be_less_than_a_random_block_shows(share, error):
+    """2 |F(mu)| + |S' W| error / (mu - theta) is the bound there, of which rounding the start takes its part off."""
+    start = np.array([[1.0, 2.0, 0.5], [3.0, -1.0, 2.0], [0.0, 1e-6, 0.0], [0.0, 0.0, 0.0]])
+    bound, seen, level = least_seen(3, 2) / np.sqrt(2) - 1e-6, np.sqrt(14.0), 4 * share
+    hidden = (bound * level - error * seen) / (2 * seen)
+    at_most = presumed_ceiling(two_pairs(second=hidden * (1 - 1e-9), error=error), 1, start)
+    assert at_most == pytest.approx(1 + level + 2 * error, abs=1e-12)
+    assert presumed_ceiling(two_pairs(second=hidden * (1 + 1e-9), error=error), 1, start) > 1 + 2 * level
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_narrow_block_shows_half_as_much_and_less_of_what_is_near_the_first(share):
+    start, bound = np.array([[0.5, 2.0, 0.0, 0.0]]).T, least_seen(1, 1, MISSED / 2) / 2
+    near = bound / (10 * 0.5)  # takes one off the first value
+    hidden = bound * 3 * share / (2 * 2.0)
+    assert presumed_ceiling(two_pairs(first=near, second=hidden * (1 - 1e-9)), 1, start) == pytest.approx(1 + 3 * share)
+    assert presumed_ceiling(two_pairs(first=near, second=hidden * (1 + 1e-9)), 1, start) > 1 + 4 * share
+
+
+def test_what_hides_may_hide_most_above_the_level():
+    """|1 / (x - 1) - 2 / x| is zero at 2, and largest at 2 + sqrt(2)."""
+    hidden = _most_hidden(np.array([1.0, 0.0]), np.array([[1.0, -2.0]]), np.array([[1.0, 1.0]]), 2.0)
+    assert 3 - np.sqrt(8) <= hidden <= 2 * (3 - np.sqrt(8))
+
+
 def test_a_random_block_shows_what_it_must():
     """Singular values of blocks are below the bound as often as it says, or less."""
     rng = np.random.default_rng(0)
@@ -95,6 +140,17 @@ def test_a_plain_block_bounds_the_outside_once_it_has_had_time():
         block, _ = np.linalg.qr(A @ block)
     assert bounds[0] == np.inf
     assert bounds[-1] < values[3]
+
+
+@pytest.mark.parametrize(("residual", "error"), [(0.0, 0.0), (0.75, 0.0), (0.0, 0.75), (0.75, 0.5)])
+def test_the_outside_of_a_plain_block_in_closed_form(residual, error):
+    """A block lacks a hundredth of the first eigenvector once (last / first)^(asked - 1) has made up for its luck."""
+    ritz = Ritz(np.array([4.0, 1.0]), np.eye(3)[:, :2], np.array([[0, 0], [0, 0], [3.0, residual]]), error)
+    start, ratio = np.diag([5.0, 4.0, 0])[:, :2], (1 + residual + error) / 4
+    asked = 2 + int(np.log(0.01 * least_seen(2, 2) / 5) / np.log(ratio))
+    lacks = ratio ** (asked - 1) * 5 / least_seen(2, 2)
+    assert outside_last(ritz, start, asked - 1) == np.inf
+    assert outside_last(ritz, start, asked) == pytest.approx(4.04 * (1 + lacks**2), rel=1e-12)
 
 
 def test_the_sine_theorem_in_closed_form():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import eigen
-from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound, fix_signs, leading_eigenpairs
+from fedpca_flwr.maths.certificate import ALIKE, rounding, sine_theorem
+from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, angle_bound, fix_signs, leading_eigenpairs, resolution
 from fedpca_flwr.maths.subspace import principal_angles
 
 
@@ -104,3 +105,32 @@ def test_a_spectral_norm_is_never_below_the_true_one():
     norms = [eigen.spectral_norm(np.diag(1 - np.linspace(0, width, d) ** 2)) for width in (0.1, 0.3, 0.5, 0.7)]
     assert min(norms) >= 1
     assert max(norms) <= 1.0101
+
+
+@pytest.mark.parametrize("d", [5, 600])
+def test_a_spectral_norm_is_of_the_lower_triangle_whatever_the_sign_and_the_unit(d):
+    matrix = np.diag(1000 * np.linspace(-2, 1, d)) + np.triu(np.full((d, d), np.nan), 1)
+    assert 2000 <= eigen.spectral_norm(matrix) <= 2020.1
+
+
+@pytest.mark.parametrize("error", [0.0, 0.01])
+def test_resolution_is_rounding_and_twice_the_error_and_the_angle_that_they_turn(error):
+    wrong = error + 5 * rounding(4)
+
+    def the(value):
+        return pytest.approx(value, rel=1e-6, abs=0)
+
+    def told(values, following):
+        return resolution(Eigenpairs(np.array(values), np.eye(4)[:, : len(values)], following, error=error))
+
+    floor = the(ALIKE * 4 * 5 + 2 * error)
+    assert told([5.0, 3.0], 1.0) == Resolution(floor, the(sine_theorem(wrong, 2 - wrong)))
+    assert told([5.0, 3.0], -1.0) == Resolution(floor, the(sine_theorem(wrong, 3 - wrong)))
+    assert told([5.0, 3.0, 1e-13], 0.0) == Resolution(floor, the(sine_theorem(wrong, 3 - wrong)))
+    assert angle_bound(error, Eigenpairs(np.array([5.0, 3.0]), np.eye(4)[:, :2], 1.0)) == told([5.0, 3.0], 1.0).angle
+
+
+def test_what_is_below_the_error_is_not_resolved():
+    pairs = Eigenpairs(np.array([5.0, 0.19]), np.eye(4)[:, :2], 0.1, error=0.1)
+    assert resolution(pairs).angle == pytest.approx(sine_theorem(0.1, 5 - 0.19 - 0.1))
+    assert resolution(Eigenpairs(np.array([5.0, 0.19]), np.eye(4)[:, :2], 0.1, error=3.0)).angle == 90

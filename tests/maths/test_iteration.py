@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpca_flwr.maths.ceilings import SHARES
 from fedpca_flwr.maths.certificate import sine_theorem
+from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.iteration import PROBES, BlockIteration
 from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.maths.subspace import principal_angles
 
 
@@ -100,19 +104,25 @@ def test_eigenvalues_repeated_more_often_than_a_block_has_columns_are_found(k, w
     np.testing.assert_allclose(found.pairs.values, values[:k], rtol=1e-9)
 
 
-def test_narrow_blocks_look_longer_and_say_what_they_presume():
+@pytest.mark.parametrize("width", [2, 3])
+def test_narrow_blocks_look_longer_and_say_what_they_presume(width):
     values = np.concatenate([[9.0, 5.0, 3.0], np.linspace(1, 0.9, 97)])
-    narrow, _ = iterate(values, k=3, width=2)
+    narrow, _ = iterate(values, k=3, width=width)
     assert narrow._probes == PROBES
     assert not narrow.proven
-    assert narrow.told.endswith("degrees at most, if no variance occurs more than 2 times")
+    assert narrow.told.endswith(f"degrees at most, if no variance occurs more than {width} times")
     wide, _ = iterate(values, k=3, width=12)
     assert wide.proven
     assert wide._probes == 0
 
 
-def test_before_narrow_blocks_have_looked_nothing_is_told():
-    A, _ = matrix(np.concatenate([[9.0, 5.0, 3.0], np.linspace(1, 0.9, 97)]))
+@pytest.mark.parametrize(
+    "values",
+    [[9, 5, 3, *np.linspace(1, 0.9, 97)], np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])],
+    ids=["apart", "tied"],
+)
+def test_before_narrow_blocks_have_looked_nothing_is_told(values):
+    A, _ = matrix(np.array(values))
     found, told = begin(np.diag(A), k=3, width=2), []
     while not found.add(found.block, A @ found.block):
         told.append(found.told)
@@ -146,6 +156,47 @@ def test_where_the_span_is_everything_the_certificate_is_the_error_over_the_gap(
     assert found.add(np.eye(4), np.diag([4.0, 3.0, 1.5, 0.5]), error=error)
     assert found.certificate == pytest.approx(sine_theorem(error, 1.5 - 2 * error), rel=1e-3)
     assert not found.exact
+
+
+@pytest.mark.parametrize("error", [1e-5, 1e-3])
+def test_the_error_of_products_counts_in_what_the_trace_leaves_outside(error):
+    """Of the trace of three pairs each value may be wrong, by sqrt(3) errors together; then the ceiling, by two."""
+    found = BlockIteration(np.eye(4)[:, :3], 3, trace=9.25)
+    found.add(np.eye(4)[:, :3], np.diag([4.0, 3.0, 2.0, 0.25])[:, :3], error=error)
+    assert found.certificate == pytest.approx(sine_theorem(error, 2 - 0.25 - (2 + np.sqrt(3)) * error), rel=1e-7)
+
+
+@pytest.mark.parametrize(("k", "cut"), [(2, True), (3, False)])
+def test_where_a_tie_is_cut_the_certificate_is_that_of_both_its_ends(k, cut):
+    """Values 4, 2, 2 with residuals x, y and 0: three together are turned by hypot(x, y), the first alone by x."""
+    x, y = 0.02, 0.1
+    A = np.diag([4.0, 2.0, 2.0, 0.0])
+    A[3, :2] = A[:2, 3] = x, y
+    found = BlockIteration(np.eye(4)[:, :3], k, trace=8.0)
+    found.add(np.eye(4)[:, :3], A[:, :3])
+    first = sine_theorem(x, 4 - (2 + SHARES[-1] * 2)) if cut else 0.0
+    assert found.certificate == pytest.approx(sine_theorem(np.hypot(x, y), 2) + first)
+
+
+def test_a_ritz_value_of_zero_is_no_proof_that_no_variance_is_left():
+    found = BlockIteration(np.eye(4)[:, :2], 2, trace=7.0)
+    found.add(np.eye(4)[:, :2], np.diag([4.0, 0.0, 3.0, 0.0])[:, :2])
+    assert found.told == "no bound"
+
+
+def test_of_blocks_from_a_sketch_nothing_is_presumed():
+    """They are not random: what the sketch has left out they do not show."""
+    rows = np.diag([2.0, 1.0])[:, [0, 1, 1, 1]] * [1, 1, 0, 0]
+    sketch = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), rows, 10.0, 5.0))
+    found = BlockIteration(sketch, 1, width=2, trace=10.0)
+    found.add(found.block, np.diag([4.0, 1.0, 5.0, 0.0]) @ found.block)
+    assert found.told == "no bound"
+
+
+def test_pairs_are_in_the_unit_of_the_matrix():
+    found = BlockIteration(np.eye(3), 1, trace=700.0)
+    found.add(np.eye(3), np.diag([400.0, 200.0, 100.0]))
+    assert (found.pairs.values.tolist(), found.pairs.following) == ([400], 200)
 
 
 def test_equal_eigenvalues_that_only_the_wire_made_equal_are_not_certified():

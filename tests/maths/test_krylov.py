@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.certificate import rounding
-from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
 from fedpca_flwr.maths.subspace import principal_angles
 
 
@@ -33,7 +33,21 @@ def test_rounding_counts_in_units_of_the_largest_value():
     known.add(
         np.diag([1.0, 0.01])[[0, 1, 1, 1, 1]][:, :2] * [[1], [1], [0], [0], [0]], np.diag([7.0, 0.07, 0, 0, 0])[:, :2]
     )
-    assert known.ritz().error == pytest.approx(rounding(5) * 100 * 7.0)
+    assert known.ritz().error == pytest.approx(rounding(5) * 100 * 7.0, rel=1e-6, abs=0)
+
+
+def test_rounding_is_that_of_directions_and_adds_up_over_blocks():
+    known = KnownProducts(5)
+    known.add(10 * np.eye(5)[:, :2], 70 * np.eye(5)[:, :2])
+    assert known.ritz().error == pytest.approx(rounding(5) * 7, rel=1e-6, abs=0)
+    known.add(np.eye(5)[:, 2:3], 7 * np.eye(5)[:, 2:3])
+    assert known.ritz().error == pytest.approx(np.sqrt(2) * rounding(5) * 7, rel=1e-6, abs=0)
+
+
+def test_the_residual_of_pairs_is_a_spectral_norm_and_the_error():
+    ritz = Ritz(np.array([3.0, 2.0, 1.0]), np.eye(4)[:, :3], np.array([[0.0, 0, 0]] * 3 + [[3, 4, 12]]), 0.25)
+    assert [ritz.residual(k) for k in (1, 2, 3)] == pytest.approx([3.25, 5.25, 13.25])
+    assert [ritz.pairs(k).following for k in (1, 2, 3)] == [2, 1, 0]
 
 
 def test_a_block_that_is_known_adds_nothing():

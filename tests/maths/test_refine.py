@@ -69,3 +69,13 @@ def test_the_certificate_of_a_refined_sketch_holds(d, rank):
         assert principal_angles(found.pairs.vectors, basis[:, :5]).max() <= found.certificate + 1e-9
     assert found.exact
     assert found.proven
+
+
+def test_what_an_answer_differs_from_the_ritz_pairs_counts_in_its_certificate():
+    A, _ = matrix(40)
+    found = BlockIteration(sketch_of(A, 3), 5, width=8, trace=float(np.trace(A)))
+    for _ in range(3):
+        found.add(found.block, A @ found.block)
+    apart = principal_angles(found.pairs.vectors, found._ritz.vectors[:, :5]).max()
+    assert apart > 1
+    assert found.certificate == pytest.approx(found._certified() + apart)
