@@ -20,6 +20,7 @@ from fedpca_flwr.errors import ConfigError
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Seconds = Annotated[float, Field(gt=0, le=1e7)]
+Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
 
 
 def _possible(path: str) -> str:
@@ -62,7 +63,7 @@ class Config(BaseModel):
         return tuple(name.replace("_", "-") for name in cls.model_fields)
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], *, source: str = "run-config", known: Sequence[str] = ()) -> Self:
+    def parse(cls, values: Mapping[str, Any], *, source: str = "run-config") -> Self:
         """Validate ``values``.
 
         Parameters
@@ -71,8 +72,6 @@ class Config(BaseModel):
             Keys in kebab-case or snake_case. An empty string means "not given".
         source : str
             How errors name the configuration.
-        known : sequence of str, optional
-            Keys to suggest for an unknown one; those of this class if not given.
 
         Raises
         ------
@@ -85,23 +84,32 @@ class Config(BaseModel):
         except ValidationError as error:
             faults = [fault for fault in error.errors() if fault["type"] != "extra_forbidden"]
             strangers = [str(f["loc"][0]) for f in error.errors() if f["type"] == "extra_forbidden"]
-            raise ConfigError(_explain(source, faults, strangers, known or cls.keys(), cls.public)) from None
+            raise ConfigError(_explain(source, faults, strangers, cls.keys(), cls.public)) from None
 
 
 class RunConfig(Config):
-    """What every run has, whatever the method. A method's own options are in its ``Options``."""
+    """The keys of every run, whatever the method; a method's own options are in the text of `method`."""
 
     method: str = "p-cov"
+    """The method and its own options in one text: 'sub-it block-size=10'."""
+    n_components: Components = 10
+    """How many components; for some methods also the fraction of the variance that they must exceed."""
     clients: Annotated[int, Field(ge=0)] = 0
     """How many parties must take part; 0 asks a node (`num-partitions` of its node-config)."""
     dataset: str = "digits"
+    """The rows of a simulation, and of sites that name no data of their own."""
     data_root: LocalPath = "."
+    """The folder in which the data set is."""
     partition: Literal["iid", "dirichlet", "shards", "quantity", "columns"] = "dirichlet"
-    alpha: Annotated[float, Field(gt=0)] = 0.1
-    shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
+    """How the parties of a simulation share the data set."""
     columns: str = "even"
     """With partition='columns': 'even', sizes ('20 20 24'), or the names of each party's columns ('a, b; c, d')."""
+    alpha: Annotated[float, Field(gt=0)] = 0.1
+    """With partition='dirichlet' and 'quantity': the smaller, the more the parties differ."""
+    shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
+    """With partition='shards'."""
     seed: Annotated[int, Field(ge=0)] = 42
+    """Of all that is drawn at random, but for secrets and the noise of privacy."""
     secure_aggregation: bool = False
     """Show the server sums over all parties only."""
     bound: Annotated[float, Field(ge=0, le=1e100)] = 0.0
@@ -111,8 +119,11 @@ class RunConfig(Config):
     reference: bool = True
     """Simulation only: also compute the PCA of the pooled rows, and report the angle to it."""
     output: str = "model"
+    """The file of the model, at the server."""
     join_deadline: Seconds = 300.0
+    """Seconds in which all parties must have come."""
     round_deadline: Seconds = 600.0
+    """Seconds in which each round must end."""
 
     @property
     def transport(self) -> Literal["clear", "masked", "surviving"]:
@@ -130,13 +141,6 @@ class RunConfig(Config):
                 {"t": self.survivors},
             )
         return self
-
-    @classmethod
-    def split(cls, values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
-        """The common part of a run-config, and what is left for the method's options."""
-        known = cls.keys()
-        own = {k: v for k, v in values.items() if k.replace("_", "-") in known}
-        return cls.parse(own), {k: v for k, v in values.items() if k not in own}
 
 
 class NodeConfig(Config):

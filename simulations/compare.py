@@ -3,7 +3,7 @@
     python -m simulations.compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \\
         --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10
 
-A method may carry options, as in the example. With ``--output FOLDER`` every run is one line of JSON in its
+A method may carry options, written as in run-config. With ``--output FOLDER`` every run is one line of JSON in its
 ``runs.jsonl``, with all that is needed to repeat it, beside its model; what is there already is not run again, so
 an interrupted comparison goes on where it stopped. ``report.html`` shows all runs of the folder, those of earlier
 comparisons too (extra ``plots``). Angles are to ``PCA(svd_solver="full")`` of the pooled rows in float64; "captured" is
@@ -57,14 +57,8 @@ def settings(
     ways = [(p, a) for p in partitions for a in (alphas if p in SPREAD else [None])]
     for dataset, (partition, alpha), number, method in itertools.product(datasets, ways, clients, methods):
         name, options = parsed(method)
-        yield {
-            "method": name,
-            "options": options,
-            "dataset": dataset,
-            "partition": partition,
-            "alpha": alpha,
-            "clients": number,
-        }
+        where = {"dataset": dataset, "partition": partition, "alpha": alpha, "clients": number}
+        yield {"method": name, "options": options, **where}
 
 
 def compare(
@@ -79,6 +73,7 @@ def compare(
     seed: int = 42,
     engine: str = "loopback",
     knn: bool = False,
+    bound: float = 0.0,
     output: str | Path | None = None,
 ) -> list[Record]:
     """Run every combination and return one record each, those included that ``output`` holds already.
@@ -96,6 +91,8 @@ def compare(
     engine : {"loopback", "ray"}
     knn : bool
         Also the accuracy of k-NN(5) on the data set's test rows, where it has some.
+    bound : float
+        Above 0: with secure aggregation, and this bound on the size of a value.
     output : path, optional
         A folder for ``runs.jsonl``, to which each run is added as it ends, and for its model.
 
@@ -104,9 +101,9 @@ def compare(
     list of dict
         A run that failed has ``error`` instead of results.
     """
-    common = {"components": components, "seed": seed, "engine": engine, "knn": knn}
+    common = {"components": components, "seed": seed, "engine": engine, "knn": knn, "bound": bound}
     places = {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in datasets}
-    RunConfig.parse({"seed": seed}, source="comparison")
+    RunConfig.parse({"seed": seed, "bound": bound}, source="comparison")
     for alpha in alphas:
         RunConfig.parse({"alpha": alpha}, source="comparison")
     for number in clients:
@@ -162,10 +159,9 @@ def _measured(one: Record, folder: Path | None) -> Record:
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
     rows = source.all_rows()
-    options = {key.replace("-", "_"): value for key, value in one["options"].items()}
-    options = {"n_components": one["components"], "seed": one["seed"], "min_rows": 1, **options}
+    how = {"secure_aggregation": one["bound"] > 0, "bound": one["bound"], "seed": one["seed"], "min_rows": 1}
     started = time.monotonic()
-    model = run(one["method"], [rows[part] for part in parts], engine=one["engine"], **options)
+    model = run(named(one), [rows[part] for part in parts], n_components=one["components"], engine=one["engine"], **how)
     seconds = time.monotonic() - started
     fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
     angles = principal_angles(model, truth)
@@ -234,6 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--engine", choices=list(ENGINES), default="loopback")
     parser.add_argument("--knn", action="store_true", help="also the accuracy of k-NN(5) on the test rows")
+    parser.add_argument("--bound", type=float, default=0.0, help="with secure aggregation: no value is larger in size")
     parser.add_argument("--output", help="a folder for the runs, their models and the report")
     args = parser.parse_args(arguments)
     try:

@@ -13,49 +13,33 @@ from typing import Any
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import written_whole
-from strategies import method_named
+from fedpca_flwr.method_text import changed, options_of, written
+from strategies import method_of
 
 Record = dict[str, Any]
 
 RUNS = "runs.jsonl"
 
-SETTING = ("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn")
+SETTING = ("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound")
 """What a run has in common with those that it is compared with."""
 
 
 def parsed(method: str) -> tuple[str, Record]:
-    """``"sub-it block-size=10"`` as name and options, those of the method or ``secure-aggregation`` and ``bound``.
+    """``"sub-it block-size=10"`` as name and options, those alone that are not the defaults.
 
     Raises
     ------
     ConfigError
-        For a word that is not ``key=value``, an unknown method or option, or a value that is not allowed.
+        For an unknown method or option, one that is given twice, or a value that is not allowed.
     """
-    name, *words = method.split() or [""]
-    known = method_named(name).strategy.card.options
-    options: Record = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not (key and equals and value):
-            raise ConfigError(f"method '{method}': '{word}' is not an option, expected key=value")
-        try:
-            options[key] = json.loads(value)
-        except json.JSONDecodeError:
-            options[key] = value
-    own = {key: value for key, value in options.items() if key not in {"secure-aggregation", "bound"}}
-    if "n-components" in own:
-        raise ConfigError(f"method '{method}': the number of components is that of the comparison (--components)")
-    known.parse(own, source=f"method '{method}'")
-    return name, options
+    source = f"method '{method}'"
+    card = method_of(method, source).strategy.card
+    return card.name, changed(options_of(method, card.options, {}, source))
 
 
 def named(record: Record) -> str:
     """A run's method with its options, as `parsed` reads it."""
-    return " ".join([record["method"], *(f"{key}={_told(value)}" for key, value in record["options"].items())])
-
-
-def _told(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return written(record["method"], record["options"])
 
 
 def by_setting(records: Iterable[Record]) -> list[list[Record]]:
@@ -74,6 +58,7 @@ def command(group: list[Record]) -> str:
     words += ["--partition", one["partition"], *([] if one["alpha"] is None else ["--alpha", repr(one["alpha"])])]
     for key in ("clients", "components", "seed", "engine"):
         words += [f"--{key}", str(one[key])]
+    words += ["--bound", repr(one["bound"])] if one["bound"] else []
     return shlex.join(words + (["--knn"] if one["knn"] else []))
 
 
@@ -96,6 +81,7 @@ def read(folder: Path) -> list[Record]:
         *lines, cut = target.read_text().split("\n")
         records = [json.loads(line) for line in lines]
         for record in records:
+            record.setdefault("bound", 0.0)  # a record of before there was this key
             identity(record)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{target} is not a file of a comparison ({type(error).__name__}); name another") from None

@@ -18,7 +18,7 @@ from fedpca_flwr.frames import as_array, column_labels, column_names
 from fedpca_flwr.model import PCAModel
 from simulations.loopback import FILES, on_loopback
 from simulations.ray_engine import on_ray
-from strategies import METHODS
+from strategies import method_of, run_config_of
 
 POLICY = (
     "min-rows",
@@ -41,7 +41,7 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     Parameters
     ----------
     method : str
-        A name in `strategies.METHODS`, e.g. ``"p-cov"``.
+        A name in `strategies.METHODS`, e.g. ``"p-cov"``; it may say options too: ``"sub-it block-size=10"``.
     parties : sequence of array-like of shape (n_i, d)
         One party each; the model keeps the column names of data frames. For the methods whose card says
         ``split="columns"``: (n, f_i), features of the same n rows.
@@ -49,9 +49,10 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
         Flower's simulation (a process pool, about ten seconds to start), or this process (milliseconds). Same
         strategies, same clients, same bits.
     **options
-        Keys of the run-config with underscores (``n_components=5``, ``scale=True``), and a site's policy (``min_rows``,
-        ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``, ``group_secret``, ``may_show``),
-        which then holds for every party. ``scores`` and ``loadings`` are lists of paths, one for each party's file.
+        The method's options and keys of the run, with underscores (``n_components=5``, ``scale=True``), and a site's
+        policy (``min_rows``, ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``,
+        ``group_secret``, ``may_show``), which then holds for every party. ``scores`` and ``loadings`` are lists of
+        paths, one for each party's file.
         Keys that say where a simulation's rows come from or where its model goes have no effect here.
 
     Returns
@@ -83,7 +84,8 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     arrays = [as_array(party, f"party {i}") for i, party in enumerate(parties)]
     if not arrays:
         raise ConfigError("there are no parties; give at least one array of rows")
-    by_rows = method not in METHODS or METHODS[method].strategy.card.split == "rows"
+    method = method or "(none)"
+    by_rows = method_of(method).strategy.card.split == "rows"
     frames = [party for party in parties if by_rows and column_labels(party)]
     if len(set(map(column_labels, frames))) > 1:
         raise ConfigError("the parties' column names, or their order, differ")
@@ -93,7 +95,7 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     if not np.array_equal(values.setdefault("clients", len(arrays)), len(arrays)):
         raise ConfigError(f"'clients' is {values['clients']!r}, but there are {len(arrays)} parties")
     with quiet():
-        model = ENGINES[engine]({**values, "method": method or "(none)"}, arrays, site)
+        model = ENGINES[engine](run_config_of({**values, "method": method}), arrays, site)
     names = column_names(frames[0]) if frames else ()
     return replace(model, feature_names_in_=np.array(names, dtype=object)) if names else model
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, TravelError
+from fedpca_flwr.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
 from fedpca_flwr.party import local_table
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.phase import Phases
@@ -92,29 +93,69 @@ def method_named(name: str) -> Method:
     raise ConfigError(f"run-config: 'method' is '{name}', expected one of: {', '.join(METHODS)}. {hint}".rstrip())
 
 
+def method_of(text: str, source: str = "run-config") -> Method:
+    """The method that a text names, which may say its options too (`fedpca_flwr.method_text`).
+
+    Raises
+    ------
+    ConfigError
+    """
+    return method_named(words_of(text, source)[0])
+
+
+def run_config_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The run-config of keys of the run and options of its method side by side, as Python's callers have them.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown method, a key that is neither, an option given twice, and an option that is not allowed.
+    """
+    run = {key: value for key, value in values.items() if key in OF_THE_RUN}
+    method = method_of(run["method"])
+    beside = {key: value for key, value in values.items() if key not in run or key == "n-components"}
+    options = options_of(run["method"], method.strategy.card.options, beside)
+    return {**run, "method": canonical(method.strategy.card.name, options)}
+
+
 def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
     """The server's half of the run that ``run_config`` describes.
 
     Raises
     ------
     ConfigError
-        For an unknown method, a key that neither every run nor this method has, or a value that is not allowed.
+        For an unknown method, a key that no run has, an option that this method does not have, or a value that is not
+        allowed.
     """
-    config, rest = RunConfig.split(run_config)
-    strategy = method_named(config.method).strategy
-    options = strategy.card.options
-    parsed = options.parse(rest, known=(*RunConfig.keys(), *options.keys()))
+    _refuse_options_as_keys(run_config)
+    config = RunConfig.parse(run_config)
+    strategy = method_of(config.method).strategy
+    options = options_of(config.method, strategy.card.options, {"n-components": config.n_components})
     try:
-        return strategy(config, parsed, server_transport(config))
+        return strategy(config, options, server_transport(config))
     except TravelError as error:
         others = [name for name, other in METHODS.items() if config.transport in transports_of(other)]
         raise ConfigError(f"{error}. Methods that do: {', '.join(others)}") from None
 
 
+def _refuse_options_as_keys(run_config: Mapping[str, Any]) -> None:
+    """Options beside `method` are told where they stand; nothing is said of keys that no method has either."""
+    text = str(run_config.get("method", RunConfig().method))
+    method = method_of(text).strategy.card
+    lines, words = [], []
+    for key, value in run_config.items():
+        takers = [name for name, other in METHODS.items() if key in own_keys(other.strategy.card.options)]
+        if takers and value != "":
+            lines.append(f"run-config: '{key}' is no key of a run, but an option of {', '.join(takers)}")
+            words += [f"{key}={value}"] if method.name in takers else []
+    if lines:
+        example = " ".join([text, *words]) if words else "sub-it block-size=10"
+        raise ConfigError("\n".join([*lines, f"options stand in 'method', as in method='{example}'"]))
+
+
 def build_client(context: Context, load: Load = local_table) -> PCAClient:
     """A party's half of the run that ``context`` describes; ``load`` gives its rows (see `Site`)."""
-    config, _ = RunConfig.split(context.run_config)
-    method = method_named(config.method)
+    method = method_of(RunConfig.parse(context.run_config).method)
     return method.client(method.strategy.card, Site(context, load), party_transport)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.method_text import own_keys
 from fedpca_flwr.protocol.phase import Phase
 from strategies import METHODS, TRAVEL, Method, script_of, transports_of
 
@@ -17,8 +19,17 @@ HEADER = "| method | result | rounds | upload per party | server sees | privacy 
 PAGE = """# Methods
 
 This page is made from the code (`python -m strategies write`): what each method does, its source, and its options.
-[README.md](../README.md#methods) compares the methods, [SECURITY.md](../SECURITY.md) says who sees what. Options are
-run-config keys: `--run-config "method='sub-it' block-size=10"`, or `run("sub-it", parties, block_size=10)`.
+[README.md](../README.md#methods) compares the methods, [SECURITY.md](../SECURITY.md) says who sees what.
+
+## How to say it
+
+What every run has, whatever the method, is a key of its own. A method's own options are in the key `method`, behind its
+name: `--run-config "method='sub-it block-size=10' n-components=5"`. `python -m simulations.compare --methods` takes the
+same texts; in Python also `run("sub-it", parties, block_size=10)`. The words are told apart as in a shell, so what has
+spaces needs quotes of the other kind: `method='streaming leave="hospital 1"'`. Numbers and booleans are as in TOML.
+
+Of `--run-config` Flower itself takes only the keys of every run: for another one, such as an option beside `method`,
+it says "Invalid run configuration", and the SuperLink's log names the key.
 
 The sources: notes 000 and 001 are this project's design notes (pooled covariance; a comparison of federated methods).
 Paper 002 is Ozkara, Huang and Diggavi, Personalized PCA for Federated Heterogeneous Data, 2023; paper 003 Grammenos,
@@ -34,8 +45,10 @@ def method_table() -> str:
 
 
 def methods_page() -> str:
-    """docs/methods.md: each method's module, source and options."""
-    return "\n".join([PAGE, *map(_section, METHODS.values())])
+    """docs/methods.md: the keys of every run; each method's module, source and options."""
+    keys = "\n".join(_option(key, field) for key, field in RunConfig.model_fields.items())
+    every = f"## Keys of every run\n\n| key | values, the default first | |\n| --- | --- | --- |\n{keys}\n"
+    return "\n".join([PAGE, every, *map(_section, METHODS.values())])
 
 
 def with_table(readme: str) -> str:
@@ -100,10 +113,12 @@ def _privacy(method: Method) -> str:
 def _section(method: Method) -> str:
     card = method.strategy.card
     about = re.sub(r"::$", ":", getdoc(getmodule(method.strategy)) or "", flags=re.M)
-    options = "\n".join(_option(key, field) for key, field in card.options.model_fields.items())
+    fields = card.options.model_fields
+    options = "\n".join(_option(key, fields[key.replace("-", "_")]) for key in own_keys(card.options))
+    table = f"| option | values, the default first | |\n| --- | --- | --- |\n{options}\n" if options else ""
     return (
         f"## {card.name}\n\n**{card.title}.** {about}\n\nSource: {card.reference}.\n\n"
-        f"| option | values, the default first | |\n| --- | --- | --- |\n{options}\n"
+        f"{table or 'It has no options of its own.'}"
     )
 
 

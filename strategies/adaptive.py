@@ -16,7 +16,6 @@ the same, and one of them is exact.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
@@ -33,6 +32,7 @@ from fedpca_flwr.maths.forecast import Forecast, Survey
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Moments, packed_size, unpack
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
+from fedpca_flwr.method_text import options_of, words_of, written
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import CountOptions, MethodCard
 from fedpca_flwr.protocol.messages import Reply
@@ -99,12 +99,16 @@ class Candidate:
     down: float
     angle: float = 0.0
 
+    @property
+    def text(self) -> str:
+        """The method with its options, as the run-config has them."""
+        return written(self.method, self.options)
+
     def __str__(self) -> str:
-        told = " ".join(f"{key}={value}" for key, value in self.options.items())
         angle = f", about {self.angle:.1g} degrees" if self.angle else ""
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         cost = f"{rounds}, {self.up / 1e6:.3g} MB up and {self.down / 1e6:.3g} MB down per party{angle}"
-        return f"{self.method} {told}".rstrip() + f": {cost}"
+        return f"{self.text}: {cost}"
 
 
 SURVEY: Phases = {
@@ -191,12 +195,12 @@ class Adaptive(RowsStrategy):
         """Go on as another method, whose questions follow those of the ``script`` so far."""
         self._chosen = chosen
         kind = self.others[chosen.method].strategy
-        options = kind.card.options.parse({"n-components": self.options.n_components, **chosen.options})
+        options = options_of(chosen.text, kind.card.options, {"n-components": self.options.n_components})
         self._inner = kind(self.config, options, self.transport)
         self._inner.quorum, self._inner.rounds_so_far = self.quorum, self.rounds_so_far
         script |= self._inner.phases
         self.phases = dict(script)
-        return (yield from _of_method(self._inner.aggregate(), self._name))
+        return (yield from _of_method(self._inner.aggregate(), chosen.text))
 
     def modelled(self, solution: Solution) -> PCAModel:
         """The chosen method's model, which says of itself what that method knows, and how it was chosen."""
@@ -206,12 +210,7 @@ class Adaptive(RowsStrategy):
         return model
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:
-        return (yield from _of_method(self.inner.projected(model, solution), self._name))
-
-    @property
-    def _name(self) -> str:
-        """How the parties are told what was chosen."""
-        return json.dumps({"method": self._chosen.method, **self._chosen.options})
+        return (yield from _of_method(self.inner.projected(model, solution), self._chosen.text))
 
     def _cost(self, candidate: Candidate) -> float:
         options = self.options
@@ -251,13 +250,11 @@ class AdaptiveClient(RowsClient):
 
         A run chooses once; where that was the rounded covariance, an exact method may go on.
         """
-        values = json.loads(told)
-        method = str(values.pop("method", ""))
+        method, _ = words_of(told)
         if method not in CHOICES:
             raise ContractError(f"the server chose '{method[:20]}', expected one of: {', '.join(CHOICES)}")
         before = self._before(told, method)
-        common = {**self.site.config.model_dump(by_alias=True), "n-components": self.options.n_components}
-        site = self.site.running({**common, **values, "method": method})
+        site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": told})
         other = self.others[method]
         inner: RowsClient = other.client(other.strategy.card, site, self._transport_of)
         inner.before = before
@@ -269,8 +266,8 @@ class AdaptiveClient(RowsClient):
         if kept[0] is None:
             self.journal.keep("chosen", told.encode())
         elif told.encode() not in kept:
-            first = json.loads(kept[0])
-            if kept[1] is not None or first["method"] != ROUNDED or method == ROUNDED:
+            first, _ = words_of(kept[0].decode())
+            if kept[1] is not None or first != ROUNDED or method == ROUNDED:
                 raise ContractError("the server chose a method twice in one run")
             self.journal.keep("chosen then", told.encode())
         if kept[0] is None or told.encode() == kept[0]:

@@ -18,7 +18,7 @@ from fedpca_flwr.protocol.server import PCAServer
 from simulations import run
 from simulations.loopback import assemble
 from simulations.run import POLICY
-from strategies import build_client
+from strategies import build_client, run_config_of
 
 _STATES = tempfile.TemporaryDirectory(prefix="fedpca-states-")  # removed at the end
 _NUMBERS = itertools.count()
@@ -53,7 +53,7 @@ def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
     options = {key.replace("_", "-"): value for key, value in given.items()}
     site = {key: options.pop(key) for key in (*POLICY, "scores") if key in options} | options.pop("site", {})
     values = {"method": method, "clients": len(parties), "round-deadline": 20.0, "join-deadline": 5.0}
-    return assemble({**values, **options}, parties, site)
+    return assemble(run_config_of({**values, **options}), parties, site)
 
 
 def finish(server: PCAServer) -> PCAModel:

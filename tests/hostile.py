@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 from numpy.typing import NDArray
 
 from fedpca_flwr.protocol.phase import Phase
-from strategies import build_client
+from strategies import build_client, run_config_of
 
 EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)
 
@@ -25,7 +25,7 @@ class HostileSession:
         Where the site has its files.
     rows : ndarray
     run : dict
-        The run-config.
+        The method, its options and the keys of the run, side by side.
     parties, index : int
         How many there are, and which this is.
     node
@@ -50,7 +50,7 @@ class HostileSession:
         config = {"partition-id": index, "num-partitions": parties, **given}
         self.folder = folder
         self.parties = parties
-        self.context = Context(run_id, 1, config, RecordDict(), run)
+        self.context = Context(run_id, 1, config, RecordDict(), run_config_of(run))
         self.own_key = b""
 
     @property

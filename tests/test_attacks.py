@@ -12,7 +12,7 @@ from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack
 from fedpca_flwr.maths.privacy import clipped_products, clipped_sum
 from fedpca_flwr.tables import Table
 from simulations import run
-from strategies import METHODS, build_client
+from strategies import METHODS, build_client, run_config_of
 from strategies.dp_pca_options import DPOptions
 from tests.families import cut, rows
 from tests.harness import finish, own, server_of, tamper
@@ -95,7 +95,7 @@ def replies(method, data, times=1, **options):
     for seed in range(1, times + 1):
         own = {"noise-seed": seed} if method == "dp-pca" else {}  # the same in each run of this test
         node = {"partition-id": 0, "num-partitions": 2, "min-rows": 5}
-        context = Context(seed, 1, node, RecordDict(), {**run_config, **own})
+        context = Context(seed, 1, node, RecordDict(), run_config_of({**run_config, **own}))
         arrays, _, said = build_client(context, lambda node, config: Table(data)).fit([], {"phase": phase})
         assert "error" not in said
         yield arrays

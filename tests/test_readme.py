@@ -13,9 +13,10 @@ from flwr.common.config import parse_config_args
 
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.data import DATASETS
+from fedpca_flwr.method_text import options_of, own_keys
 from fedpca_flwr.party import local_table
 from simulations import run
-from strategies import METHODS, method_named
+from strategies import METHODS, method_of
 from strategies.__main__ import methods_page, with_questions, with_table
 from tests.families import cut, rows
 
@@ -103,20 +104,22 @@ def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
 def test_runs_have_keys_and_values_that_there_are(page):
     variables = {"PWD": ".", **dict(re.findall(r'^(\w+)="([^"]*)"', "\n".join(blocks(page, "bash")), re.M))}
     for command in commands(page):
-        told = re.search(r"--run-config \"([^\"]*)\"", command)
+        told = re.search(r"--run-config \"((?:[^\"\\]|\\.)*)\"", command)
         if command.startswith("flwr run") and told:
-            text = told[1]
+            text = told[1].replace('\\"', '"')
             for _ in range(2):  # a variable may hold another
                 text = re.sub(r"\$(\w+)", lambda name: variables[name[1]], text)
             given = parse_config_args([text])
             assert set(given) <= set(CONFIG), command
-            config, options = RunConfig.split({**CONFIG, **given})
-            method_named(config.method).strategy.card.options.parse(options)
+            config = RunConfig.parse({**CONFIG, **given})
+            kind = method_of(config.method).strategy.card.options
+            options_of(config.method, kind, {"n-components": config.n_components})
 
 
 @every_page
 def test_keys_that_are_mentioned_exist(page):
-    known = {*CONFIG, *NodeConfig.keys(), "engine"}
+    options = {key for method in METHODS.values() for key in own_keys(method.strategy.card.options)}
+    known = {*CONFIG, *NodeConfig.keys(), *options, "engine"}
     for text in re.findall(r"`([^`\n]*)`", prose(page)):
         if not text.startswith(("python", "PCA(", "flwr", "flower-", "openssl")):
             keys = re.findall(r"(?:^|\s)([a-z][\w-]*)=", text)

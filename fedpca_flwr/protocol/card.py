@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field as Limits
-
-from fedpca_flwr.config import Config, Count, Fraction, RunConfig
+from fedpca_flwr.config import Components, Config, Count, RunConfig
 from fedpca_flwr.protocol.phase import Phases
 
 
 class PCAOptions(Config):
     """Options that every method has."""
 
-    n_components: Annotated[Count | Fraction, Limits(union_mode="left_to_right")] = 10
+    n_components: Components = 10
     """How many components, or the fraction of the variance that they must exceed."""
 
 
@@ -47,12 +45,12 @@ class MethodCard:
     rounds : str
         How many rounds before the parties project their rows.
     options : type
-        The method's own options.
+        The method's own options, which `method` holds beside the name; `n_components` is a key of every run.
     phases : callable
         The run's script but for what the transport adds: what the run-config and the options say that it may ask.
     reference : str
     examples : sequence of mapping
-        Options with which it runs, as in the run-config: where it needs any, or asks other questions with them.
+        Options with which it runs: where it needs any, or asks other questions with them.
     upload : str
         What a party sends, in float64 values of d features, k components, n rows.
     server_sees : str

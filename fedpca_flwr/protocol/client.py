@@ -65,10 +65,10 @@ class PCAClient(NumPyClient):
     site : Site
         This party's rows, rules and memory.
     transport_of : callable
-        Gives how its answers travel, once the site's own configuration is known to be right.
+        Gives how its answers travel, from the site, the card and the options, once they are known to be right.
     """
 
-    def __init__(self, card: MethodCard, site: Home, transport_of: Callable[[Any], PartyTransport]) -> None:
+    def __init__(self, card: MethodCard, site: Home, transport_of: Callable[..., PartyTransport]) -> None:
         super().__init__()
         self.card = card
         self.site = site
@@ -102,7 +102,7 @@ class PCAClient(NumPyClient):
     @cached_property
     def transport(self) -> PartyTransport:
         """How answers travel."""
-        return self._transport_of(self.site)
+        return self._transport_of(self.site, self.card, self.options)
 
     @cached_property
     def script(self) -> Phases:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.method_text import canonical, options_of
 from fedpca_flwr.party import Table, local_table
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal
@@ -66,16 +67,16 @@ class Site:
 
     @cached_property
     def config(self) -> RunConfig:
-        return RunConfig.split(self.run_config)[0]
+        return RunConfig.parse(self.run_config)
 
-    @property
-    def configuration(self) -> str:
-        """The run-config as a text, which all parties of a run agree on."""
-        return json.dumps(dict(self.run_config), sort_keys=True)
+    def configuration(self, card: MethodCard, options: PCAOptions) -> str:
+        """The run-config as a text, which all parties of a run agree on: the same run is the same text."""
+        told = {**self.config.model_dump(by_alias=True), "method": canonical(card.name, options)}
+        return json.dumps(told, sort_keys=True)
 
     def options(self, kind: type[Options]) -> Options:
         """The method's own options."""
-        return kind.parse(RunConfig.split(self.run_config)[1])
+        return options_of(self.config.method, kind, {"n-components": self.config.n_components})
 
     @cached_property
     def table(self) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport
 from fedpca_flwr.secure import shared_secret
 from fedpca_flwr.site.site import Site
@@ -20,7 +21,7 @@ def server_transport(config: RunConfig) -> ServerTransport:
     return MaskedServer() if config.transport == "masked" else SurvivingServer(config.survivors)
 
 
-def party_transport(site: Site) -> PartyTransport:
+def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyTransport:
     """A party's half."""
     node, config = site.node, site.config
     if config.transport == "clear":
@@ -29,7 +30,7 @@ def party_transport(site: Site) -> PartyTransport:
         parties=node.num_partitions,
         least=node.min_parties,
         secret=shared_secret(node.group_secret),
-        configuration=site.configuration,
+        configuration=site.configuration(card, options),
         survivors=config.survivors,
     )
     return MaskedParty(group) if config.transport == "masked" else SurvivingParty(group)

@@ -14,6 +14,7 @@ from fedpca_flwr.maths.personalised import local_components
 from simulations.loopback import assemble
 from simulations.papers.experiment import Row
 from simulations.run import quiet
+from strategies import run_config_of
 from strategies.personalised_client import OWN
 
 Array = NDArray[np.float64]
@@ -66,7 +67,7 @@ def personal(parties: list[Array], components: int) -> tuple[Array, list[Array],
     runs = {}
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}
-        server = assemble(options, parties, {"min-rows": 1})
+        server = assemble(run_config_of(options), parties, {"min-rows": 1})
         with quiet():
             server.fit(num_rounds=server.strategy.rounds, timeout=None)
         runs[mu] = server

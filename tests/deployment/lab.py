@@ -17,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -24,7 +25,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from strategies import run_config_of
+
 ROOT = Path(__file__).parents[2]
+
+
+def told(method: str, **values: Any) -> str:
+    """A method, its options and keys of the run as `--run-config` takes them."""
+    config = run_config_of({"method": method, **{key.replace("_", "-"): value for key, value in values.items()}})
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
 
 
 class Lab:

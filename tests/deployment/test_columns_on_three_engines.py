@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.model import PCAModel
 from simulations import run
 from strategies import METHODS
-from tests.deployment.lab import Lab
+from tests.deployment.lab import Lab, told
 from tests.families import rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
@@ -84,8 +82,7 @@ def test_simulation_gives_the_bits_of_loopback_for_new_rows(tmp_path):
 def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_own(way, lab, tmp_path):
     method, options = way
     given = {**options, "n_components": 3, "output": str(tmp_path / "model")}
-    told = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in given.items())
-    status, log = lab.run(f"method='{method}' {told}")
+    status, log = lab.run(told(method, **given))
     assert status == "finished:completed", log
     deployed = PCAModel.load(tmp_path / "model")
     assert same_bits(deployed, run(method, sites_columns(), n_components=3, engine="loopback", **options))

@@ -44,7 +44,7 @@ def test_digits_on_ten_clients(link, tmp_path):
 
 
 def test_columns_of_wine_at_three_clients(link, tmp_path):
-    told = "method='vertical' dataset='wine' partition='columns' columns='4 4 5' scale=true n-components=3"
+    told = "method='vertical scale=true' dataset='wine' partition='columns' columns='4 4 5' n-components=3"
     size = ("--federation-config", "num-supernodes=3 client-resources-num-cpus=1")
     status, log = link.run(f"{told} output={json.dumps(str(tmp_path / 'model'))}", *size)
     assert status == "finished:completed", log
@@ -67,3 +67,8 @@ def test_a_wrong_value_fails_by_name_and_writes_nothing(link, tmp_path):
     assert "ConfigError: client" in log
     assert "'dataset' is 'digit', expected one of: digits" in log
     assert not list(tmp_path.iterdir())
+
+
+def test_an_option_beside_the_method_is_refused_before_there_is_a_run(link):
+    with pytest.raises(RuntimeError, match="Invalid run configuration"):
+        link.run("method='sub-it' block-size=10", *SIZE)

@@ -18,7 +18,7 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
 from simulations import ray_engine, run
 from strategies import METHODS, transports_of
-from tests.deployment.lab import Lab
+from tests.deployment.lab import Lab, told
 from tests.families import cut, rows
 from tests.harness import own
 
@@ -140,8 +140,7 @@ def test_every_method_meets_both_engines():
 def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(way, lab, tmp_path):
     method, options = way
     given = {**own(method), **options, "n_components": 5, "output": str(tmp_path / "model")}
-    told = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in given.items())
-    status, log = lab.run(f"method='{method}' {told}")
+    status, log = lab.run(told(method, **given))
     assert status == "finished:completed", log
     deployed = PCAModel.load(tmp_path / "model")
     local = run(method, hospitals(), n_components=5, engine="loopback", **{**own(method), **options})
@@ -159,7 +158,7 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(wa
 
 def test_a_deployed_site_keeps_its_privacy_ledger_over_runs(lab, tmp_path):
     for runs in (1, 2):
-        config = f"method='dp-pca' clip=40.0 centre-clip=60.0 output={json.dumps(str(tmp_path / 'model'))}"
+        config = f"method='dp-pca clip=40.0 centre-clip=60.0' output={json.dumps(str(tmp_path / 'model'))}"
         status, log = lab.run(config)
         assert status == "finished:completed", log
         for site in lab.sites:

@@ -11,6 +11,7 @@ from fedpca_flwr.data import load
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model import PCAModel
 from simulations import run
+from strategies import run_config_of
 
 
 def context(**run_config):
@@ -37,7 +38,8 @@ def test_a_simulation_says_what_the_components_capture(tmp_path, monkeypatch, ca
         return run("dp-pca", np.array_split(rows, 4), engine="loopback", **own)
 
     monkeypatch.setattr(server_app, "run_on", without_flower)
-    server_app.main(None, context(method="dp-pca", output=str(tmp_path / "model"), **options))
+    values = {"method": "dp-pca", "output": str(tmp_path / "model"), **options}
+    server_app.main(None, context(**run_config_of(values)))
     model = PCAModel.load(tmp_path / "model")
     captured = np.var(rows @ model.components_.T, axis=0).sum() / np.var(rows, axis=0).sum()
     assert captured < 0.9 * model.explained_variance_ratio_.sum()

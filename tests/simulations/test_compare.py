@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fedpca_flwr.data import load
 from fedpca_flwr.model import PCAModel
 from simulations import compare as module
 from simulations.compare import compare, main, table
+from simulations.records import command
 
 
 def test_every_combination_is_one_record():
@@ -61,8 +63,8 @@ def test_a_word_that_is_no_option_is_named(word, capsys):
 
 
 def test_the_table_shows_options_and_accuracy():
-    records = compare(["compressed codec=quantise bits=12"], clients=[3], engine="loopback")
-    assert "compressed codec=quantise bits=12" in table(records)
+    records = compare(["compressed bits=12 codec=quantise rank=0"], clients=[3], engine="loopback")
+    assert "| compressed bits=12 |" in table(records)
 
 
 def test_angles_are_to_the_pca_of_the_same_options():
@@ -97,6 +99,8 @@ def test_another_folder_of_data_is_another_run(tmp_path):
         ["--methods", "p-cov engine=ray"],
         ["--methods", "p-cov dataset=wine"],
         ["--methods", "p-cov n-components=5"],
+        ["--methods", "p-cov secure-aggregation=true bound=16"],
+        ["--methods", "p-cov", "--bound", "-1"],
     ],
     ids=str,
 )
@@ -140,6 +144,23 @@ def test_another_seed_is_another_run(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert [line["seed"] for line in lines] == [1, 2]
     assert lines == records
+
+
+def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_one(tmp_path):
+    common = {"methods": ["p-cov"], "clients": [3], "output": tmp_path}
+    (plain,), (secure,) = compare(**common), compare(**common, bound=16.0)
+    assert "fixed point" in secure["measured"]
+    assert "fixed point" not in plain["measured"]
+    line = command([secure])
+    assert line.endswith("--engine loopback --bound 16.0")
+    assert main([*shlex.split(line)[3:], "--output", str(tmp_path)]) == 0
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
+
+
+def test_options_in_another_order_or_spelling_are_not_run_again(tmp_path):
+    for method in ("sub-it block-size=4 scale=true", "sub-it scale=true tolerance=0.000001 block-size=4"):
+        compare([method], clients=[3], output=tmp_path)
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize("clients", [3, 7])

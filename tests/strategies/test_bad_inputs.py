@@ -13,7 +13,7 @@ from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.loadings import Loadings
 from simulations import run
 from simulations.run import POLICY
-from strategies import build_client
+from strategies import build_client, run_config_of
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 
@@ -30,7 +30,7 @@ def said(node, method="p-cov", phase="statistics", **options):
     """The error that a site's client reports in its first round, as (kind, text)."""
     node = {"partition-id": 0, "num-partitions": 1, "min-rows": 1, "may-show": "inner products", **node}
     values = {"method": method, "n-components": 2, **options}
-    context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=values)
+    context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=run_config_of(values))
     metrics = build_client(context).fit([], {"phase": phase})[2]
     return metrics.get("error"), metrics.get("message", "")
 

@@ -314,7 +314,7 @@ def test_a_site_refuses_a_method_that_it_does_not_allow(method):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"n_component": 3}, "unknown key 'n-component'; did you mean 'n-components'"),
+        ({"n_component": 3}, "has no option 'n-component'; did you mean 'n-components'"),
         ({"n_components": 0}, "'n-components' is 0"),
         ({"n_components": 1.5}, "'n-components' is 1.5"),
         ({"n_components": "3"}, "'n-components' is '3'"),
