@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.certificate import frobenius
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
@@ -158,7 +159,7 @@ class Personalised(RowsStrategy):
         enough = False
         while not enough and found.asked < GLOBAL_ROUNDS:
             sums: Total = yield Sum(f"{used.prefix}product", {"block": found.block, **used.centre})
-            missed = float(np.linalg.norm(sums.missed.get("product", 0.0)))
+            missed = frobenius(sums.missed.get("product", np.zeros(1)))
             enough = found.add(found.block, sums["product"], error=missed)
         notes += [f"PCA of all rows: {note}" for note in found.shortfall(f"{GLOBAL_ROUNDS} rounds were over")]
         return found.pairs

@@ -29,10 +29,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
-from scipy.linalg import norm
 
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.certificate import frobenius
 from fedpca_flwr.maths.columns import added
 from fedpca_flwr.maths.factors import Factor, stack, truncated
 from fedpca_flwr.maths.iteration import BlockIteration
@@ -164,8 +164,10 @@ class SubspaceIteration(RowsStrategy):
             block = V.astype(np.float64)
             if not options.center:
                 AV = AV + head.n * np.outer(mean, mean @ block)
-            error = float(norm(missed / scale[:, None]))  # of SciPy, whose squares do not overflow
-            error += float(np.sum(self.missed / scale**2) * norm(block * scale[:, None]))  # of the mean and the scale
+            error = frobenius(missed / scale[:, None])
+            error += float(
+                np.sum(self.missed / scale**2) * frobenius(block * scale[:, None])
+            )  # of the mean and the scale
             done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
             if done or found.asked == options.max_rounds:
                 break

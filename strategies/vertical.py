@@ -24,6 +24,7 @@ from scipy.linalg import qr
 
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.certificate import frobenius
 from fedpca_flwr.maths.columns import gram_product, leading_directions, merged_directions, packed_gram
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.iteration import BlockIteration
@@ -156,7 +157,7 @@ class Vertical(ColumnsStrategy):
         while not enough and found.asked < options.max_rounds:
             Q, R = qr(found.block, mode="economic")  # parties answer orthonormal blocks only
             sums: Total = yield Sum("product", self.with_energy({"block": Q}))
-            error = float(np.linalg.norm(sums.missed.get("product", 0.0)) * np.linalg.norm(R, 2))
+            error = frobenius(sums.missed.get("product", np.zeros(1))) * float(np.linalg.norm(R, 2))
             enough = found.add(found.block, sums["product"] @ R, error=error)
         self.certificate = found.certificate
         return ScoresSolution(

@@ -116,7 +116,8 @@ def phases(config: RunConfig, options: KernelOptions) -> Phases:
         ),
     }
     measures = (ENERGY, Field("level", ()), Field("spread", (), kind="size"))
-    begin = rows_phases(config, measures=measures, sums=("energy",) if options.gamma else ("energy", "sum"))
+    sums = ("energy",) if options.gamma else ("energy", "sum")
+    begin = rows_phases(config, measures=measures, sums=sums, centred=["energy"] * options.function.of_distances)
     if config.transport != "clear" and not options.gamma:
         begin = {**begin, "spread": measures_phase(("spread",), Field("level", ()))}
     return {**begin, options.asked: known[options.asked], **keeping_phase(DIRECTIONS, SINGULAR)}
@@ -202,9 +203,11 @@ class VerticalKernel(ColumnsStrategy):
                 f"{kernel.gamma:.2g})"
             )
         if positive < k:
+            few = self.options.landmarks
+            change = f"'landmarks' = {few}, of which some are alike" if few else "'gamma' and 'coef0'"
             raise ConfigError(
                 f"run-config: 'n-components' is {k}, but the kernel '{kernel.name}' of these rows has "
-                f"{positive} positive eigenvalues; ask for so many at most, or change 'gamma' and 'coef0'"
+                f"{positive} positive eigenvalues; ask for so many at most, or change {change}"
             )
         notes = []
         if pairs.values[0] * (n - 1) < 3 * total:

@@ -45,16 +45,20 @@ class ScoresOptions(CountOptions):
     """The first so many of the components that the loadings hold."""
 
 
+SCALED = Field("scaled", (), "int64", kind="size")
+"""1 where loadings divide by deviations: of the new rows no bound in their own unit holds then."""
+
+
 def phases(config: RunConfig, options: ScoresOptions) -> Phases:
     """Rows, their scores, and the sum of these for everyone."""
-    told = (Field("run", (), "uint64"), Field("components", (), "int64", kind="count"))
+    told = (Field("run", (), "uint64"), Field("components", (), "int64", kind="count"), SCALED)
     scores = Phase(
         asked=Payload((Field("components", ("<=k",), "int64", kind="size"),)),
         reply=Payload((Field("scores", ("n", "k")),)),
         sizes=k_of_options,
     )
     return {
-        **rows_phases(config, told=told),
+        **rows_phases(config, told=told, asked=(SCALED,)),
         "scores": bounded(
             config, scores, lambda energy, asked, public: of_scores(energy, public.rows, asked["components"].size)
         ),
@@ -95,7 +99,8 @@ class VerticalScores(ColumnsRun):
     def program(self) -> Program:
         replies = yield from same_rows(self)
         held = components_of_one_run(replies)
-        yield from known_energy(self, replies)
+        scaled = max(int(reply.fields["scaled"]) for reply in replies)
+        yield from known_energy(self, replies, scaled=np.asarray(scaled))
         k = min(self.options.n_components, held)
         sums: Total = yield Sum("scores", self.with_energy({"components": np.arange(k)}))
         notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
@@ -147,7 +152,11 @@ class VerticalScoresClient(ColumnsClient):
         return super().statistics(phase, asked)
 
     def rows(self, asked: Fields) -> Fields:
-        told = {"run": np.asarray(self.own.run, np.uint64), "components": np.asarray(len(self.own.components))}
+        told = {
+            "run": np.asarray(self.own.run, np.uint64),
+            "components": np.asarray(len(self.own.components)),
+            "scaled": np.asarray(int((self.own.scale != 1).any())),
+        }
         return {**super().rows(asked), **told}
 
     def project(self, asked: Fields) -> Fields:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
 
 EXACT = 1e-6
 """Degrees: a model is called exact where no angle to the exact components can be larger."""
@@ -19,6 +21,11 @@ def rounding(d: int) -> float:
     time a hundredth of that.
     """
     return 1e-15 * (10 + float(np.sqrt(d)))
+
+
+def frobenius(M: NDArray[np.float64]) -> float:
+    """Frobenius norm of entries that may be too large for their squares, or too small."""
+    return float(blas.dnrm2(np.ravel(M))) if np.size(M) else 0.0
 
 
 def sine_theorem(residual: float, gap: float) -> float:

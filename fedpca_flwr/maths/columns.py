@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, svd
 
-from fedpca_flwr.maths.moments import pack, safe_deviation
+from fedpca_flwr.maths.moments import pack, safe_deviation, unscaled
 
 Array = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ def block_of(data: NDArray[Any], *, center: bool = True, scale: bool = False) ->
     """A party's block from its columns ``data`` (n, f).
 
     Scaling divides by the standard deviation about the mean (divisor n), with or without centring. A column that is
-    constant up to rounding becomes exactly zero when it is centred.
+    constant up to rounding becomes exactly zero when it is centred, as does one that varies too little to be scaled.
     """
     X = np.asarray(data, dtype=np.float64)
     n, mean = len(X), X.mean(axis=0)
@@ -53,7 +53,7 @@ def block_of(data: NDArray[Any], *, center: bool = True, scale: bool = False) ->
     centred -= remainder
     diagonal = np.einsum("ij,ij->j", centred, centred)
     constant = diagonal <= n * (np.finfo(np.float64).eps * mean) ** 2
-    centred[:, constant] = 0.0
+    centred[:, constant | (scale & unscaled(diagonal, n, mean))] = 0.0
     deviation = safe_deviation(diagonal, n, mean) if scale else np.ones_like(mean)
     if not center:
         return Block(X / deviation, np.zeros_like(mean), deviation)

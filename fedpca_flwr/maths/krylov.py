@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, svd
 
-from fedpca_flwr.maths.certificate import rounding
+from fedpca_flwr.maths.certificate import frobenius, rounding
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 
 Array = NDArray[np.float64]
@@ -111,7 +111,7 @@ class KnownProducts:
     def continued_block(self, size: int) -> Array:
         """What the newest products (of at most ``size`` directions) add to the span; random directions if nothing."""
         Z = self.AQ[:, -size:]
-        scale = float(np.linalg.norm(Z))
+        scale = frobenius(Z)
         for _ in range(2):
             Z = Z - self.Q @ (self.Q.T @ Z)
         left, singular, _ = svd(Z, full_matrices=False, check_finite=False)

@@ -125,10 +125,13 @@ def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
     n : int
     mean : ndarray of shape (d,)
     """
-    variance = diagonal / n
-    eps = np.finfo(np.float64).eps
-    constant = variance <= n * eps * variance + (n * mean * eps) ** 2
-    return np.where(constant, 1.0, np.sqrt(variance))
+    return np.where(unscaled(diagonal, n, mean), 1.0, np.sqrt(diagonal / n))
+
+
+def unscaled(diagonal: Array, n: int, mean: Array) -> NDArray[np.bool_]:
+    """Which features are constant to `safe_deviation`, whose parameters these are."""
+    variance, eps = diagonal / n, np.finfo(np.float64).eps
+    return variance <= n * eps * variance + (n * mean * eps) ** 2
 
 
 def varying(diagonal: Array, mean: Array) -> int:

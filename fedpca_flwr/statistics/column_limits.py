@@ -11,7 +11,7 @@ Distances do not change when the columns are centred; their E is about the colum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,23 @@ LARGEST_SCALED = 2.0**70
 """No value is so many standard deviations in size."""
 
 
-def of_measures(names: Sequence[str], bound: float, rows: int, columns: int, *, scaled: bool) -> Limits:
-    """Of all entries together: their sum, their energy, and their squared deviation (``spread``) from a level."""
+def of_measures(
+    names: Sequence[str], bound: float, rows: int, columns: int, *, scaled: bool, centred: Collection[str]
+) -> Limits:
+    """Of all entries together: their sum, their energy, and their squared deviation (``spread``) from a level.
+
+    Those ``centred`` are of entries about the means of their columns: once scaled they are at most the root of the
+    rows in size, whatever the unit. A constant column is as large as `bound` where its mean stays.
+    """
     entries = float(rows) * columns
-    largest = max(2 * bound, LARGEST_SCALED if scaled else 0.0)
-    limits = {"energy": largest**2, "sum": largest, "spread": 4 * largest**2}
-    return {name: np.array(entries * limits[name]) for name in names}
+
+    def limit(name: str) -> float:
+        largest = max(2 * bound, LARGEST_SCALED if scaled else 0.0)
+        if scaled and name in centred:
+            largest = 2 * rows**0.5
+        return entries * {"energy": largest**2, "sum": largest, "spread": 4 * largest**2}[name]
+
+    return {name: np.array(limit(name)) for name in names}
 
 
 def of_product(energy: float, block: Array) -> Limits:

@@ -9,7 +9,7 @@ that follow (`fedpca_flwr.statistics.column_limits`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,6 +64,8 @@ def rows_phases(
     told: Sequence[Field] = (),
     measures: Sequence[Field] = (ENERGY,),
     sums: Sequence[str] = ("energy",),
+    centred: Collection[str] = (),
+    asked: Sequence[Field] = (),
 ) -> Phases:
     """The first questions of every run.
 
@@ -76,11 +78,18 @@ def rows_phases(
         What each says of all its entries together, in clear.
     sums : sequence of str
         What all entries of all parties add up to, where only sums may be shown (see `of_measures`).
+    centred : collection of str
+        Which of these are about the columns' means even where the run does not centre.
+    asked : sequence of Field
+        What else comes with the question for them.
     """
     if config.transport == "clear":
         return rows_in_clear(*told, *measures)
     require_bound(config.bound)
-    return {"rows": Phase(reply=Payload((*ABOUT_ROWS, *told)), open=True), "energy": measures_phase(sums)}
+    return {
+        "rows": Phase(reply=Payload((*ABOUT_ROWS, *told)), open=True),
+        "energy": measures_phase(sums, *asked, centred=centred),
+    }
 
 
 def rows_in_clear(*told: Field) -> Phases:
@@ -88,17 +97,18 @@ def rows_in_clear(*told: Field) -> Phases:
     return {"rows": Phase(reply=Payload((*ABOUT_ROWS, *told)))}
 
 
-def measures_phase(names: Sequence[str], *asked: Field) -> Phase:
+def measures_phase(names: Sequence[str], *more: Field, centred: Collection[str] = ()) -> Phase:
     """Sums over all entries of all parties; the number of all columns comes with the question."""
     return Phase(
-        asked=Payload((Field("columns", (), "int64", kind="count"), *asked)),
+        asked=Payload((Field("columns", (), "int64", kind="count"), *more)),
         reply=Payload(tuple(Field(name, ()) for name in names)),
         limits=lambda asked, public: of_measures(
             names,
             public.config.bound,
             public.rows,
             int(asked["columns"]),
-            scaled=getattr(public.options, "scale", True),
+            scaled=bool(asked["scaled"]) if "scaled" in asked else public.options.scale,
+            centred=names if getattr(public.options, "center", False) else centred,
         ),
         words=MEASURE_WORDS,
     )
@@ -155,12 +165,15 @@ def same_rows(run: ColumnsRun) -> Generator[Ask, Any, list[Reply]]:
     return replies
 
 
-def known_energy(run: ColumnsRun, replies: list[Reply]) -> Generator[Ask, Any, Total | None]:
-    """Take the energy of all columns; the sums that it came with, where only sums are shown."""
+def known_energy(run: ColumnsRun, replies: list[Reply], **more: Array) -> Generator[Ask, Any, Total | None]:
+    """Take the energy of all columns; the sums that it came with, where only sums are shown.
+
+    ``more`` comes with the question for them.
+    """
     if not run.transport.sums_only:
         run.take_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
         return None
-    sums: Total = yield Sum("energy", {"columns": np.asarray(run.columns)})
+    sums: Total = yield Sum("energy", {"columns": np.asarray(run.columns), **more})
     run.take_total(resolved(run, sums, "energy"))
     return sums
 
@@ -173,7 +186,9 @@ def begin(run: ColumnsRun) -> Generator[Ask, Any, None]:
 
 def resolved(run: ColumnsRun, sums: Total, name: str) -> float:
     """A measure of the open sum, unless `bound` is too far above the data for it."""
-    require_resolved(run.config.bound, sums.missed[name], sums[name], scale=False)
+    scaled, centred = (getattr(run.options, option, True) for option in ("scale", "center"))
+    or_else = ", or center=true, with which scaled columns need no bound" if scaled and not centred else ""
+    require_resolved(run.config.bound, sums.missed[name], sums[name], scale=False, or_else=or_else)
     return float(sums[name])
 
 

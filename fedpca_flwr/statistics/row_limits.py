@@ -94,7 +94,7 @@ def require_within(bound: float, data: NDArray[Any], parties: int) -> None:
         raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
 
 
-def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: bool) -> None:
+def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: bool, or_else: str = "") -> None:
     """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
 
     With scaling every feature counts for itself: one whose deviation is not resolved would pass for constant, unless
@@ -108,6 +108,8 @@ def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: boo
     diagonal : ndarray of shape (d,)
         Of the scatter.
     scale : bool
+    or_else : str
+        What else would help.
 
     Raises
     ------
@@ -120,7 +122,7 @@ def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: boo
     if unclear:
         raise ConfigError(
             f"run-config: 'bound' is {bound:g}, and next to it the rows of all parties have no variance: they are "
-            "identical, or the bound must be nearer to the largest size of a value"
+            f"identical, or the bound must be nearer to the largest size of a value{or_else}"
         )
 
 

@@ -124,9 +124,7 @@ def pooled_centre(run: RowsStrategy, prefix: str = "") -> Generator[Ask, Any, Po
     rows = rows_in(first["count"], first.parties)
     centre = first["sum"] / rows
     second: Total = yield Sum(f"{prefix}variances", {"rows": np.asarray(rows), "centre": centre})
-    scale = getattr(run.options, "scale", False)
-    require_resolved(bound, second.missed["diagonal"], second["diagonal"], scale=scale)
-    run.missed = second.missed["diagonal"]
+    _take_missed(run, second.missed["diagonal"], second["diagonal"], rows)
     return pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
 
 
@@ -172,14 +170,19 @@ def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Mo
     else:
         scatter = about_mean(double["scatter"], mean_products(head))
         diagonal = scatter[diagonal_positions(head.mean.size)]
-    run.missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
+    missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
+    _take_missed(run, missed, diagonal, head.n)
+    return Moments(*head, scatter=scatter), diagonal.clip(min=0.0)
+
+
+def _take_missed(run: RowsStrategy, missed: Array, diagonal: Array, rows: int) -> None:
+    """Note what fixed point may have cost the diagonal (d,) of the scatter of so many rows; refuse too much."""
     scale = bool(getattr(run.options, "scale", False))
-    require_resolved(run.config.bound, run.missed, diagonal, scale=scale)
-    unseen = int((diagonal <= run.missed).sum())
+    require_resolved(run.config.bound, missed, diagonal, scale=scale)
+    run.missed, unseen = missed, int((diagonal <= missed).sum())
     if scale and unseen:
-        least = float(np.sqrt(run.missed[0] / head.n))
+        least = float(np.sqrt(missed.max() / rows))
         run.cautions = [
             f"{unseen} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
             f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
         ]
-    return Moments(*head, scatter=scatter), diagonal.clip(min=0.0)

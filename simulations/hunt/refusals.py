@@ -43,7 +43,8 @@ def _unclear(draw: Draw, error: FedPCAError) -> Iterator[Finding]:
     if "=" in draw.hostile and key not in text.replace("_", "-") and not _explained(draw, error, None):
         yield "unclear refusal", f"{draw.hostile} is refused without its name: {text[:200]}"
     huge = "huge value" in draw.hostile or "marker" in draw.hostile
-    if huge and not re.search(r"huge|too large|beyond|bound|outside the range", text):
+    named = re.search(r"huge|too large|beyond|bound|outside the range", text)
+    if huge and not named and not _explained(draw, error, None):
         yield "unclear refusal", f"{draw.hostile}: {text[:200]}"
 
 
@@ -81,7 +82,8 @@ def _constant(draw: Draw) -> bool:
 
 
 def _too_many(draw: Draw, truth: Truth | None) -> bool:
-    return bool(draw.options["n_components"] > min(draw.pooled.shape))
+    first = np.vstack(draw.earlier) if draw.earlier and draw.method == "streaming" else draw.pooled
+    return bool(draw.options["n_components"] > min(first.shape))
 
 
 def _beyond(draw: Draw, truth: Truth | None) -> bool:
@@ -91,9 +93,12 @@ def _beyond(draw: Draw, truth: Truth | None) -> bool:
 
 def _coarse(draw: Draw, truth: Truth | None) -> bool:
     """Fixed point steps of the bound are near the deviation of a column; one that is constant may be taken for it."""
+    own = draw.options
+    if draw.method == "vertical-kernel" and own.get("scale") and not own.get("center"):
+        return bool(own["bound"] > 1e6)  # of columns without a unit
     deviation = draw.pooled.astype(Long).std(axis=0)
-    smallest = deviation.min() if draw.options.get("scale") else deviation.max()
-    return bool(draw.options["bound"] > 1e6 * float(smallest))
+    smallest = deviation.min() if own.get("scale") else deviation.max()
+    return bool(own["bound"] > 1e6 * float(smallest))
 
 
 REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
@@ -107,6 +112,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"outside the range of float64", _beyond),
     (r"a warm start needs at most features - 2", lambda d, t: d.options["n_components"] > d.pooled.shape[1] - 2),
     (r"too few for n-components", lambda draw, truth: draw.options.get("max_rounds", 100) < 10),
+    (r"'landmarks' = .* alike", lambda draw, truth: bool(draw.options.get("landmarks"))),
     (r"positive eigenvalues", lambda d, t: t is None or t.unsure or t.levels[d.options["n_components"] - 1] < 1e-11),
     (r"so many directions hold", lambda draw, truth: isinstance(draw.options["n_components"], float)),
     (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),

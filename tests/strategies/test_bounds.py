@@ -1,0 +1,76 @@
+"""`bound` in units that fit nothing else: what secure sums lose beside it is said, and what needs none has none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.metrics import principal_angles
+from simulations import run
+from tests.families import cut, rows
+
+SECURE = {"secure_aggregation": True, "min_parties": 2}
+VERTICAL = [("vertical", {}), ("vertical-kernel", {"kernel": "linear", "center": True, "gamma": 1.0})]
+
+
+def fit(method, parties, **options):
+    return run(method, parties, engine="loopback", min_rows=1, **options)
+
+
+def by_columns(X):
+    return np.split(X, [6, 9], axis=1)
+
+
+@pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it"])
+def test_a_feature_too_small_to_be_scaled_is_told(method):
+    """Its scale is then 1, as that of a constant feature, and not its deviation."""
+    X = rows(60) * np.where(np.arange(12) == 3, 1e-30, 1.0)
+    model = fit(method, cut(X, 30, 20, 10), n_components=2, scale=True, bound=1e14, **SECURE)
+    assert model.scale_[3] == 1
+    assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
+
+
+@pytest.mark.parametrize(("method", "options"), VERTICAL, ids=str)
+def test_scaled_columns_need_no_bound(method, options):
+    """They have no unit; sums that know it resolve them beside a bound of any size."""
+    own = {"n_components": 2, "scale": True, **options}
+    plain = fit(method, by_columns(rows(60)), **own)
+    secure = fit(method, by_columns(rows(60)), bound=1e90, **own, **SECURE)
+    assert principal_angles(plain, secure).max < 1e-9
+
+
+def test_columns_that_vary_too_little_to_be_scaled_are_zero():
+    """Else what rounding left of them would stand unscaled beside the others, and beyond what scaled columns can be."""
+    X = rows(60)
+    X[:, 2] = 1e20 + np.spacing(1e20) * np.arange(60)
+    model = fit("vertical", by_columns(X), n_components=2, scale=True, bound=1e25, **SECURE)
+    others = fit("vertical", by_columns(np.delete(X, 2, axis=1)), n_components=2, scale=True)
+    assert principal_angles(model, others).max < 1e-6
+
+
+def test_a_refusal_of_scaled_columns_with_their_means_says_what_helps():
+    with pytest.raises(ConfigError, match="'bound' is 1e\\+90, .* or center=true, with which scaled columns need no"):
+        fit("vertical-kernel", by_columns(rows(60)), n_components=2, scale=True, bound=1e90, **SECURE)
+
+
+def test_new_rows_of_small_units_have_scores_in_secure_sums(tmp_path):
+    """Without scaling their size is known by `bound` alone."""
+    parties, loadings = by_columns(1e-70 * rows(60)), [str(tmp_path / f"{party}.npz") for party in range(3)]
+    first = fit("vertical", parties, n_components=2, loadings=loadings)
+    again = fit("vertical-scores", parties, n_components=2, loadings=loadings, bound=1e-68, **SECURE)
+    assert principal_angles(first, again).max < 1e-6
+
+
+def test_landmarks_that_are_alike_are_named():
+    X = np.repeat(np.eye(3, 12), 20, axis=0)
+    with pytest.raises(ConfigError, match="'landmarks' = 8, of which some are alike"):
+        fit("vertical-kernel", by_columns(X), n_components=6, landmarks=8)
+
+
+def test_values_whose_variances_have_no_squares_give_components_in_secure_sums():
+    """A norm of variances must not square them: beyond float64 the certificate would be infinite."""
+    parties = cut(1e90 * rows(60), 30, 20, 10)
+    options = {"n_components": 2, "mu": 0.5, "iterations": 5, "bound": 3e92}
+    model = fit("personalised", parties, **options, **SECURE)
+    assert np.isfinite(model.explained_variance_).all()
