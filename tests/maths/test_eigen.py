@@ -77,6 +77,11 @@ def test_a_fraction_of_the_trace(fraction, k):
     assert leading_eigenpairs(S, fraction).values.size == k
 
 
+def test_a_fraction_that_is_just_reached_is_not_exceeded():
+    S = np.asfortranarray(np.diag([4.0, 2.0, 1.0, 1.0]))
+    assert [leading_eigenpairs(S, fraction).values.size for fraction in (0.5, 0.75)] == [2, 3]
+
+
 def test_the_largest_entry_is_positive():
     V = fix_signs(np.array([[0.6, -0.8], [-0.8, -0.6]]))
     np.testing.assert_array_equal(V, [[-0.6, 0.8], [0.8, 0.6]])
