@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,20 @@ from simulations import run
 from simulations.loopback import assemble
 from simulations.run import POLICY
 from strategies import build_client, run_config_of
+
+
+class Clock:
+    """Stands for `time` in a module: nobody waits, and however slow the machine is no deadline passes by itself."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 _STATES = tempfile.TemporaryDirectory(prefix="fedpca-states-")  # removed at the end
 _NUMBERS = itertools.count()
@@ -52,8 +67,7 @@ def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
     given = {"min_rows": 1, **own(method), **options}
     options = {key.replace("_", "-"): value for key, value in given.items()}
     site = {key: options.pop(key) for key in (*POLICY, "scores") if key in options} | options.pop("site", {})
-    values = {"method": method, "clients": len(parties), "round-deadline": 20.0, "join-deadline": 5.0}
-    return assemble(run_config_of({**values, **options}), parties, site)
+    return assemble(run_config_of({"method": method, "clients": len(parties), **options}), parties, site)
 
 
 def finish(server: PCAServer) -> PCAModel:
@@ -103,6 +117,29 @@ def fail_at(server: PCAServer, party: int, phase: str) -> None:
         return honest(ins, timeout, group_id)
 
     proxy.fit = fit
+
+
+def late(server: PCAServer, party: int, phase: str = "") -> list[float]:
+    """Let one party hang, in a phase or always, until its deadline has passed, which it does at once here.
+
+    Fills with the deadlines, in seconds, that it was given.
+    """
+    proxy, given = proxy_of(server, party), []
+    honest, prompt = proxy.fit, proxy.make
+
+    def fit(ins, timeout, group_id):
+        if phase not in ("", ins.config["phase"]):
+            return honest(ins, timeout, group_id)
+        given.append(timeout)
+        release = threading.Event()
+        proxy.make = lambda: release.wait() and prompt()
+        try:
+            return honest(ins, 0.01, group_id)
+        finally:
+            release.set()
+
+    proxy.fit = fit
+    return given
 
 
 def tamper_arrays(server: PCAServer, party: int, change: Callable[[list[NDArray]], list[NDArray]]) -> None:

@@ -29,6 +29,9 @@ from strategies import run_config_of
 
 ROOT = Path(__file__).parents[2]
 
+LONGEST = 1800.0
+"""Seconds after which something hangs: a net only, whatever else the machine has to do."""
+
 
 def told(method: str, **values: Any) -> str:
     """A method, its options and keys of the run as `--run-config` takes them."""
@@ -95,9 +98,9 @@ class Lab:
             + ["--auth-supernode-private-key", str(key), "--node-config", config],
         )
 
-    def run(self, run_config: str, *options: str, seconds: float = 240) -> tuple[str, str]:
+    def run(self, run_config: str, *options: str) -> tuple[str, str]:
         """Run the app; its final status and its log."""
-        log = self.flwr("run", str(ROOT), "lab", "--run-config", run_config, "--stream", *options, seconds=seconds)
+        log = self.flwr("run", str(ROOT), "lab", "--run-config", run_config, "--stream", *options)
         started = re.search(r"started run (\d+)", log)
         if not started:
             raise RuntimeError(f"flwr run: {log}")
@@ -115,9 +118,9 @@ class Lab:
     def log_of(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def flwr(self, *arguments: str, seconds: float = 120) -> str:
+    def flwr(self, *arguments: str) -> str:
         done = subprocess.run(
-            ["flwr", *arguments], env=self.environment, capture_output=True, text=True, timeout=seconds, check=False
+            ["flwr", *arguments], env=self.environment, capture_output=True, text=True, timeout=LONGEST, check=False
         )
         if done.returncode:
             raise RuntimeError(f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}")
@@ -137,7 +140,7 @@ class Lab:
         )
         trust = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
         url = f"https://127.0.0.1:{self.port}/health"
-        self._until(lambda: urllib.request.urlopen(url, context=trust, timeout=2).status == 200, "SuperLink healthy")
+        self._until(lambda: urllib.request.urlopen(url, context=trust, timeout=20).status == 200, "SuperLink healthy")
 
     def _all_online(self) -> bool:
         listed = self.flwr("supernode", "list", "lab", "--format", "json")
@@ -155,8 +158,8 @@ class Lab:
                 start_new_session=True,
             )
 
-    def _until(self, condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
-        end = time.monotonic() + seconds
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + LONGEST
         while time.monotonic() < end:
             for name, process in self.processes.items():
                 if process.poll() is not None:
@@ -184,7 +187,7 @@ class SimulationLab(Lab):
             ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(self.port)],
         )
         url = f"http://127.0.0.1:{self.port}/health"
-        self._until(lambda: urllib.request.urlopen(url, timeout=2).status == 200, "SuperLink healthy")
+        self._until(lambda: urllib.request.urlopen(url, timeout=20).status == 200, "SuperLink healthy")
 
     def _all_online(self) -> bool:
         return True

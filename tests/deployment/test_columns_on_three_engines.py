@@ -12,7 +12,7 @@ from strategies import METHODS
 from tests.deployment.lab import Lab, told
 from tests.families import rows
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
 ARRAYS = ("scores_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
 

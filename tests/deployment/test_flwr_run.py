@@ -13,7 +13,7 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
 from tests.deployment.lab import SimulationLab
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
 SIZE = ("--federation-config", "num-supernodes=10 client-resources-num-cpus=1")
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,7 +20,7 @@ from simulations import ray_engine, run
 from tests.deployment.lab import Lab
 from tests.families import cut, rows
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
 OPTIONS = {"n_components": 5, "secure_aggregation": True, "bound": 100.0, "survivors": 3}
 
@@ -54,7 +58,17 @@ def test_a_party_that_fails_in_the_simulation_is_dropped(monkeypatch):
         return client_fn
 
     monkeypatch.setattr(ray_engine, "_client_fn", failing)
-    is_of_the_first_three(run("p-cov", hospitals(), engine="ray", round_deadline=60.0, **OPTIONS))
+    is_of_the_first_three(run("p-cov", hospitals(), engine="ray", **OPTIONS))
+
+
+def was_asked(journal):
+    """Whether a site has noted a question."""
+    file = journal / "journal.sqlite"
+    if not file.exists():
+        return False
+    with contextlib.closing(sqlite3.connect(file)) as database, contextlib.suppress(sqlite3.Error):
+        return bool(database.execute("SELECT 1 FROM event WHERE kind = 'question'").fetchone())
+    return False
 
 
 def test_a_site_that_is_killed_is_dropped_and_everyone_else_goes_on(tmp_path):
@@ -66,10 +80,12 @@ def test_a_site_that_is_killed_is_dropped_and_everyone_else_goes_on(tmp_path):
         paths = {"data": f"site{i}.npy", "group-secret": "secret", "journal": f"journal{i}"}
         sites.append({**site, **{key: str(tmp_path / path) for key, path in paths.items()}})
     config = "n-components=5 secure-aggregation=true bound=100.0 survivors=3"
-    with Lab(tmp_path / "flower", sites) as lab:
-        lab.processes.pop("node3").send_signal(signal.SIGKILL)  # still registered: its silence costs a deadline
-        config += " join-deadline=30.0 round-deadline=40.0"
-        status, log = lab.run(f"{config} output={json.dumps(str(tmp_path / 'model'))}")
+    with Lab(tmp_path / "flower", sites) as lab, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lab.run, f"{config} output={json.dumps(str(tmp_path / 'model'))}")
+        while not running.done() and not was_asked(tmp_path / "journal3"):
+            time.sleep(0.1)
+        os.killpg(lab.processes.pop("node3").pid, signal.SIGKILL)  # still registered: its silence costs a minute
+        status, log = running.result()
     assert status == "finished:completed", log
     is_of_the_first_three(PCAModel.load(tmp_path / "model"))
     assert "secure aggregation    double masks, 3 of 4 parties" in log

@@ -22,7 +22,7 @@ from tests.deployment.lab import Lab, told
 from tests.families import cut, rows
 from tests.harness import own
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
 ARRAYS = ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
 
@@ -178,9 +178,9 @@ def test_a_site_that_refuses_is_named_on_both_sides(lab, tmp_path):
 
 def test_a_site_that_is_offline_is_an_error_within_the_deadline(lab, tmp_path):
     lab.processes.pop("node2").send_signal(signal.SIGTERM)
-    status, log = lab.run(f"join-deadline=15.0 output={json.dumps(str(tmp_path / 'model'))}")
+    status, log = lab.run(f"join-deadline=60.0 output={json.dumps(str(tmp_path / 'model'))}")
     assert status == "finished:failed"
-    assert "QuorumError: 2 of 3 clients joined within join-deadline = 15 s" in log
+    assert "QuorumError: 2 of 3 clients joined within join-deadline = 60 s" in log
     assert not list(tmp_path.iterdir())
 
 
@@ -200,4 +200,4 @@ def test_a_process_that_dies_in_the_simulation_is_named(monkeypatch):
 
     monkeypatch.setattr(ray_engine, "_client_fn", deadly)
     with pytest.raises(QuorumError, match="of 3 clients did not answer: .*client 1.*its process died"):
-        run("p-cov", hospitals(), n_components=2, engine="ray", round_deadline=60.0)
+        run("p-cov", hospitals(), n_components=2, engine="ray")

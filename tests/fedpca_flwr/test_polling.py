@@ -8,17 +8,7 @@ import pytest
 
 from fedpca_flwr import polling
 from fedpca_flwr.polling import prompt
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
+from tests.harness import Clock
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 from sklearn.decomposition import PCA
@@ -18,10 +16,11 @@ from fedpca_flwr.errors import (
     QuorumError,
 )
 from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.protocol import quorum
 from fedpca_flwr.reference import pooled_pca
 from strategies import METHODS, transports_of
 from tests.families import FAMILIES, cut, rows
-from tests.harness import finish, fit, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import Clock, finish, fit, late, proxy_of, server_of, tamper, tamper_arrays
 
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows"]
 EXACT = [name for name in BY_ROWS if METHODS[name].strategy.card.exact]
@@ -230,10 +229,11 @@ def test_a_client_that_dies_is_named(method):
 
 
 @every_method
-def test_a_missing_client_is_an_error_after_the_join_deadline(method):
-    server = server_of(method, parties_of_three(), n_components=2, join_deadline=0.3)
+def test_a_missing_client_is_an_error_after_the_join_deadline(method, monkeypatch):
+    monkeypatch.setattr(quorum, "time", Clock())
+    server = server_of(method, parties_of_three(), n_components=2, join_deadline=30.0)
     server.client_manager().unregister(proxy_of(server, 1))
-    with pytest.raises(QuorumError, match="2 of 3 clients joined within join-deadline"):
+    with pytest.raises(QuorumError, match="2 of 3 clients joined within join-deadline = 30 s"):
         finish(server)
 
 
@@ -246,15 +246,11 @@ def test_one_client_too_many_is_an_error(method):
 
 @every_method
 def test_a_client_that_is_late_is_named(method):
-    server = server_of(method, parties_of_three(), n_components=2, round_deadline=0.5)
-    release, proxy = threading.Event(), proxy_of(server, 1)
-    prompt = proxy.make
-    proxy.make = lambda: release.wait(20) and prompt()
-    try:
-        with pytest.raises(QuorumError, match="client 1 .the round-deadline passed"):
-            finish(server)
-    finally:
-        release.set()
+    server = server_of(method, parties_of_three(), n_components=2, round_deadline=70.0)
+    given = late(server, 1)
+    with pytest.raises(QuorumError, match="client 1 .the round-deadline passed"):
+        finish(server)
+    assert given == [70.0]
 
 
 @every_method

@@ -15,11 +15,12 @@ from fedpca_flwr.errors import (
     QuorumError,
 )
 from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.protocol import quorum
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from strategies import METHODS
 from tests.families import FAMILIES, rows
-from tests.harness import finish, own, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import Clock, finish, own, proxy_of, server_of, tamper, tamper_arrays
 
 BY_COLUMNS = [name for name, method in METHODS.items() if method.strategy.card.split == "columns"]
 VERTICAL = [name for name in BY_COLUMNS if name != "vertical-scores"]  # which fits nothing
@@ -165,7 +166,7 @@ def test_a_party_that_raises_ends_the_run_without_its_text(method, monkeypatch):
 
 
 @every_method
-def test_a_party_that_dies_or_is_missing_is_named(method):
+def test_a_party_that_dies_or_is_missing_is_named(method, monkeypatch):
     def die(reply):
         raise SystemExit
 
@@ -173,7 +174,8 @@ def test_a_party_that_dies_or_is_missing_is_named(method):
     tamper(server, 2, die)
     with pytest.raises(QuorumError, match="1 of 3 clients did not answer: client 2"):
         finish(server)
-    server = server_of(method, parties_of_three(), n_components=2, join_deadline=0.3)
+    monkeypatch.setattr(quorum, "time", Clock())
+    server = server_of(method, parties_of_three(), n_components=2)
     server.client_manager().unregister(proxy_of(server, 1))
     with pytest.raises(QuorumError, match="2 of 3 clients joined within join-deadline"):
         finish(server)

@@ -188,7 +188,7 @@ def test_moments_other_than_announced_are_named(state, change, text):
 def test_a_run_that_fails_in_the_last_round_leaves_the_state(state):
     fit(state, [A, B])
     before = content(state)
-    server = server_of("streaming", [A, B, C], state=state, n_components=4, round_deadline=0.5)
+    server = server_of("streaming", [A, B, C], state=state, n_components=4)
     fail_at(server, 2, "project")
     with pytest.raises(QuorumError, match="client 2"):
         finish(server)

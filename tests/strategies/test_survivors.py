@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
@@ -13,11 +11,12 @@ from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, Quor
 from fedpca_flwr.maths import shamir
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.protocol import quorum
 from fedpca_flwr.protocol.state import StateJournal
 from fedpca_flwr.statistics.row_limits import UNCENTRED_WORDS, of_uncentred
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
-from tests.harness import client_of, context_of, finish, fit, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import Clock, client_of, context_of, finish, fit, late, proxy_of, server_of, tamper, tamper_arrays
 
 PARTIES = cut(rows(400) + 2, 150, 100, 80, 50, 20)
 SUM = {"p-cov": "uncentred", "ap-cov": "uncentred", "dp-pca": "joint"}
@@ -139,8 +138,9 @@ def test_everyone_or_no_one_is_the_default(method):
         finish(running)
 
 
-def test_a_party_that_never_joins_is_dropped():
-    running = server(join_deadline=0.3)
+def test_a_party_that_never_joins_is_dropped(monkeypatch):
+    monkeypatch.setattr(quorum, "time", Clock())
+    running = server()
     running.client_manager().unregister(proxy_of(running, 0))
     model = finish(running)
     same(model, plain("p-cov", PARTIES[1:]))
@@ -156,22 +156,15 @@ def test_a_party_that_answers_nothing_at_all_is_dropped():
 
 
 def test_a_party_that_hangs_is_dropped_at_the_deadline():
-    running, never = server(round_deadline=0.3), threading.Event()
-    proxy = proxy_of(running, 2)
-    honest, make = proxy.fit, proxy.make
-
-    def hang(ins, timeout, group_id):
-        if ins.config["phase"] == "uncentred":
-            proxy.make = lambda: never.wait() and make()
-        return honest(ins, timeout, group_id)
-
-    proxy.fit = hang
+    running = server(round_deadline=70.0)
+    given = late(running, 2, "uncentred")
     assert len(finish(running).log["parties"]) == 4
-    never.set()
+    assert given == [70.0]
 
 
-def test_a_party_whose_node_goes_offline_is_dropped():
-    running = server(join_deadline=0.3)
+def test_a_party_whose_node_goes_offline_is_dropped(monkeypatch):
+    monkeypatch.setattr(quorum, "time", Clock())
+    running = server()
     asked = on_offline = proxy_of(running, 2)
     honest = asked.fit
 
