@@ -128,7 +128,10 @@ class Federation:
             "columns": self.columns,
             "parties": [{"party": i, "name": key, "rows": rows} for i, (key, rows) in enumerate(self.members.items())],
             "rounds": [],
-            "measured": {"revision": f"{self.revision}{', and changes that are not saved' if self.changed else ''}"},
+            "measured": {
+                "revision": self.revision,
+                "unsaved_changes": sum(entry["revision"] > self.revision for entry in self.journal),
+            },
             "notes": told.notes,
         }
         return PCAModel.of(solution, about)

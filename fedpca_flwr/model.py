@@ -54,7 +54,7 @@ class PCAModel:
     log : dict
         How the model was made: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, by
         which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
-        (what a reader must know), ``measured``.
+        (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``).
     """
 
     components_: Array | None
@@ -154,6 +154,30 @@ class PCAModel:
             return sum(party["features"] for party in self.log["parties"])
         width: int = self.components_.shape[1]
         return width
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the fit, without the last one, in which each party projects its own rows."""
+        return len(self._fit)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that all parties together sent in these rounds: payloads, without Flower's envelope and TLS."""
+        return sum(self.bytes_up_by_party)
+
+    @property
+    def bytes_up_by_party(self) -> list[int]:
+        """The same of each party, in the order of their partitions."""
+        return [sum(sent) for sent in zip(*(entry["up"] for entry in self._fit), strict=True)]
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes that all parties together received, in the last round too: the components that they project with."""
+        return sum(sum(entry["down"]) for entry in self.log.get("rounds", []))
+
+    @property
+    def _fit(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
 
     def loadings(self) -> tuple[Array, Array]:
         """Components (k, d) and mean (d,).

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.files import written_whole
 
-FORMAT = 1
+FORMAT = 2
+"""In files of format 1, of the first versions, ``measured`` held texts."""
 
 EXPANDED = 200
 """By how much a member of the file may grow when it is unpacked; `write` does not compress at all."""
@@ -69,9 +70,19 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
         version = about.pop("format")
     except Exception as error:  # a damaged file can make its readers fail in any way
         raise not_whole(path, error) from None
-    if version != FORMAT:
-        raise ContractError(f"{target}: the model's format is not {FORMAT}; which version wrote it?")
-    return arrays, about
+    if version not in (1, FORMAT):
+        raise ContractError(f"{target}: the model's format is {version!r}, not 1 or {FORMAT}; which version wrote it?")
+    return arrays, _without_texts(about, path) if version == 1 else about
+
+
+def _without_texts(about: dict[str, Any], path: str | os.PathLike) -> dict[str, Any]:
+    """What a file of format 1 says, its measurements as notes: no number is read out of a text."""
+    try:
+        log = about["log"]
+        texts = [f"{name}: {text}" for name, text in log.get("measured", {}).items()]
+        return {**about, "log": {**log, "measured": {}, "notes": [*log.get("notes", []), *texts]}}
+    except Exception as error:
+        raise not_whole(path, error) from None
 
 
 def _require_sizes(archive: zipfile.ZipFile) -> None:

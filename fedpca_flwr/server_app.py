@@ -49,7 +49,7 @@ def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
     return strategy.result()
 
 
-def _beside_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, str]:
+def _beside_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
     """What only a simulation can measure: it holds all rows. Nothing with a kernel, or where the model is of others."""
     rows = data.load(strategy.config.dataset, strategy.config.data_root).all_rows()
     if len(rows) != model.n_samples_ or "kernel" in model.log["options"]:
@@ -60,7 +60,12 @@ def _beside_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, str]:
         center=bool(model.log["options"].get("center", True)),
         scale=bool(model.log["options"].get("scale", False)),
     )
-    captured = f"{captured_variance(model, reference, rows):.4%} of that of the pooled rows"
+    captured = captured_variance(model, reference, rows)
     if model.scores_ is not None:
         reference = replace(reference, scores_=reference.transform(rows))
-    return {"captured variance": captured, "angle to pooled PCA": f"{principal_angles(model, reference)} (degrees)"}
+    angles = principal_angles(model, reference)
+    return {
+        "captured_variance_share": captured,
+        "angle_to_pooled_max_degrees": angles.max,
+        "angle_to_pooled_mean_degrees": angles.mean,
+    }

@@ -31,8 +31,8 @@ class Solution:
         What each centred feature is divided by.
     notes : sequence of str
         What a reader of the model must know.
-    measured : mapping of str to str
-        Named measurements for the summary.
+    measured : mapping of str to float
+        Numbers by the names of `fedpca_flwr.measurements`.
     """
 
     pairs: Eigenpairs
@@ -41,9 +41,9 @@ class Solution:
     rows: int
     scale: NDArray[np.float64] | None = None
     notes: Sequence[str] = ()
-    measured: Mapping[str, str] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
-    def with_told(self, *, notes: Sequence[str] = (), measured: Mapping[str, str] | None = None) -> Solution:
+    def with_told(self, *, notes: Sequence[str] = (), measured: Mapping[str, float] | None = None) -> Solution:
         """The same with more to tell."""
         return replace(self, notes=[*self.notes, *notes], measured={**self.measured, **(measured or {})})
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedpca_flwr import measurements
 
 if TYPE_CHECKING:
     from fedpca_flwr.model import PCAModel
@@ -24,24 +26,21 @@ def summary(model: PCAModel) -> str:
         ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
         ("parties", f"{len(parties)}{held}"),
         ("rows", f"{model.n_samples_} of {model.n_features_in_} features{here}"),
-        *_traffic(log),
+        *_traffic(model),
         ("components", f"{model.n_components_}"),
         ("explained variance", f"{ratio.sum():.4%} (first: {', '.join(f'{r:.2%}' for r in ratio[:5])})"),
     ]
-    lines += [(name, text) for name, text in log.get("measured", {}).items()]
+    lines += measurements.lines(model)
     lines += [("note", note) for note in log.get("notes", [])]
     return "\n".join(f"  {name:<22}{text}" for name, text in lines)
 
 
-def _traffic(log: dict[str, Any]) -> list[tuple[str, str]]:
+def _traffic(model: PCAModel) -> list[tuple[str, str]]:
     """Lines of the summary about what travelled; none where the model was made of what was there."""
-    rounds = log["rounds"]
-    if not rounds:
+    if not model.log["rounds"]:
         return []
-    fit = [entry for entry in rounds if entry["phase"] != "project"]
-    up = [sum(sent) for sent in zip(*(entry["up"] for entry in fit), strict=True)]
     return [
-        ("rounds", f"{len(fit)}, and one in which each party projects its own rows"),
-        ("bytes up", f"{max(up):,} at most per party, {sum(up):,} in all"),
-        ("bytes down", f"{sum(sum(entry['down']) for entry in rounds):,} in all"),
+        ("rounds", f"{model.rounds}, and one in which each party projects its own rows"),
+        ("bytes up", f"{max(model.bytes_up_by_party):,} at most per party, {model.bytes_up:,} in all"),
+        ("bytes down", f"{model.bytes_down:,} in all"),
     ]

@@ -174,14 +174,15 @@ def _measured(one: Record, folder: Path | None) -> Record:
         "mean angle": angles.mean,
         "captured variance": captured_variance(model, truth, rows),
         "explained variance": float(model.explained_variance_ratio_.sum()),
-        "rounds": len(fit),
-        "MB up": float(np.mean(sum(np.array(entry["up"]) for entry in fit)) / 1e6),
+        "rounds": model.rounds,
+        "MB up": float(np.mean(model.bytes_up_by_party) / 1e6),
         "MB down": float(np.mean(sum(np.array(entry["down"]) for entry in fit)) / 1e6),
         "seconds": round(seconds, 3),
         "knn accuracy": _accuracy(model, source) if one["knn"] else None,
         "pooled knn accuracy": _pooled_accuracy(*pool) if one["knn"] else None,
         "exact": model.log["exact"],
         "measured": model.log["measured"],
+        "chosen": model.log.get("chosen", {}).get("method"),
         "versions": {"python": platform.python_version(), **{n: version(n) for n in ("fedpca-flwr", "flwr", "numpy")}},
     }
 

@@ -1,4 +1,4 @@
-"""`python -m strategies`: tables from the cards; with `write` they go into README.md, docs/methods.md, SECURITY.md."""
+"""`python -m strategies`: tables from the cards; with `write` into README.md, docs and SECURITY.md."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.method_text import own_keys
+from fedpca_flwr.measurements import MEASUREMENTS
 from fedpca_flwr.protocol.phase import Phase
 from strategies import METHODS, TRAVEL, Method, script_of, transports_of
 
@@ -37,6 +38,17 @@ Mendoza-Smith, Mascolo and Crowcroft, Federated PCA with Adaptive Rank Estimatio
 Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise Distributed Data, 2022.
 """
 
+MEASUREMENTS_PAGE = """# Measurements
+
+This page is made from the code (`python -m strategies write`): the numbers that `model.log["measured"]` may hold, by
+method and options. `model.summary()` makes its lines of them, `simulations.compare` keeps them in `runs.jsonl`. A name
+ends with its unit; a `share` is from 0 to 1; squared errors are in squared units of the (scaled) data. A number is
+there only where it was measured.
+
+| number | line of the summary | what it is |
+| --- | --- | --- |
+"""
+
 
 def method_table() -> str:
     """The methods as a Markdown table: exact ones first, those for data split by columns last."""
@@ -49,6 +61,13 @@ def methods_page() -> str:
     keys = "\n".join(_option(key, field) for key, field in RunConfig.model_fields.items())
     every = f"## Keys of every run\n\n| key | values, the default first | |\n| --- | --- | --- |\n{keys}\n"
     return "\n".join([PAGE, every, *map(_section, METHODS.values())])
+
+
+def measurements_page() -> str:
+    """docs/measurements.md: what ``model.log["measured"]`` may hold."""
+    return MEASUREMENTS_PAGE + "".join(
+        f"| `{name}` | {one.line} | {what} |\n" for one in MEASUREMENTS for name, what in one.numbers.items()
+    )
 
 
 def with_table(readme: str) -> str:
@@ -141,6 +160,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["write"]:
         Path("README.md").write_text(with_table(Path("README.md").read_text()))
         Path("docs/methods.md").write_text(methods_page())
+        Path("docs/measurements.md").write_text(measurements_page())
         Path("SECURITY.md").write_text(with_questions(Path("SECURITY.md").read_text()))
     else:
         print(method_table(), end="")

@@ -104,12 +104,6 @@ class Candidate:
         """The method with its options, as the run-config has them."""
         return written(self.method, self.options)
 
-    def __str__(self) -> str:
-        angle = f", about {self.angle:.1g} degrees" if self.angle else ""
-        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
-        cost = f"{rounds}, {self.up / 1e6:.3g} MB up and {self.down / 1e6:.3g} MB down per party{angle}"
-        return f"{self.text}: {cost}"
-
 
 SURVEY: Phases = {
     "survey": Phase(
@@ -179,9 +173,14 @@ class Adaptive(RowsStrategy):
         spent = self.rounds_so_far[before:]
         up, down = (sum(map(sum, (entry[way] for entry in spent))) / len(spent[0]["up"]) for way in ("up", "down"))
         measured = {
-            "heterogeneity": str(forecast.heterogeneity),
-            "chosen": str(self._chosen),
-            "spent": f"{len(spent)} rounds, {up / 1e6:.3g} MB up and {down / 1e6:.3g} MB down per party",
+            **{f"heterogeneity_{name}": value for name, value in forecast.heterogeneity.named().items()},
+            "forecast_rounds": self._chosen.rounds,
+            "forecast_bytes_up_per_party": self._chosen.up,
+            "forecast_bytes_down_per_party": self._chosen.down,
+            "forecast_angle_degrees": self._chosen.angle,
+            "spent_rounds": len(spent),
+            "spent_bytes_up_per_party": up,
+            "spent_bytes_down_per_party": down,
         }
         return replace(solution, measured={**measured, **solution.measured}, notes=[*solution.notes, *notes])
 
@@ -206,6 +205,7 @@ class Adaptive(RowsStrategy):
         """The chosen method's model, which says of itself what that method knows, and how it was chosen."""
         model = self.inner.modelled(solution)
         model.log["method"], model.log["options"] = self.card.name, self.options.model_dump(by_alias=True)
+        model.log["chosen"] = {"method": self._chosen.method, "options": dict(self._chosen.options)}
         model.log["candidates"] = [vars(candidate) for candidate in self._candidates]
         return model
 

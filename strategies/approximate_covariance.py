@@ -53,13 +53,13 @@ class ApproximateCovariance(RowsStrategy):
         averaged, diagonal, pooled = yield from averaged_moments(self, within=self.options.center)
         solution = self._solved(averaged, diagonal)
         _require_some_within(solution)
-        measured = {"between parties": _left_out(diagonal - averaged.diagonal(), solution)}
+        measured = {"between_parties_variance_share": _left_out(diagonal - averaged.diagonal(), solution)}
         if pooled is not None:
             exact = self._solved(pooled, diagonal).pairs.vectors
             k = min(exact.shape[1], solution.pairs.vectors.shape[1])
             angles = principal_angles(solution.pairs.vectors[:, :k], exact[:, :k])
-            told = f"{angles.max():.2g} max, {angles.mean():.2g} mean (degrees, computed by the server)"
-            measured = {"angle to exact": told, **measured}
+            measured["angle_to_exact_max_degrees"] = float(angles.max())
+            measured["angle_to_exact_mean_degrees"] = float(angles.mean())
         return solution.with_told(notes=[NOTE], measured=measured)
 
     def _solved(self, moments: Moments, diagonal: NDArray[np.float64]) -> Solution:
@@ -88,7 +88,7 @@ def _require_some_within(solution: Solution) -> None:
         )
 
 
-def _left_out(diagonal: NDArray[np.float64], solution: Solution) -> str:
+def _left_out(diagonal: NDArray[np.float64], solution: Solution) -> float:
     """What share of the variance, in the units of the solution, a scatter with this ``diagonal`` (d,) has."""
     weights = 1.0 if solution.scale is None else solution.scale**-2
-    return f"{max(0.0, float((diagonal * weights).sum()) / solution.total):.2%} of the variance, left out"
+    return max(0.0, float((diagonal * weights).sum()) / solution.total)

@@ -64,6 +64,9 @@ CARD = MethodCard(
 )
 
 
+UNBOUNDED = "no bound on the angle: row counts and means are left out; weights='rows' has one"
+
+
 class ApproximateStack(RowsStrategy):
     """AP-STACK."""
 
@@ -83,15 +86,14 @@ class ApproximateStack(RowsStrategy):
                     "variance between parties, and there is no other; set weights='rows', or take 'qr-pca'"
                 )
         pairs = replace(leading_of_factor(pooled, wanted), resolution=None)  # truncated factors come from scatters
-        bound = "none: row counts and means are left out; weights='rows' has one"
-        if self.options.weights == "rows":
-            bound = f"{angle_bound(pooled.error, pairs):.2g} degrees (Davis and Kahan: the worst case)"
+        bounded = self.options.weights == "rows"
         return Solution(
             pairs=pairs,
             mean=pooled.head.mean,
             total=pooled.trace,
             rows=pooled.head.n,
-            measured={"angle bound": bound},
+            notes=[] if bounded else [UNBOUNDED],
+            measured={"angle_bound_degrees": angle_bound(pooled.error, pairs)} if bounded else {},
         )
 
 

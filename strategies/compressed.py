@@ -165,10 +165,9 @@ class Compressed(RowsStrategy):
             rows=head.n,
             notes=[f"rounding makes the variances add up to {excess:.1%} of the total"] if excess > 1 else [],
             measured={
-                "compression": f"{8 * (d * d + d + 1) / uploaded:.1f} times less than a full float64 covariance, "
-                "on average",
-                "scatter error": f"{wrong / total:.1e} of the variance at most (spectral norm)",
-                "angle bound": f"{worst:.2g} degrees (Davis and Kahan: the worst case)",
+                "compression_ratio": 8 * (d * d + d + 1) / uploaded,
+                "scatter_error_variance_share": wrong / total,
+                "angle_bound_degrees": worst,
             },
         )
 

@@ -128,7 +128,7 @@ class DPPCA(RowsStrategy):
             total=found.total,
             rows=centre.rows,
             notes=self._notes(found),
-            measured=self._measured(found, d),
+            measured=self._measured(found),
         )
 
     def _centre(self, sums: Total, bound: float, added: Noise) -> NoisyCentre:
@@ -147,17 +147,16 @@ class DPPCA(RowsStrategy):
         each = options.noise(phase)
         return Noise(each.multiplier, rows=each.rows * root, sum=each.sum * root, products=each.products * root)
 
-    def _measured(self, found: Denoised, d: int) -> dict[str, str]:
-        options, k = self.options, self.options.n_components
-        honest = "" if options.trust == "local" else f", {options.honest_parties} honest parties"
-        each = ", ".join(f"{options.noise(phase).multiplier:.6g} ({phase})" for phase in options.phases)
-        clips = ", ".join(f"{options.bound(phase):g} ({phase})" for phase in options.phases)
+    def _measured(self, found: Denoised) -> dict[str, float]:
+        options = self.options
         return {
-            "privacy": f"epsilon {options.epsilon:g}, delta {options.delta:g}, {options.relation}, of one row",
-            "trust": options.trust + honest,
-            "noise / sensitivity": each,
-            "rows clipped to": clips,
-            "above the noise": f"{found.detectable} of {k} components; {found.kept} of {d} features kept",
+            "epsilon": float(options.epsilon),
+            "delta": options.delta,
+            **({} if options.trust == "local" else {"honest_parties": options.honest_parties}),
+            **{f"noise_multiplier_{phase}": options.noise(phase).multiplier for phase in options.phases},
+            **{f"clipping_norm_{phase}": options.bound(phase) for phase in options.phases},
+            "components_above_noise": found.detectable,
+            "kept_features": found.kept,
         }
 
     def _notes(self, found: Denoised) -> list[str]:

@@ -111,7 +111,7 @@ class Personalised(RowsStrategy):
     _error = 0.0
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
-        mus, measured = self.options.grid, {}
+        mus, measured = self.options.grid, dict[str, float]()
         notes = ["scores are by each party's own components; the model holds the shared ones"]
         if self.options.mu == "held-out":
             first = yield from self._rows_used(HELD_OUT)
@@ -121,7 +121,7 @@ class Personalised(RowsStrategy):
         used = yield from self._rows_used("")
         if self.options.mu == "held-out":
             held = used.rows - first.rows
-            measured = _of_choice(mus[0], errors["errors"][[0, best, -1]], held)
+            measured = _of_choice(errors["errors"][[0, best, -1]], held)
             notes += [] if held else ["no party has 5 rows, of which one can be held out: mu is infinity"]
         found = yield from self._shared(used, mus, notes)
         return (yield from self._reported(used, found, mus[0], notes, measured))
@@ -184,7 +184,7 @@ class Personalised(RowsStrategy):
         return Found(pairs.vectors, strengths, V, iterations)
 
     def _reported(
-        self, used: Used, found: Found, mu: float, notes: list[str], chosen: dict[str, str]
+        self, used: Used, found: Found, mu: float, notes: list[str], chosen: dict[str, float]
     ) -> Generator[Ask, Any, Solution]:
         """The shared components by their variance, and what the parties' own are worth."""
         finite = found.strengths[np.isfinite(found.strengths)]
@@ -193,13 +193,12 @@ class Personalised(RowsStrategy):
         values, rotation = eigh((gram + gram.T) / 2)
         pairs = Eigenpairs(values[::-1], fix_signs(found.shared[0] @ rotation[:, ::-1]), following=0.0)
         self._error = float(sums["error"]) / used.rows
-        measured = {"mu": _named(mu), **chosen}
+        measured = {"mu": mu, **chosen}
         if 0 < mu < math.inf:
-            objective = self._error + float(found.strengths[0]) * distances / used.rows
-            told = f"{objective:.6g} per row after {found.iterations} iterations"
-            measured["objective"] = f"{told} ({self.options.solver})"
+            measured["objective_per_row"] = self._error + float(found.strengths[0]) * distances / used.rows
+            measured["objective_iterations"] = found.iterations
         sine = math.sqrt(max(0.0, distances) / (sums.parties * len(values)))
-        measured["own from shared"] = f"{math.degrees(math.asin(min(1.0, sine))):.2g} degrees (root mean square sine)"
+        measured["own_from_shared_degrees"] = math.degrees(math.asin(min(1.0, sine)))
         return Solution(
             pairs=pairs,
             mean=used.centre["mean"],
@@ -233,15 +232,12 @@ def _chosen(errors: Array, total: float) -> tuple[tuple[float], int]:
     return ((0.0, *GRID, math.inf)[best],), best
 
 
-def _of_choice(mu: float, errors: Array, held: int) -> dict[str, str]:
+def _of_choice(errors: Array, held: int) -> dict[str, float]:
     """What the rows held out say of the local, the personal and the pooled components."""
-    local, personal, shared = errors / max(held, 1)
+    local, personal, pooled = map(float, errors / max(held, 1))
     return {
-        "mu": f"{_named(mu)}, chosen on {held} rows held out",
-        "held-out error": f"{personal:.6g} per row, local {local:.6g}, global {shared:.6g}",
+        "held_out_rows": held,
+        "held_out_squared_error_per_row": personal,
+        "local_held_out_squared_error_per_row": local,
+        "global_held_out_squared_error_per_row": pooled,
     }
-
-
-def _named(mu: float) -> str:
-    ends = {0.0: "0 (local PCA)", math.inf: "infinity (PCA of all rows)"}
-    return ends.get(mu, f"{mu:g}")

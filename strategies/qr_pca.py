@@ -115,8 +115,7 @@ class QRPCA(RowsStrategy):
         pooled = stack([factor.filled() for factor in factors] if self.options.filler else factors)
         solution = self._solve(pooled, pooled.trace)
         pairs = replace(solution.pairs, resolution=None)  # truncated factors come from scatters
-        told = f"{angle_bound(pooled.error, pairs):.2g} degrees (Davis and Kahan: the worst case)"
-        return replace(solution, pairs=pairs, measured={"angle bound": told})
+        return replace(solution, pairs=pairs, measured={"angle_bound_degrees": angle_bound(pooled.error, pairs)})
 
     def _whole(self, pooled: Factor) -> Solution:
         rows, head = pooled.rows, pooled.head

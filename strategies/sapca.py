@@ -159,18 +159,18 @@ class SAPCA(RowsStrategy):
             )
         return rank
 
-    def _measured(self, everything: Subspace, pairs: Eigenpairs, ranks: Sequence[int]) -> dict[str, str]:
+    def _measured(self, everything: Subspace, pairs: Eigenpairs, ranks: Sequence[int]) -> dict[str, float]:
         left = max(0.0, 1 - float(everything.sigma @ everything.sigma) / everything.energy)
-        bound = angle_bound(everything.error, pairs)
-        lines = {
-            "tracked directions": f"{self._tracked}, without {left:.2g} of the variance",
-            "angle bound": f"{bound:.2g} degrees (Davis and Kahan: the worst case)",
+        measured: dict[str, float] = {
+            "tracked_directions": self._tracked,
+            "truncated_variance_share": left,
+            "angle_bound_degrees": angle_bound(everything.error, pairs),
         }
         if self.options.rank_rule == "paper" or isinstance(self.options.n_components, float):
-            lines["ranks on the way"] = f"{min(ranks)} to {max(ranks)}"
+            measured |= {"smallest_rank": min(ranks), "largest_rank": max(ranks)}
         if self._next:
-            lines["running model"] = f"{self._next.rows} rows, revision {self._next.revision}"
-        return lines
+            measured |= {"running_model_rows": self._next.rows, "running_model_revision": self._next.revision}
+        return measured
 
 
 def _check(options: SAPCAOptions) -> None:

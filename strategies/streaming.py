@@ -17,12 +17,13 @@ over different parties would show the share of those that left. So nobody can le
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from scipy.linalg import blas
 
+from fedpca_flwr.certainty import Certainty
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.federation import Federation
@@ -80,6 +81,7 @@ class Streaming(RowsStrategy):
         _require_one_kind(self.federation, options, summed=transport.sums_only)
         for key in self._leaving:
             self.federation.leave(key)
+        self._names: dict[str, list[str]] = {}  # of members, by what is true of them
         self._here: Moments | None = None  # of the rows that the parties of this run hold
 
     def program(self) -> Program:
@@ -91,7 +93,8 @@ class Streaming(RowsStrategy):
         moments = self.federation.moments()
         options = self.options.model_dump(include=set(ScaledOptions.model_fields))
         solution = solve(moments, moments.diagonal(), **options)
-        return solution.with_told(notes=self._notes(operations), measured=self._measured(operations))
+        self._names = self._named(operations)
+        return solution.with_told(notes=self._notes(operations), measured=self._measured(len(operations)))
 
     def rows_here(self, model: PCAModel) -> int:
         assert self._here is not None
@@ -165,16 +168,27 @@ class Streaming(RowsStrategy):
         federation.replace(key, sent, columns)
         return "replaced"
 
-    def _measured(self, operations: Mapping[str, str]) -> dict[str, str]:
-        members = self.federation.members
-        absent = sorted(members.keys() - operations.keys())
-        lines = {
-            "members": f"{len(members)} with {sum(members.values())} rows; {len(operations)} took part in this run",
-            "revision": f"{self.federation.revision + self.federation.changed}",
+    def history(self, told: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
+        return {**super().history(told, notes, measured), "members": self._names}
+
+    def _named(self, operations: Mapping[str, str]) -> dict[str, list[str]]:
+        """The members of which something is true, by the word for it."""
+        names = {
+            word: [key for key, done in operations.items() if done == word]
+            for word in dict.fromkeys(operations.values())
         }
-        for word in ("joined", "replaced", "appended", "unchanged"):
-            lines |= _line(word, (key for key, done in operations.items() if done == word))
-        return lines | _line("left", self._leaving) | _line("absent", absent)
+        names |= {"left": self._leaving, "absent": sorted(self.federation.members.keys() - operations.keys())}
+        return {word: keys for word, keys in names.items() if keys}
+
+    def _measured(self, taking_part: int) -> dict[str, float]:
+        members = self.federation.members
+        return {
+            "members": len(members),
+            "member_rows": sum(members.values()),
+            "members_here": taking_part,
+            "revision": self.federation.revision + self.federation.changed,
+            **{f"{word}_members": len(keys) for word, keys in self._names.items()},
+        }
 
     def _notes(self, operations: Mapping[str, str]) -> list[str]:
         absent = self.federation.members.keys() - operations.keys()
@@ -231,8 +245,3 @@ def squared_error(model: PCAModel, moments: Moments) -> float:
     products = blas.dsymm(1.0, unpack(scatter, moments.n_features), directions, lower=1)
     kept = float(np.vdot(directions, products))
     return max(0.0, float(np.sum(about_mean.diagonal() / scale**2)) - kept) / moments.count
-
-
-def _line(word: str, keys: Iterable[str]) -> dict[str, str]:
-    names = ", ".join(keys)
-    return {word: names} if names else {}

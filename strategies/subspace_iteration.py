@@ -209,7 +209,7 @@ class SubspaceIteration(RowsStrategy):
             rows=head.n,
             scale=scale if self.options.scale else None,
             notes=notes,
-            measured={"certified angle": found.told},
+            measured=found.measured,
         )
 
 

@@ -164,7 +164,7 @@ class Vertical(ColumnsStrategy):
             pairs=found.pairs,
             total=self.total,
             notes=found.shortfall(f"max-rounds = {options.max_rounds}"),
-            measured={"certified angle": found.told},
+            measured=found.measured,
         )
 
 

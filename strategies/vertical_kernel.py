@@ -212,7 +212,7 @@ class VerticalKernel(ColumnsStrategy):
         notes = []
         if pairs.values[0] * (n - 1) < 3 * total:
             notes.append("the kernel matrix is nearly the identity, and its components mean little: lower 'gamma'")
-        return ScoresSolution(pairs=pairs, total=total, notes=notes, measured={"gamma": f"{kernel.gamma:.6g}"})
+        return ScoresSolution(pairs=pairs, total=total, notes=notes, measured={"gamma": kernel.gamma})
 
 
 class VerticalKernelClient(ColumnsClient):

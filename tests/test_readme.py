@@ -17,7 +17,7 @@ from fedpca_flwr.method_text import options_of, own_keys
 from fedpca_flwr.party import local_table
 from simulations import run
 from strategies import METHODS, method_of
-from strategies.__main__ import methods_page, with_questions, with_table
+from strategies.__main__ import measurements_page, methods_page, with_questions, with_table
 from tests.families import cut, rows
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +58,10 @@ def test_the_method_table_is_that_of_the_cards():
 
 def test_the_page_of_methods_is_that_of_the_code():
     assert PAGES["docs/methods.md"] == methods_page(), f"docs/methods.md is not up to date; {WRITE}"
+
+
+def test_the_page_of_measurements_is_that_of_the_code():
+    assert PAGES["docs/measurements.md"] == measurements_page(), f"docs/measurements.md is not up to date; {WRITE}"
 
 
 def test_the_table_of_questions_is_that_of_the_scripts():

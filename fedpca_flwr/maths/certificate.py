@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, Context
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
@@ -39,3 +41,31 @@ def sine_theorem(residual: float, gap: float) -> float:
         From the least eigenvalue of T down to the largest of A that does not belong to the eigenspace.
     """
     return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
+
+
+def at_most(bound: float, *, digits: int = 2) -> str:
+    """A bound in few digits, which are never less than it is."""
+    text = f"{bound:.{digits}g}"
+    if float(text) >= bound:
+        return text
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(bound)):.{digits}g}"
+
+
+def certified(degrees: float, *, multiplicity: float | None = None, first: int | None = None) -> str:
+    """A certificate in words.
+
+    Parameters
+    ----------
+    degrees : float
+        Bound on the largest angle; 90 is none.
+    multiplicity : int, optional
+        It presumes that no variance occurs more often.
+    first : int, optional
+        It is of so many of the first components; of all, if not given.
+    """
+    if degrees >= 90:
+        return "no bound"
+    presumed = "" if multiplicity is None else f", if no variance occurs more than {multiplicity} times"
+    return (
+        f"{at_most(degrees)} degrees at most{presumed}{'' if first is None else f', of the first {first} components'}"
+    )

@@ -8,7 +8,7 @@ the parts have the same eigenvectors (elsewhere its partial sums are too large: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,11 +68,9 @@ class Heterogeneity:
         parts = (self.means, self.covariances, self.spectra, self.variances)
         return float(np.mean(np.minimum(parts, 1.0)))
 
-    def __str__(self) -> str:
-        return (
-            f"{self.score:.2f} (means {self.means:.2f}, covariances {self.covariances:.2f}, "
-            f"spectra {self.spectra:.2f}, variances {self.variances:.2f})"
-        )
+    def named(self) -> dict[str, float]:
+        """The score and the four."""
+        return {"score": self.score, **asdict(self)}
 
 
 @dataclass(frozen=True)

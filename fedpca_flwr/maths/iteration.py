@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.linalg import qr
 
 from fedpca_flwr.maths.ceilings import outside_last, presumed_ceiling, proven_ceiling
-from fedpca_flwr.maths.certificate import ALIKE, EXACT, sine_theorem
+from fedpca_flwr.maths.certificate import ALIKE, EXACT, certified, sine_theorem
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz
 from fedpca_flwr.maths.refine import RefinedSketch
@@ -151,13 +151,12 @@ class BlockIteration:
         return self.accelerated and not (self.width <= self.k and self._bound == 90.0)
 
     @property
-    def told(self) -> str:
-        """The certificate in words."""
-        if self.certificate >= 90:
-            return "no bound"
-        presumed = "" if self.proven else f", if no variance occurs more than {self.width} times"
-        first = "" if self._resolved == self.k else f"of the first {self._resolved} "
-        return f"{first}{1.05 * self.certificate:.2g} degrees at most{presumed}"  # two digits never round it down
+    def measured(self) -> dict[str, float]:
+        """The certificate in numbers, by the names of `fedpca_flwr.measurements`."""
+        degrees, presumed = self.certificate, {} if self.proven else {"presumed_multiplicity": self.width}
+        if degrees >= 90:
+            return {"certified_angle_degrees": degrees, "certified_components": 0}
+        return {"certified_angle_degrees": degrees, "certified_components": self._resolved, **presumed}
 
     def shortfall(self, allowed: str) -> list[str]:
         """A note where the certificate is not what was wanted; ``allowed`` names what else ends the iteration."""
@@ -169,10 +168,14 @@ class BlockIteration:
             reason = f"reaching the products' precision, {relative:.1g} of the largest variance,"
         elif not self.known.room and self.accelerated:
             reason = "asking for all directions"
-        angle = "no bound on the angle" if self.certificate >= 90 else f"an angle of {self.told}"
+        angle = "no bound on the angle" if self.certificate >= 90 else f"an angle of {self._told()}"
         return [f"stopped after {reason} with {angle}; wanted {self.tolerance:.2g} degrees"]
 
     # Inside
+
+    def _told(self) -> str:
+        first = None if self._resolved == self.k else self._resolved
+        return certified(self.certificate, multiplicity=None if self.proven else self.width, first=first)
 
     def _certified(self) -> float:
         values, k = self._ritz.values, self.k

@@ -107,13 +107,13 @@ class PCAStrategy(Strategy):
             ways.append(FACTORS)
         return certainty(pairs, exact=self.exact, ways=ways)
 
-    def history(self, told: Certainty, notes: Sequence[str], measured: Mapping[str, str]) -> dict[str, Any]:
+    def history(self, told: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         """How the model is made, and what it may say of itself: its ``log``."""
         parties = self.transport.parties(self.quorum)
         hidden = self.card.noised or self.transport.sums_only
         measured = dict(measured)
-        if told.resolved is not None and "certified angle" in measured:
-            measured["certified angle"] += f", of the first {told.resolved} components"
+        if told.resolved is not None and "certified_components" in measured:
+            measured["certified_components"] = min(measured["certified_components"], told.resolved)
         return {
             "method": self.card.name,
             "exact": told.exact,

@@ -64,8 +64,8 @@ class ServerTransport(Transport):
     def questions(self, program: Program, run: Running) -> Program:
         """A method's program of `Ask` and `Sum` as one of `Ask` alone, which goes on with lists of replies."""
 
-    def measured(self, quorum: Quorum) -> dict[str, str]:
-        """Named measurements for the model."""
+    def measured(self, quorum: Quorum) -> dict[str, float]:
+        """Numbers for the model, by the names of `fedpca_flwr.measurements`."""
         return {}
 
     def notes(self, quorum: Quorum) -> list[str]:

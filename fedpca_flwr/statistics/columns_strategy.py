@@ -43,14 +43,14 @@ class ScoresSolution:
         Trace of ``X X'``.
     notes : sequence of str
         What a reader of the model must know.
-    measured : mapping of str to str
-        Named measurements for the summary.
+    measured : mapping of str to float
+        Numbers by the names of `fedpca_flwr.measurements`.
     """
 
     pairs: Eigenpairs
     total: float
     notes: Sequence[str] = ()
-    measured: Mapping[str, str] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 class ColumnsRun(PCAStrategy):
@@ -130,11 +130,11 @@ class ColumnsRun(PCAStrategy):
             return []
         return ["rows were taken in the order of the files: nothing shows that they belong together"]
 
-    def history(self, told: Certainty, notes: Sequence[str], measured: Mapping[str, str]) -> dict[str, Any]:
+    def history(self, told: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         log = super().history(told, notes, measured)
         if self.transport.sums_only:
             rounding = self.quorum.expected * Layout({}).resolution
-            log["measured"]["fixed point"] = f"rounds off {rounding:.1g} of the largest size that a sum may have"
+            log["measured"]["fixed_point_size_share"] = rounding
             log["notes"].append(SEEN)
         parties = zip(log["parties"], self.widths, strict=True)
         return {**log, "parties": [{**party, "features": width} for party, width in parties]}
@@ -208,4 +208,4 @@ class ColumnsStrategy(ColumnsRun):
                 f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
                 f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
             )
-        model.log["measured"]["squared error per row"] = f"{measured:.6g} measured, {predicted:.6g} predicted"
+        model.log["measured"] |= {"squared_error_per_row": measured, "predicted_squared_error_per_row": predicted}

@@ -75,14 +75,14 @@ class GraphStrategy(RowsStrategy):
             measured=self._measured(reports, components, graph),
         )
 
-    def _measured(self, reports: Sequence[Fields], components: Array, graph: Adjacency) -> dict[str, str]:
-        options = self.options
-        apart = max(principal_angles(report["estimate"], components).max() for report in reports)
+    def _measured(self, reports: Sequence[Fields], components: Array, graph: Adjacency) -> dict[str, float]:
         return {
-            "iterations": f"{options.iterations}, step-size {options.step_size:g}",
-            "mixing rate": f"{mixing_rate(metropolis_weights(graph)):.3f} ({options.graph})",
-            "consensus error": f"{apart:.2g} degrees at most, from a party's estimate to the mean of all",
-            "last direction": f"{max(float(report['direction']) for report in reports):.2g} at most",
+            "iterations": self.options.iterations,
+            "mixing_rate": float(mixing_rate(metropolis_weights(graph))),
+            "consensus_error_degrees": max(
+                float(principal_angles(report["estimate"], components).max()) for report in reports
+            ),
+            "last_direction_norm": max(float(report["direction"]) for report in reports),
         }
 
     def _unfinished(self, estimates: Sequence[Array]) -> list[str]:

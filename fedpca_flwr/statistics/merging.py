@@ -109,7 +109,7 @@ class MergeStrategy(ColumnsStrategy):
     def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
         yield from begin(self)
         notes = ["an average of the parties' own directions, not the principal components of all columns"]
-        measured = {"periods": f"{self.options.periods} for each component, {self.options.variant}"}
+        measured: dict[str, float] = {"periods_per_component": self.options.periods}
         if self.options.graph == "server":
             U = yield from self._merged()
         else:
@@ -117,7 +117,7 @@ class MergeStrategy(ColumnsStrategy):
             U = _mean(own)
             apart = max(float(principal_angles(V, U).max()) for V in own)
             notes.append("a simulated network: the server relayed; the model is the mean of the parties' directions")
-            measured["consensus error"] = f"{apart:.2g} degrees at most, from a party's directions to the mean"
+            measured["consensus_error_degrees"] = apart
         pairs = yield from measured_pairs(U)
         return ScoresSolution(pairs=pairs, total=self.total, notes=notes, measured=measured)
 

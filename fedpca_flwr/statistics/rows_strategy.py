@@ -73,7 +73,7 @@ class RowsStrategy(PCAStrategy):
         if self.transport.sums_only and np.any(self.missed):
             weights = 1.0 if solution.scale is None else solution.scale**-2
             rounding = float(np.sum(self.missed * weights)) / solution.total
-            measured["fixed point"] = f"rounds off {rounding:.1g} of the variance at most"
+            measured["fixed_point_variance_share"] = rounding
             pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
         log = self.history(self.certainty(pairs), [*self.cautions, *solution.notes], measured)
         return PCAModel.of(solution, log)
@@ -110,4 +110,4 @@ class RowsStrategy(PCAStrategy):
                 f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
                 f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
             )
-        model.log["measured"]["squared error per row"] = f"{measured:.6g} measured, {predicted:.6g} predicted"
+        model.log["measured"] |= {"squared_error_per_row": measured, "predicted_squared_error_per_row": predicted}

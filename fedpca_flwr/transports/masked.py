@@ -81,8 +81,8 @@ class MaskedServer(Masked, ServerTransport):
             replies = yield Ask(question.phase, asked)
             answer = opened(layout, [reply.fields["masked"] for reply in replies], [r.sender for r in replies])
 
-    def measured(self, quorum: Quorum) -> dict[str, str]:
-        return {"secure aggregation": f"pairwise masks, {quorum.expected} parties"}
+    def measured(self, quorum: Quorum) -> dict[str, float]:
+        return {"pairwise_masked_parties": quorum.expected}
 
     def notes(self, quorum: Quorum) -> list[str]:
         return [NOTE]

@@ -118,8 +118,8 @@ class SurvivingServer(Surviving, ServerTransport):
             else:
                 answer = yield from self._last(question, run)
 
-    def measured(self, quorum: Quorum) -> dict[str, str]:
-        return {"secure aggregation": f"double masks, {len(self._in_sum)} of {quorum.total} parties"}
+    def measured(self, quorum: Quorum) -> dict[str, float]:
+        return {"double_masked_parties": len(self._in_sum), "expected_parties": quorum.total}
 
     def notes(self, quorum: Quorum) -> list[str]:
         inside = {party["party"] for party in self._in_sum}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedpca_flwr.maths.certificate import at_most
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.model import PCAModel
 from simulations import run
@@ -38,8 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rounds, megabytes = spent(model)
             forecast = (way["up"] + way["down"]) / 1e6
             angle = principal_angles(model, exact).max
-            bound = measured.get("angle bound", measured.get("certified angle", "exact")).partition(" degrees")[0]
-            score = measured["heterogeneity"].split()[0]
+            bounds = [measured[name] for name in ("angle_bound_degrees", "certified_angle_degrees") if name in measured]
+            bound = at_most(bounds[0]) if bounds else "exact"
+            score = f"{measured['heterogeneity_score']:.2f}"
             print(
                 f"| {name} | {score} | {target} | {way['method']} {told(way['options'])} | {way['rounds']}, {rounds} "
                 f"| {forecast:.2f}, {megabytes:.2f} | {way['angle']:.2g}, {angle:.2g} | {bound} |",

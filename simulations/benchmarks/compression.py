@@ -35,11 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("| codec | kB up per client | times less | mean angle (deg) | max |\n| --- | --- | --- | --- | --- |")
     for options in SETTINGS:
         model = run("compressed", parts, n_components=COMPONENTS, engine="loopback", **options)
-        sent = [sum(entry["up"]) for entry in model.log["rounds"] if entry["phase"] != "project"]
         angles = principal_angles(model, exact)
-        d = model.n_features_in_
-        each = sum(sent) / len(parts)
-        times = 8 * (d * d + d + 1) / each
+        each, times = model.bytes_up / len(parts), model.log["measured"]["compression_ratio"]
         print(
             f"| {told(options)} | {each / 1e3:.0f} | {times:.1f} | {angles.mean:.2g} | {angles.max:.2g} |", flush=True
         )

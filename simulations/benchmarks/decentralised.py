@@ -52,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for iterations in args.iterations:
                 options = {"graph": graph, "iterations": iterations, "step_size": args.step_size}
                 model = run(method, parts, n_components=COMPONENTS, engine="loopback", **options)
-                apart = float(model.log["measured"]["consensus error"].split()[0])
+                apart = model.log["measured"]["consensus_error_degrees"]
                 cells.append(f"{principal_angles(model, truth).max:.1e} / {apart:.1e}")
-            rate = model.log["measured"]["mixing rate"].split()[0]
+            rate = f"{model.log['measured']['mixing_rate']:.3f}"
             step = model.log["rounds"][-3]  # before the report and the projection
             each = f"{max(step['up']):,}, {max(step['down']):,}"
             print(f"| {method} | {graph} ({rate}) | {' | '.join(cells)} | {each} |", flush=True)

@@ -31,7 +31,7 @@ from simulations import run
 from simulations.benchmarks import published_numbers as note
 from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, parser
 from simulations.compare import compare
-from simulations.records import Record
+from simulations.records import Record, named
 
 CLIPS = {"mnist": (1785, 3060), "digits": (32, 64)}
 DRAWS = (1, 2, 3)
@@ -128,7 +128,7 @@ def compression(place: Place) -> list[list[str]]:
     published = place.dataset in note.COMPRESSION
     for line in known:
         (record,) = place.runs([f"compressed {line.options}"])
-        times = record["measured"]["compression"].split()[0]
+        times = f"{_of(record, 'compression_ratio'):.1f}"
         cells = [line.options, times, _number(line.times if published else None)]
         cells += [f"{record['mean angle']:.2g}", f"{record['max angle']:.2g}"]
         cells += [_number(line.angle if published else None), _share(record["knn accuracy"])]
@@ -143,9 +143,9 @@ def adaptive(place: Place) -> list[list[str]]:
     for partition in PARTITIONS:
         there = known.get(partition)
         for record in place.runs(["adaptive", "adaptive target=0.2"], partition, knn=False):
-            measured = record["measured"]
-            cells = [partition, f"{record['options'].get('target', 0):g}", measured["heterogeneity"].split()[0]]
-            cells += [_number(there and there.score), measured["chosen"].split(":")[0], there.method if there else "-"]
+            score = f"{_of(record, 'heterogeneity_score'):.2f}"
+            cells = [partition, f"{record['options'].get('target', 0):g}", score]
+            cells += [_number(there and there.score), record["chosen"], there.method if there else "-"]
             cells += [f"{record['mean angle']:.2g}", f"{record['max angle']:.2g}", _number(there and there.angle)]
             lines.append(cells)
     return lines
@@ -206,6 +206,19 @@ PUBLISHED = {"mnist": list(TABLES), "images": ["angles", "accuracy", "communicat
 def markdown(lines: list[list[str]]) -> str:
     rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _of(record: Record, name: str) -> float:
+    """A number that the run measured.
+
+    Raises
+    ------
+    ConfigError
+        For a run of a version that wrote texts.
+    """
+    if name not in record["measured"]:
+        raise ConfigError(f"--output has a run of '{named(record)}' by an older version; name a new folder")
+    return float(record["measured"][name])
 
 
 def _number(value: float | None) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedpca_flwr.maths.certificate import at_most
 from fedpca_flwr.metrics import principal_angles
 from simulations import run
 from simulations.benchmarks.setting import COMPONENTS, clients, parser, truth
@@ -36,10 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for rounds in stops:
             model = run("sub-it", parts, n_components=COMPONENTS, engine="loopback", max_rounds=rounds, **options)
             fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
-            up, down = (max(map(sum, zip(*(entry[way] for entry in fit), strict=True))) / 1e6 for way in ("up", "down"))
-            certified = model.log["measured"]["certified angle"].partition(" degrees")[0]
+            up = max(model.bytes_up_by_party) / 1e6
+            down = max(map(sum, zip(*(entry["down"] for entry in fit), strict=True))) / 1e6
+            certified = at_most(model.log["measured"]["certified_angle_degrees"])
             angle = principal_angles(model, exact).max
-            print(f"| {name} | {len(fit)} | {angle:.1e} | {certified} | {up:.2f} | {down:.2f} |", flush=True)
+            print(f"| {name} | {model.rounds} | {angle:.1e} | {certified} | {up:.2f} | {down:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

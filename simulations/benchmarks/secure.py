@@ -29,9 +29,10 @@ def line(method: str, parties: list[NDArray[Any]], pooled: PCAModel, k: int, bou
     plain, short = _timed(method, parties, options, repeats)
     secure, long = _timed(method, parties, {**options, "secure_aggregation": True, "bound": bound}, repeats)
     apart, truth = principal_angles(secure, plain), principal_angles(secure, pooled)
+    told = secure.log["measured"]
     up, down = (_bytes(secure, way) / _bytes(plain, way) for way in ("up", "down"))
     return (
-        f"| {method} | {apart.max:.1e} | {truth.max:.1e} | {secure.log['measured']['fixed point']} "
+        f"| {method} | {apart.max:.1e} | {truth.max:.1e} | {told['fixed_point_variance_share']:.1g} of the variance "
         f"| {up:.3f} | {down:.2f} | {long / short:.2f} ({short:.2f} s, {long:.2f} s) |"
     )
 

@@ -88,14 +88,12 @@ def line(pair: Pair, parts: list[NDArray[Any]], truth: PCAModel, repeats: int) -
         [theirs, ours, lambda: PCA(COMPONENTS, svd_solver="covariance_eigh").fit_transform(pool)], repeats
     )
     written, model = found["written"], found["ours"]
-    fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
-    up = sum(sum(entry["up"]) for entry in fit) / len(parts)
     scale = pool.shape[0] / (pool.shape[0] - 1)  # the notes divide by N
     both = [
         (_angle(written.components, truth), _angle(model.loadings()[0], truth)),
         (_error(written.variances * scale, truth), _error(model.explained_variance_, truth)),
-        (str(written.rounds), str(len(fit))),
-        (f"{written.up / 1e6:.3g}", f"{up / 1e6:.3g}"),
+        (str(written.rounds), str(model.rounds)),
+        (f"{written.up / 1e6:.3g}", f"{model.bytes_up / len(parts) / 1e6:.3g}"),
         (f"{ratio(times, 0, 2):.2g}", f"{ratio(times, 1, 2):.2g}"),
     ]
     return [pair.title, *(cell for two in both for cell in two)]

@@ -62,7 +62,7 @@ def drawn_parties(root: str, parties: int, classes: int, each: int) -> list[Arra
     return drawn
 
 
-def personal(parties: list[Array], components: int) -> tuple[Array, list[Array], Array, str]:
+def personal(parties: list[Array], components: int) -> tuple[Array, list[Array], Array, float]:
     """Pooled mean, each party's own components (d, k), those of all rows, and mu, by runs of the method itself."""
     runs = {}
     for mu in ("held-out", "infinity"):
@@ -72,12 +72,12 @@ def personal(parties: list[Array], components: int) -> tuple[Array, list[Array],
             server.fit(num_rounds=server.strategy.rounds, timeout=None)
         runs[mu] = server
     model, pooled = runs["held-out"].strategy.result(), runs["infinity"].strategy.result()
-    mu = model.log["measured"]["mu"].partition(",")[0]
+    chosen: float = model.log["measured"]["mu"]
     clients = runs["held-out"].client_manager().all()
     records = [kept(clients[str(i + 1)]) for i in range(len(parties))]
     shared, _ = pooled.loadings()
     own = [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else shared.T for record in records]
-    return model.loadings()[1], own, shared.T, mu
+    return model.loadings()[1], own, shared.T, chosen
 
 
 def kept(proxy: Any) -> Any:

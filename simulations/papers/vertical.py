@@ -128,7 +128,7 @@ def graphs(*, data: str, path: str) -> Iterable[Row]:
         for p in PARTIES:
             for graph in ("server", "complete", "ring", "star"):
                 model = _run("vfedpca", X, p, n_components=1, graph=graph, variant=variant, periods=1)
-                apart = float(model.log["measured"].get("consensus error", "0").split()[0])
+                apart = model.log["measured"].get("consensus_error_degrees", 0.0)
                 angle = _measured(model, truth)["angle"]
                 yield {"variant": variant, "parties": p, "graph": graph, "angle": angle, "apart": apart}
 
@@ -162,11 +162,10 @@ def _run(method: str, X: NDArray[np.float64], parties: int, **options: Any) -> P
 
 def _measured(model: PCAModel, truth: NDArray[np.float64]) -> Row:
     assert model.scores_ is not None
-    fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
     return {
         "angle": float(principal_angles(model.scores_, truth).max()),
-        "rounds": len(fit),
-        "bytes up": max(sum(sent) for sent in zip(*(entry["up"] for entry in fit), strict=True)),
+        "rounds": model.rounds,
+        "bytes up": max(model.bytes_up_by_party),
     }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import zipfile
 
 import numpy as np
 import pytest
 from sklearn.pipeline import Pipeline
 
+from fedpca_flwr import model_file
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.metrics import (
     captured_variance,
@@ -150,6 +152,51 @@ def test_a_file_of_before_there_were_names_is_read(model, tmp_path):
     again = PCAModel.load(old.save(tmp_path / "model"))
     assert "columns" not in again.log
     np.testing.assert_array_equal(again.transform(X), model.transform(X))
+
+
+def old_file(model, path, **about):
+    """The file of a model, with other things in its ``model.json``."""
+    arrays, told = model_file.read(model.save(path))
+    with zipfile.ZipFile(path.with_suffix(".npz"), "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as stream:
+                np.save(stream, array)
+        archive.writestr("model.json", json.dumps({"format": 1, **told, **about}))
+    return path
+
+
+def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
+    """It held texts, from which no number is read."""
+    log = {**model.log, "measured": {"certified angle": "3e-08 degrees at most"}, "notes": ["a note"]}
+    again = PCAModel.load(old_file(model, tmp_path / "model", log=log))
+    assert again.log["measured"] == {}
+    assert again.log["notes"] == ["a note", "certified angle: 3e-08 degrees at most"]
+    assert again.summary().endswith("certified angle: 3e-08 degrees at most")
+    assert (again.rounds, again.bytes_up) == (model.rounds, model.bytes_up)
+    np.testing.assert_array_equal(again.components_, model.components_)
+
+
+@pytest.mark.parametrize("log", [None, [], {"measured": 3}, {"measured": {}, "notes": 3}], ids=str)
+def test_a_file_of_format_1_that_is_not_whole_is_named(model, log, tmp_path):
+    with pytest.raises(ContractError, match="is not a whole model file"):
+        PCAModel.load(old_file(model, tmp_path / "model", log=log))
+
+
+@pytest.mark.parametrize("version", [0, 3, "2"])
+def test_a_format_that_nobody_knows_is_named(model, version, tmp_path):
+    with pytest.raises(ContractError, match=f"the model's format is {version!r}, not 1 or 2; which version wrote it"):
+        PCAModel.load(old_file(model, tmp_path / "model", format=version))
+
+
+def test_a_model_counts_rounds_and_bytes(model):
+    first, last = model.log["rounds"]
+    assert last["phase"] == "project"
+    assert model.rounds == 1
+    assert model.bytes_up_by_party == first["up"]
+    assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
+    assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
+    none = pooled_pca(X, 5)
+    assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
 
 
 def test_scaled_models_reconstruct_in_the_units_of_the_data(model):

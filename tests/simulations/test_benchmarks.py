@@ -58,6 +58,16 @@ def test_published_tables_are_made_of_runs_that_are_kept(tmp_path, capsys, monke
     assert capsys.readouterr().out == first
 
 
+def test_runs_of_a_version_that_measured_texts_are_named(tmp_path, capsys):
+    wanted = [*DIGITS, "--output", str(tmp_path), "--table", "compression"]
+    assert published.main(wanted) == 0
+    records = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    old = [{**record, "measured": {"compression": "3.1 times less"}} for record in records]
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in old))
+    assert published.main(wanted) == 2
+    assert "by an older version; name a new folder" in capsys.readouterr().err
+
+
 def test_streaming_is_that_of_the_rows_that_are_there(tmp_path, capsys):
     assert published.main([*DIGITS, "--output", str(tmp_path), "--table", "streaming"]) == 0
     rows = cells(capsys.readouterr().out)

@@ -54,7 +54,7 @@ def test_truncation_converges_and_the_filler_helps():
 def test_the_stated_bound_holds():
     for rank in (8, 16, 30):
         model = run("qr-pca", parties(), n_components=4, engine="loopback", rank=rank)
-        bound = float(model.log["measured"]["angle bound"].split()[0])
+        bound = model.log["measured"]["angle_bound_degrees"]
         assert principal_angles(model, pooled_pca(np.vstack(parties()), 4)).max <= bound
 
 

@@ -167,7 +167,7 @@ def test_the_bound_of_truncated_factors_takes_in_rounding():
     parties = cut(salaries(), 70, 40, 10)
     for method, options in (("qr-pca", {}), ("ap-stack", {"weights": "rows"})):
         model = fit(method, parties, n_components=3, rank=8, **options)
-        assert model.log["measured"]["angle bound"].startswith("90 degrees")
+        assert model.log["measured"]["angle_bound_degrees"] == 90
         assert "below what can be resolved" in model.log["notes"][-1]
 
 
@@ -242,5 +242,8 @@ def test_a_certificate_does_not_speak_of_components_that_are_noise(method):
     parties = np.split(X, [3, 5], axis=1) if method == "vertical" else cut(X, 20, 15, 5)
     model = fit(method, parties, n_components=3)
     assert not model.log["exact"]
-    assert model.log["measured"]["certified angle"].endswith(", of the first 1 components")
-    assert "of the first" not in fit(method, parties, n_components=1).log["measured"]["certified angle"]
+    assert model.log["measured"]["certified_components"] == 1
+    assert ", of the first 1 components" in model.summary()
+    one = fit(method, parties, n_components=1)
+    assert one.log["measured"]["certified_components"] == 1
+    assert "of the first" not in one.summary()

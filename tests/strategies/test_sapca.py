@@ -41,7 +41,7 @@ def test_a_truncated_model_is_not_called_exact_and_keeps_its_bound():
     own = parties(300, 200, 100, d=30)
     model, truth = fit(own, n_components=3, tracked=6), pooled_pca(np.vstack(own), 3)
     assert not model.log["exact"]
-    bound = float(model.log["measured"]["angle bound"].split()[0])
+    bound = model.log["measured"]["angle_bound_degrees"]
     assert 0 < principal_angles(model, truth).max <= bound
     assert (model.explained_variance_ <= truth.explained_variance_ * (1 + 1e-12)).all()
 
@@ -104,7 +104,7 @@ def flat(n, size):
 def test_the_rank_by_energy(topology):
     model = fit(cut(flat(1200, 8), 500, 400, 300), n_components=0.95, topology=topology)
     assert model.n_components_ == 8
-    assert model.log["measured"]["ranks on the way"] == "8 to 8"
+    assert [model.log["measured"][name] for name in ("smallest_rank", "largest_rank")] == [8, 8]
 
 
 @pytest.mark.parametrize("topology", ["star", "tree"])
@@ -185,7 +185,7 @@ def test_new_rows_are_merged_into_the_running_model(tmp_path):
     assert model.n_samples_ == 310
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-10)
     np.testing.assert_allclose(model.mean_, truth.mean_, rtol=1e-12)
-    assert model.log["measured"]["running model"] == "310 rows, revision 2"
+    assert [model.log["measured"][f"running_model_{name}"] for name in ("rows", "revision")] == [310, 2]
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
 
 

@@ -91,9 +91,9 @@ def test_nothing_in_clear_reaches_the_server(method, monkeypatch):
 def test_the_model_tells_no_partys_rows_but_what_protected_them(method):
     model = secure(method, three(), n_components=3)
     assert [party["rows"] for party in model.log["parties"]] == [None] * 3
-    assert model.log["measured"]["secure aggregation"] == "pairwise masks, 3 parties"
-    assert model.log["measured"]["fixed point"].startswith("rounds off 7e-19 of the variance")
-    assert "measured" in model.log["measured"]["squared error per row"]
+    assert model.log["measured"]["pairwise_masked_parties"] == 3
+    assert 6.5e-19 < model.log["measured"]["fixed_point_variance_share"] < 7e-19
+    assert "squared_error_per_row" in model.log["measured"]
     assert [entry["phase"] for entry in model.log["rounds"]][:3] == ["keys", "means", "variances"]
 
 

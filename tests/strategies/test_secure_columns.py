@@ -165,9 +165,9 @@ def test_a_site_answers_no_phase_in_clear_but_the_first(phase):
 def test_the_model_tells_what_protected_the_parties():
     model = secure(WAYS[0], three(), n_components=3)
     assert [party["features"] for party in model.log["parties"]] == [6, 4, 2]
-    assert model.log["measured"]["secure aggregation"] == "pairwise masks, 3 parties"
-    assert model.log["measured"]["fixed point"].startswith("rounds off 7e-19 of the largest size")
-    assert "measured" in model.log["measured"]["squared error per row"]
+    assert model.log["measured"]["pairwise_masked_parties"] == 3
+    assert 6.5e-19 < model.log["measured"]["fixed_point_size_share"] < 7e-19
+    assert "squared_error_per_row" in model.log["measured"]
     assert [entry["phase"] for entry in model.log["rounds"]][:4] == ["rows", "keys", "energy", "product"]
     assert "the sums have a value for every row" in model.log["notes"][-1]
 

@@ -36,7 +36,7 @@ def test_the_model_is_that_without_up_to_fixed_point(options):
     assert principal_angles(plain, secure).max < 1e-5
     np.testing.assert_allclose(secure.explained_variance_, plain.explained_variance_, rtol=1e-9)
     np.testing.assert_allclose(secure.mean_, plain.mean_, atol=1e-9)
-    assert secure.log["measured"]["secure aggregation"] == "pairwise masks, 3 parties"
+    assert secure.log["measured"]["pairwise_masked_parties"] == 3
 
 
 def test_the_server_meets_random_words_only():

@@ -29,8 +29,8 @@ def fit(parts, **options):
 
 def certified(model):
     """Degrees; infinite where nothing is told."""
-    told = model.log["measured"]["certified angle"]
-    return math.inf if told == "no bound" else float(told.split()[0])
+    told = model.log["measured"]["certified_angle_degrees"]
+    return math.inf if told == 90 else told
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,8 @@ def test_a_narrow_block_says_what_it_presumes():
         rows(600, 4) @ np.eye(4, 200) * 10 + np.random.default_rng(1).standard_normal((600, 200)), 300, 200, 100
     )
     model = run("sub-it", parts, n_components=1, block_size=1, engine="loopback")
-    assert model.log["measured"]["certified angle"].endswith("degrees at most, if no variance occurs more than 1 times")
+    assert model.log["measured"]["presumed_multiplicity"] == 1
+    assert "degrees at most, if no variance occurs more than 1 times" in model.summary()
     assert model.log["exact"]
 
 

@@ -87,7 +87,7 @@ def test_a_kernel_near_the_identity_and_one_out_of_range_are_said():
 
 
 def test_the_error_in_feature_space_is_not_claimed():
-    assert "squared error per row" not in fit(DATA["digits"], 3).log["measured"]
+    assert "squared_error_per_row" not in fit(DATA["digits"], 3).log["measured"]
 
 
 def test_a_kernel_that_is_the_same_everywhere_is_said_to_be():
