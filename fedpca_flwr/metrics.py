@@ -23,9 +23,6 @@ class Angles(NamedTuple):
     max: float
     mean: float
 
-    def __str__(self) -> str:
-        return f"{self.max:.2g} max, {self.mean:.2g} mean"
-
 
 def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
     """Principal angles between the components of two models with the same number of features and components.

@@ -75,7 +75,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
     return arrays, _without_texts(about, path) if version == 1 else about
 
 
-def _without_texts(about: dict[str, Any], path: str | os.PathLike) -> dict[str, Any]:
+def _without_texts(about: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a file of format 1 says, its measurements as notes: no number is read out of a text."""
     try:
         log = about["log"]
