@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from fedpca_flwr.config import RunConfig
-from fedpca_flwr.method_text import own_keys
 from fedpca_flwr.measurements import MEASUREMENTS
+from fedpca_flwr.method_text import own_keys
 from fedpca_flwr.protocol.phase import Phase
 from strategies import METHODS, TRAVEL, Method, script_of, transports_of
 
