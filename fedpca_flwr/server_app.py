@@ -16,7 +16,7 @@ from fedpca_flwr.files import writable
 from fedpca_flwr.metrics import captured_variance, principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.model_file import model_file
-from fedpca_flwr.polling import prompt
+from fedpca_flwr.protocol.polling import prompt
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.reference import pooled_pca

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpca_flwr import polling
-from fedpca_flwr.polling import prompt
+from fedpca_flwr.protocol import polling
+from fedpca_flwr.protocol.polling import prompt
 from tests.harness import Clock
 
 
