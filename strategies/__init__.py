@@ -16,7 +16,7 @@ from fedpca_flwr.protocol.state import Context
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.site import Load, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport
-from strategies.adaptive import Adaptive, AdaptiveClient
+from strategies.adaptive import CHOICES, Adaptive, AdaptiveClient
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.compressed import Compressed, CompressedClient
@@ -75,7 +75,7 @@ METHODS = {
     )
 }
 
-Adaptive.others = AdaptiveClient.others = METHODS  # it reaches the others by their names
+Adaptive.others = AdaptiveClient.others = {name: METHODS[name] for name in CHOICES}  # it imports none of them
 
 
 def method_named(name: str) -> Method:

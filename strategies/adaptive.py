@@ -139,7 +139,7 @@ class Adaptive(RowsStrategy):
     card = CARD
     options: AdaptiveOptions
     others: ClassVar[Mapping[str, Any]] = {}
-    """The registry, by which it reaches the other methods."""
+    """The methods of `CHOICES`, which the registry gives it: it imports none."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -222,6 +222,7 @@ class AdaptiveClient(RowsClient):
 
     options: AdaptiveOptions
     others: ClassVar[Mapping[str, Any]] = {}
+    """As the strategy's."""
 
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]

@@ -22,16 +22,16 @@ def method_of(module: str) -> str | None:
 
 
 def imported(code: str) -> set[str]:
-    """The modules of `strategies` that code imports, wherever it does."""
+    """What code imports of `strategies`, wherever it does: its modules, and names of the registry."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
+            names.update("strategies.METHODS" if alias.name == "strategies" else alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             source = ".".join(filter(None, ["strategies" if node.level else "", node.module]))
             names.add(source)
             names.update(f"{source}.{alias.name}" for alias in node.names)
-    return {name.split(".")[1] for name in names if name.startswith("strategies.")} & set(MODULES)
+    return {name.split(".")[1] for name in names if name.startswith("strategies.")}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -49,12 +49,18 @@ def test_methods_do_not_import_each_other(module):
     "code",
     [
         "from strategies.vertical import Vertical",
-        "from strategies import METHODS, vertical",
+        "from strategies import vertical",
         "import strategies.vertical as other",
         "def later():\n    from .vertical import Vertical",
         "from . import vertical",
     ],
 )
-def test_imports_are_seen_in_every_form(code):
+def test_imports_of_methods_are_seen_in_every_form(code):
     assert imported(code) == {"vertical"}
     assert method_of("vertical_kernel") != method_of("vertical")
+
+
+@pytest.mark.parametrize("code", ["import strategies", "from strategies import METHODS", "from . import METHODS"])
+def test_an_import_of_the_registry_would_be_a_circle_and_is_seen(code):
+    assert imported(code) == {"METHODS"}
+    assert method_of("METHODS") is None
