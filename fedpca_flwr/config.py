@@ -182,23 +182,32 @@ class NodeConfig(Config):
     group_secret: LocalPath = ""
     """With secure aggregation: path of a file with bytes that all sites share and the server does not know."""
     journal: LocalPath = ""
-    """Folder in which this site keeps what it was asked and has answered; a site with data of its own needs one for
-    secure aggregation and for private methods. Empty: only for the length of a run."""
-    ledger: LocalPath = ""
-    """Where this site's privacy ledger is kept (a JSON file); empty: only for the length of a run."""
+    """Folder in which this site keeps what it was asked, has answered and has spent of its privacy; a site with data of
+    its own needs one for secure aggregation and for private methods. Empty: only for the length of a run."""
     epsilon_budget: Annotated[float, Field(gt=0)] | None = None
     """Refuse a release after which this site would have spent more, over all runs, and every method that spends
-    without bound. Needs `ledger`."""
+    without bound. Needs `journal`."""
     delta_budget: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """The delta at which epsilon is reckoned."""
     honest_parties: Count = 1
     """How many parties, itself included, this site trusts to add their share of the noise and to keep it secret."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _ledger_is_in_the_journal(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if "ledger" in given:
+            raise PydanticCustomError(
+                "ledger",
+                "'ledger' is no key any more: name a folder as 'journal', where what was spent is kept too; what the "
+                "old file lists is not read, so lower 'epsilon-budget' by it",
+            )
+        return given
+
     @model_validator(mode="after")
     def _budget_is_kept(self) -> Self:
-        if self.epsilon_budget is not None and not self.ledger:
+        if self.epsilon_budget is not None and not self.journal:
             raise PydanticCustomError(
-                "ledger", "'epsilon-budget' needs 'ledger', a file in which this site keeps what it has spent"
+                "journal", "'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent"
             )
         return self
 

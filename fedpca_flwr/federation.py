@@ -1,11 +1,11 @@
 """`Federation`: a federation that lasts, whose members join, leave, replace their rows or append to them.
 
 Nothing is ever subtracted. Each member's own moments are kept, so a member that leaves or replaces its rows touches
-its own file only, and the pooled moments are those of a fresh start with the current members, bit for bit, whatever
+its own only, and the pooled moments are those of a fresh start with the current members, bit for bit, whatever
 happened before. Keeping only their sum would need d^2 values instead of K d^2, but then whoever leaves is subtracted:
 the digits that its scatter and the others' do not share are lost, and its own moments are needed once more.
 
-An update costs O(d^2) and one file; the members are pooled, O(K d^2), only when a model is made.
+An update costs O(d^2); the members are pooled, O(K d^2), only when a model is made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.moments import Moments, packed_size, pool
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.solution import solve
-from fedpca_flwr.state_folder import FORMAT, StateFolder, digest
+from fedpca_flwr.state_folder import StateFolder, digest
 
 KEY = re.compile(r"(?! )[\w .-]{1,64}(?<! )")
 
@@ -106,7 +106,7 @@ class Federation:
         return key in self._members and sha in self._members[key]["parts"]
 
     def moments_of(self, key: str) -> Moments:
-        """One member's moments, read from its file and checked."""
+        """One member's moments, read and checked."""
         member = self._member(key)
         return self._unsaved.get(key) or self._folder.read(member["digest"], self.features)
 
@@ -206,14 +206,13 @@ class Federation:
         if not self.changed:
             return
         state = {
-            "format": FORMAT,
             "revision": self.revision + 1,
             "features": self.features,
             "columns": self.columns,
             "members": self._members,
             "journal": self.journal,
         }
-        self._folder.write(state, {self._members[key]["digest"]: moments for key, moments in self._unsaved.items()})
+        self._folder.write(state, list(self._unsaved.values()))
         self.revision += 1
         self._unsaved.clear()
 

@@ -71,16 +71,3 @@ def to_write(key: str, target: Path) -> Iterator[None]:
             f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can",
             local=str(target),
         ) from None
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[int]:
-    """One process at a time, with the folder's descriptor; the system takes the lock back from one that dies."""
-    import fcntl  # not on Windows, where only what lasts from run to run is missing then
-
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -1,34 +1,41 @@
-"""`RunningModel`: the subspace that streams have given so far, in one file: the old one or the new one, always whole.
+"""`RunningModel`: the subspace that streams have given so far, on disk: the old one or the new one, always whole.
 
-The file ``subspace`` in a folder that only its owner may read: the SHA-256 of what follows, a line of JSON (counts,
-settings, the digests of what was merged already) and the float64 values (little-endian). It is O(d k) however many rows
-and parties there were; nobody's contribution can be taken out of it again (`fedpca_flwr.federation` can).
+It is O(d k) however many rows and parties there were; nobody's contribution can be taken out of it again
+(`fedpca_flwr.federation` can).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import sqlite3
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.files import locked, writable, written_whole
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.streaming_pca import Subspace
+from fedpca_flwr.store import Layout, Store
 
-FORMAT = 1
-
-FILE = "subspace"
+LAYOUT = Layout(
+    what="running model",
+    file="running-model.sqlite",
+    application=b"FPCr",
+    format=1,
+    tables="""
+CREATE TABLE model (
+    revision INTEGER NOT NULL, rows INTEGER NOT NULL, center INTEGER NOT NULL, columns TEXT NOT NULL,
+    features INTEGER NOT NULL, directions INTEGER NOT NULL, subspace TEXT NOT NULL);
+CREATE TABLE merged (digest TEXT NOT NULL);
+""",
+    sealed=("model", "merged"),
+    old=("subspace",),
+)
 
 
 @dataclass(frozen=True)
 class Content:
-    """What the file says.
+    """What a running model is.
 
     Attributes
     ----------
@@ -54,12 +61,12 @@ class Content:
 
 
 class RunningModel:
-    """The folder of a running model, as it was when it was loaded.
+    """The folder of a running model, as it was when it was loaded (`Store` has the errors).
 
     Parameters
     ----------
     path : path-like
-        Need not exist before the first `save`.
+        Made where there is none.
 
     Attributes
     ----------
@@ -68,12 +75,15 @@ class RunningModel:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()
-        if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"a running model is a folder, and {self.path} is a file; name another")
-        self._loaded = self._bytes()
-        writable(self.path, mode=0o700)
-        self.content = _parsed(self._loaded, self.path / FILE) if self._loaded else None
+        self._store = Store(path, LAYOUT)
+        self._store.prepare()
+        self.path = self._store.folder
+        self._loaded = self._store.nothing
+        self.content: Content | None = None
+        if self._store.exists():
+            with self._store.transaction() as database:
+                self._loaded = self._store.sealed(database)
+                self.content = self._read(database)
 
     def save(self, content: Content) -> None:
         """Replace what was loaded.
@@ -83,21 +93,26 @@ class RunningModel:
         ContractError
             If another process has saved since: nothing is changed then.
         """
-        with locked(self.path) as folder:
-            if self._bytes() != self._loaded:
-                raise ContractError(
-                    f"another run changed the model in {self.path} after this one had read it; nothing is saved: run "
-                    "this one again"
-                )
-            self._loaded = _rendered(content)
-            with written_whole(self.path / FILE, mode=0o600) as stream:
-                stream.write(self._loaded)
-            os.fsync(folder)
-        self.content = content
+        d, k = content.subspace.vectors.shape
+        about = (content.revision, content.rows, content.center, content.columns, d, k)
+        with self._store.transaction() as database:
+            self._store.require(database, self._loaded)
+            for table in ("model", "merged", "piece"):
+                database.execute(f"DELETE FROM {table}")
+            named = self._store.put(database, _values(content.subspace))
+            database.execute("INSERT INTO model VALUES (?, ?, ?, ?, ?, ?, ?)", (*about, named))
+            database.executemany("INSERT INTO merged VALUES (?)", [(sha,) for sha in content.merged])
+            loaded = self._store.seal(database)
+        self._loaded, self.content = loaded, content
 
-    def _bytes(self) -> bytes:
-        file = self.path / FILE
-        return file.read_bytes() if file.exists() else b""
+    def _read(self, database: sqlite3.Connection) -> Content | None:
+        merged = tuple(sha for (sha,) in database.execute("SELECT digest FROM merged ORDER BY rowid"))
+        row = database.execute("SELECT * FROM model").fetchone()
+        if row is None:
+            return None
+        revision, rows, center, columns, d, k, named = row
+        values = self._store.get(database, named, 8 * (3 + 2 * d + k + d * k))
+        return Content(_subspace(values, d, k), rows, bool(center), columns, merged, revision)
 
 
 def subspace_digest(subspace: Subspace) -> str:
@@ -112,27 +127,8 @@ def _values(subspace: Subspace) -> bytes:
     return np.concatenate(parts).astype("<f8", copy=False).tobytes()
 
 
-def _rendered(content: Content) -> bytes:
-    about: dict[str, Any] = {k: v for k, v in vars(content).items() if k != "subspace"}
-    about |= {"format": FORMAT, "features": len(content.subspace.vectors)}
-    body = json.dumps(about, sort_keys=True).encode() + b"\n" + _values(content.subspace)
-    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
-
-
-def _parsed(content: bytes, file: Path) -> Content:
-    digest, _, body = content.partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise ContractError(
-            f"{file} is damaged: it does not fit the digest in it; restore it from a copy, or name another folder"
-        )
-    line, _, values = body.partition(b"\n")
-    about = json.loads(line)
-    if about.pop("format") != FORMAT:
-        raise ContractError(f"{file}: the model's format is not {FORMAT}; which version wrote it?")
-    d = about.pop("features")
-    numbers, mean, remainder, rest = np.split(np.frombuffer(values, "<f8").astype(np.float64), np.cumsum([3, d, d]))
-    k = rest.size // (d + 1)
-    n, energy, omitted = numbers.tolist()
-    subspace = Subspace(Head(n, mean, remainder), rest[k:].reshape(d, k), rest[:k], energy, omitted)
-    about["merged"] = tuple(about["merged"])
-    return Content(subspace=subspace, **about)
+def _subspace(values: bytes | bytearray, d: int, k: int) -> Subspace:
+    numbers = np.frombuffer(values, "<f8").astype(np.float64, copy=False)
+    first, mean, remainder, sigma, vectors = np.split(numbers, np.cumsum([3, d, d, k]))
+    n, energy, omitted = first.tolist()
+    return Subspace(Head(n, mean, remainder), vectors.reshape(d, k), sigma, energy, omitted)

@@ -1,51 +1,40 @@
-"""The state of a federation on disk: the old one or the new one, whenever the machine stops.
+"""The state of a federation on disk (`fedpca_flwr.store`): the old one or the new one, whenever the machine stops.
 
-In the folder, which only its owner may read (a member's file holds its covariance):
-
-* ``<SHA-256>.moments``: count, mean, remainder and packed scatter of one member as float64 (little-endian), named by
-  the digest of its bytes;
-* ``federation.json``: the state, with a digest of itself. It is renamed into place after the members' files are on
-  disk, and before those that it no longer names are removed.
-
-The digests show damage. They do not stop someone who may write to the folder.
+A member's moments (count, mean, remainder and packed scatter as float64, little-endian) are named by the digest of
+their bytes, and removed with the last member that names them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
-import re
-from collections.abc import Mapping
-from pathlib import Path
+import sqlite3
 from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.files import locked, writable, written_whole
 from fedpca_flwr.maths.moments import Moments, packed_size
+from fedpca_flwr.store import Layout, Store
 
-FORMAT = 1
-
-MANIFEST = "federation.json"
-
-EMPTY: dict[str, Any] = {
-    "format": FORMAT,
-    "revision": 0,
-    "features": 0,
-    "columns": "",
-    "members": {},
-    "journal": [],
-}
-
-OURS = re.compile(r"[0-9a-f]{64}\.moments|\.([0-9a-f]{64}\.moments|federation\.json)\.\d+\.tmp")
-"""Members' files, and what a process that was stopped while it wrote leaves behind."""
+LAYOUT = Layout(
+    what="federation",
+    file="federation.sqlite",
+    application=b"FPCf",
+    format=1,
+    tables="""
+CREATE TABLE federation (revision INTEGER NOT NULL, features INTEGER NOT NULL, columns TEXT NOT NULL);
+CREATE TABLE member (key TEXT NOT NULL, rows INTEGER NOT NULL, digest TEXT NOT NULL);
+CREATE TABLE part (member TEXT NOT NULL, digest TEXT NOT NULL);
+CREATE TABLE event (
+    revision INTEGER NOT NULL, operation TEXT NOT NULL, member TEXT NOT NULL, rows INTEGER NOT NULL);
+""",
+    sealed=("federation", "member", "part", "event"),
+    old=("federation.json", "*.moments"),
+)
 
 
 class StateFolder:
-    """A federation's folder, as it was when it was loaded.
+    """A federation's folder, as it was when it was loaded (`Store` has the errors).
 
     Parameters
     ----------
@@ -54,129 +43,51 @@ class StateFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()
-        try:
-            if self.path.is_file():
-                raise ConfigError(f"a federation is a folder, and {self.path} is a file; name another")
-            self._loaded = self._manifest()
-        except OSError as error:
-            raise self._unusable(error) from None
-
-    def prepare(self) -> None:
-        """Make the folder where there is none, so that what cannot be written to is known before anything is computed.
-
-        Raises
-        ------
-        ConfigError
-        """
-        writable(self.path, mode=0o700)
+        self._store = Store(path, LAYOUT)
+        self.path = self._store.folder
+        self.prepare = self._store.prepare
+        self._loaded = self._store.nothing
 
     def load(self) -> dict[str, Any]:
-        """The state, of the form of `EMPTY`.
-
-        Raises
-        ------
-        ContractError
-            If ``federation.json`` is not whole, or missing while members' files are there.
-        """
-        target = self.path / MANIFEST
-        if not self._loaded and any(self.path.glob("*.moments")):
-            raise ContractError(
-                f"{target} is missing, but members' files are there; restore it, or name another folder"
-            )
-        state: dict[str, Any]
-        if not self._loaded:
-            state = json.loads(json.dumps(EMPTY))
+        """The state: ``revision``, ``features``, ``columns``, ``members`` and ``journal`` (see `Federation`)."""
+        state: dict[str, Any] = {"revision": 0, "features": 0, "columns": "", "members": {}, "journal": []}
+        if not self._store.exists():
             return state
-        try:
-            state = json.loads(self._loaded)["state"]
-            whole = _rendered(state) == self._loaded
-        except Exception:  # a damaged file can make its reader fail in any way
-            whole = False
-        if not whole:
-            raise ContractError(f"{target} is damaged: it does not fit the digest in it; restore it from a copy")
-        if state["format"] != FORMAT:
-            raise ContractError(f"{target}: the state's format is not {FORMAT}; which version wrote it?")
+        with self._store.transaction() as database:
+            self._loaded = self._store.sealed(database)
+            for row in database.execute("SELECT revision, features, columns FROM federation"):
+                state.update(zip(("revision", "features", "columns"), row, strict=True))
+            for key, rows, sha in database.execute("SELECT key, rows, digest FROM member ORDER BY key"):
+                state["members"][key] = {"rows": rows, "digest": sha, "parts": []}
+            for key, sha in database.execute("SELECT member, digest FROM part ORDER BY rowid"):
+                state["members"][key]["parts"].append(sha)
+            for row in database.execute("SELECT revision, operation, member, rows FROM event ORDER BY rowid"):
+                state["journal"].append(dict(zip(("revision", "operation", "member", "rows"), row, strict=True)))
         return state
 
     def read(self, sha: str, features: int) -> Moments:
-        """One member's moments.
-
-        Raises
-        ------
-        ContractError
-            If the file is missing, or not what its name says.
-        """
-        file = self.path / f"{sha}.moments"
-        try:
-            content = file.read_bytes()
-        except FileNotFoundError:
-            raise ContractError(
-                f"{file} is missing; did another run change the federation? run this one again"
-            ) from None
-        whole = len(content) == 8 * (1 + 2 * features + packed_size(features))
-        if hashlib.sha256(content).hexdigest() != sha or not whole:
-            raise ContractError(
-                f"{file} is damaged: its digest is not its name, or its size another; restore it from a copy, or let "
-                "its member leave and join again"
-            )
+        """One member's moments."""
+        with self._store.transaction() as database:
+            content = self._store.get(database, sha, 8 * (1 + 2 * features + packed_size(features)))
         values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
         _, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
         return Moments(int(values[0]), mean, remainder, scatter)
 
-    def write(self, state: Mapping[str, Any], new: Mapping[str, Moments]) -> None:
-        """Replace the state that was loaded.
-
-        Parameters
-        ----------
-        state : mapping
-            Of the form of `EMPTY`.
-        new : mapping of str to Moments
-            What the folder does not hold yet, by digest.
+    def write(self, state: dict[str, Any], new: list[Moments]) -> None:
+        """Replace the state that was loaded, and add the moments that it names and the folder does not hold yet.
 
         Raises
         ------
         ContractError
             If another process has written since this one loaded: nothing is changed then.
         """
-        self.prepare()
-        with locked(self.path) as folder:
-            if self._manifest() != self._loaded:
-                raise ContractError(
-                    f"another run changed the federation in {self.path} after this one had read it; nothing is saved: "
-                    "run this one again"
-                )
-            if not self._loaded:
-                self._put(EMPTY)  # so that members' files never stand alone
-            for sha, moments in new.items():
-                with written_whole(self.path / f"{sha}.moments", mode=0o600) as stream:
-                    stream.write(_packed(moments))
-            os.fsync(folder)
-            self._put(state)
-            os.fsync(folder)
-            self._sweep({member["digest"] for member in state["members"].values()})
-
-    # Inside
-
-    def _unusable(self, error: Exception) -> ConfigError:
-        return ConfigError(f"the folder {self.path} cannot be used ({type(error).__name__}); name another")
-
-    def _manifest(self) -> bytes:
-        file = self.path / MANIFEST
-        return file.read_bytes() if file.exists() else b""
-
-    def _put(self, state: Mapping[str, Any]) -> None:
-        content = _rendered(state)
-        with written_whole(self.path / MANIFEST, mode=0o600) as stream:
-            stream.write(content)
-        self._loaded = content
-
-    def _sweep(self, named: set[str]) -> None:
-        """Remove members' files that nothing names any more; what cannot be removed is left to the next time."""
-        for file in self.path.iterdir():
-            if OURS.fullmatch(file.name) and file.stem not in named:
-                with contextlib.suppress(OSError):
-                    file.unlink()
+        with self._store.transaction() as database:
+            self._store.require(database, self._loaded)
+            _replace(database, state)  # first what goes, whose place in the file others can have
+            for moments in new:
+                self._store.put(database, _packed(moments))
+            loaded = self._store.seal(database)
+        self._loaded = loaded
 
 
 def digest(moments: Moments) -> str:
@@ -191,6 +102,17 @@ def _packed(moments: Moments) -> bytes:
     return np.concatenate(parts).astype("<f8", copy=False).tobytes()
 
 
-def _rendered(state: Mapping[str, Any]) -> bytes:
-    text = json.dumps(state, sort_keys=True)
-    return json.dumps({"digest": hashlib.sha256(text.encode()).hexdigest(), "state": state}, indent=1).encode()
+def _replace(database: sqlite3.Connection, state: dict[str, Any]) -> None:
+    """Write a state in the place of another; of its journal what is new."""
+    members = state["members"]
+    parts = [(key, sha) for key, member in members.items() for sha in member["parts"]]
+    (noted,) = database.execute("SELECT count(*) FROM event").fetchone()
+    for table in ("federation", "member", "part"):
+        database.execute(f"DELETE FROM {table}")
+    database.execute("INSERT INTO federation VALUES (:revision, :features, :columns)", state)
+    database.executemany(
+        "INSERT INTO member VALUES (?, ?, ?)", [(k, m["rows"], m["digest"]) for k, m in members.items()]
+    )
+    database.executemany("INSERT INTO part VALUES (?, ?)", parts)
+    database.executemany("INSERT INTO event VALUES (:revision, :operation, :member, :rows)", state["journal"][noted:])
+    database.execute("DELETE FROM piece WHERE digest NOT IN (SELECT digest FROM member)")

@@ -21,7 +21,7 @@ alone (clip bounds, noise, the number of rows that the first stage told), and it
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.ledger import Entry, digest, ledger_of
 from fedpca_flwr.maths import noise
 from fedpca_flwr.maths.denoise import Denoised, NoisyCentre, denoised
 from fedpca_flwr.maths.moments import pack
@@ -37,6 +36,7 @@ from fedpca_flwr.maths.privacy import clip, clipped_products, clipped_sum
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import SERVER, Ask, Phase, Phases, Sum, Total
+from fedpca_flwr.site.ledger import require_budget
 from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.statistics.rows import moments_phases, pooled_moments, projection_phase
 from fedpca_flwr.statistics.rows_client import RowsClient
@@ -173,12 +173,12 @@ class DPPCA(RowsStrategy):
             held = "" if options.relation == "replace-one" else "; who knows them can tell that a row is there, "
             held += f"but its values at epsilon {options.epsilon_of_a_replacement():.3g} only" if held else ""
             notes.append(f"not covered: the parties' row counts{held}")
-        notes.append("epsilon is of this run; a site adds up its runs where its node-config names a ledger")
+        notes.append("epsilon is of this run; a site adds up its runs where its node-config names a journal")
         return notes
 
 
 class DPPCAClient(RowsClient):
-    """Returns noisy sums, each once: the ledger keeps them."""
+    """Returns noisy sums, each once: the journal sees to that, and keeps what they spend."""
 
     options: DPOptions
 
@@ -186,32 +186,26 @@ class DPPCAClient(RowsClient):
         self._permit_noise()
 
     def statistics(self, phase: str, asked: Fields) -> Any:
-        options, node = self.options, self.site.node
-        if not options.private or phase == "project":
+        if not self.options.private or phase == "project":
             return super().statistics(phase, asked)
-        entry = Entry(
-            run=self.site.run_id,
-            party=node.partition_id,
-            phase=phase,
-            relation=options.relation,
-            multiplier=options.noise(phase).multiplier,
-            question=digest(list(asked.values()), options.model_dump_json()),
-            reply="none yet",
-        )
-        ledger = ledger_of(node.ledger, self.site.state.records)
-        with ledger.locked():
-            reply = ledger.recall(entry)
-            if reply is None:
-                if node.epsilon_budget is not None:
-                    ledger.permit(entry, options.multiplier, node.epsilon_budget, node.delta_budget)
-                reply = list(self._noisy(phase, asked).values())
-                ledger.record(entry.model_copy(update={"reply": digest(reply)}), reply)
-        names = (field.name for field in self.card.phases(self.site.config, options)[phase].reply.fields)
-        return dict(zip(names, reply, strict=True))
+        centre = self._centre(asked["centre"]) if phase == "products" else np.zeros(self.data.shape[1])
+        self._spend(phase)
+        return self._noisy(phase, centre)
 
-    def _noisy(self, phase: str, asked: Fields) -> dict[str, NDArray[np.float64]]:
-        """The sums of this party's clipped rows with its noise."""
-        options, d = self.options, self.data.shape[1]
+    def _spend(self, phase: str) -> None:
+        """Note a release, if the site's budget allows it."""
+        options, node, multiplier = self.options, self.site.node, self.options.noise(phase).multiplier
+
+        def permit(of_run: Sequence[float], of_others: Sequence[float]) -> None:
+            if node.epsilon_budget is not None:
+                budget = {"epsilon": node.epsilon_budget, "delta": node.delta_budget}
+                require_budget(multiplier, of_run, of_others, whole_run=options.multiplier, **budget)
+
+        self.journal.release(phase, options.relation, multiplier, permit)
+
+    def _noisy(self, phase: str, centre: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """The sums of this party's rows, clipped about a centre (d,), with its noise."""
+        options, d = self.options, centre.size
         bound, whole = options.bound(phase), options.noise(phase)
         share = 1.0 if options.trust == "local" else options.honest_parties**-0.5
         source = noise.system()
@@ -222,7 +216,6 @@ class DPPCAClient(RowsClient):
             reply["rows"] = np.asarray(len(self.data) + (share * whole.rows * noise.gaussian(1, source))[0])
             reply["sum"] = clipped_sum(self.data, bound) + share * whole.sum * noise.gaussian(d, source)
         if phase != "centre":
-            centre = self._centre(asked["centre"]) if phase == "products" else np.zeros(d)
             products = clipped_products(self.data, centre, bound)
             reply["products"] = products + share * whole.products * noise.symmetric(d, source)
         return reply

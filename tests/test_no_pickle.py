@@ -6,7 +6,6 @@ nothing: bytes that are no pickle end in the same one.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 import zipfile
@@ -16,18 +15,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from flwr.app import RecordDict
 from flwr.common import FitIns, Parameters, ndarrays_to_parameters
 from pyarrow import parquet
 
+from fedpca_flwr import running_model, state_folder
 from fedpca_flwr.alignment import read_ids
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.federation import Federation
-from fedpca_flwr.ledger import Entry, digest, ledger_of
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.running_model import RunningModel
-from fedpca_flwr.state_folder import StateFolder
+from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.store import Layout, Store
 from fedpca_flwr.tables import read
 from tests.families import rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
@@ -121,20 +120,11 @@ def ids(folder: Path, spoil: Spoil) -> None:
     assert read_ids(str(rewritten(folder / "own.csv", spoil)), "id", 2)
 
 
-def the_ledger(folder: Path, spoil: Spoil) -> None:
-    asked = {"run": "1", "party": 0, "phase": "centre", "relation": "add-remove", "multiplier": 4.0, "question": "q"}
-    entry = Entry(**asked, reply=digest([np.arange(3.0)]))
-    ledger = ledger_of(str(folder / "ledger.json"), RecordDict())
-    ledger.record(entry, [np.arange(3.0)])
-    for kept in folder.iterdir():
-        rewritten(kept, spoil if kept.suffix == ".npz" else bytes)
-    ledger.recall(entry)
-
-
-def the_ledger_s_entries(folder: Path, spoil: Spoil) -> None:
-    path = folder / "ledger.json"
-    path.write_bytes(spoil(b'{"format": 1, "entries": []}'))
-    ledger_of(str(path), RecordDict()).entries()
+def a_journal(folder: Path, spoil: Spoil) -> None:
+    journal = FileJournal(str(folder), "1", 0)
+    journal.keep("private", b"key")
+    rewritten(folder / "site.sqlite", spoil)
+    assert journal.recall("private") == b"key"
 
 
 def a_federation(folder: Path, spoil: Spoil) -> None:
@@ -146,20 +136,27 @@ def a_federation(folder: Path, spoil: Spoil) -> None:
     Federation.open(folder).model(2)
 
 
-def a_member_s_file(folder: Path, spoil: Spoil) -> None:
-    """By whoever can name it by its digest."""
-    content = spoil(np.arange(8, dtype="<f8").tobytes())
-    sha = hashlib.sha256(content).hexdigest()
-    (folder / f"{sha}.moments").write_bytes(content)
-    StateFolder(folder).read(sha, 2)
+def respelt(folder: Path, layout: Layout, table: str, column: str, spoil: Spoil) -> None:
+    """A store's one large value, spoilt by whoever can name it by its digest and seal it."""
+    store = Store(folder, layout)
+    with store.transaction() as database:
+        ((value,),) = database.execute("SELECT value FROM piece").fetchall()
+        database.execute("DELETE FROM piece")
+        database.execute(f"UPDATE {table} SET {column} = ?", (store.put(database, spoil(value)),))
+        store.seal(database)
+
+
+def a_member_s_moments(folder: Path, spoil: Spoil) -> None:
+    federation = Federation.open(folder)
+    federation.join("north", rows(30))
+    federation.save()
+    respelt(folder, state_folder.LAYOUT, "member", "digest", spoil)
+    Federation.open(folder).model(2)
 
 
 def a_running_model(folder: Path, spoil: Spoil) -> None:
-    """By whoever can write its digest before it."""
     fit("sapca", [rows(30)], n_components=2, state=str(folder))
-    (file,) = folder.iterdir()
-    body = spoil(file.read_bytes().partition(b"\n")[2])
-    file.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    respelt(folder, running_model.LAYOUT, "model", "subspace", spoil)
     assert RunningModel(folder).content is not None
 
 
@@ -173,10 +170,9 @@ PLACES = [
     rows_as_csv,
     rows_as_parquet,
     ids,
-    the_ledger,
-    the_ledger_s_entries,
+    a_journal,
     a_federation,
-    a_member_s_file,
+    a_member_s_moments,
     a_running_model,
 ]
 

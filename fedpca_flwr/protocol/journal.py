@@ -38,6 +38,24 @@ class Journal(ABC):
         """Note what leaves in answer to the last question."""
 
     @abstractmethod
+    def release(
+        self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
+    ) -> None:
+        """Note, before its noise is drawn, that a noisy reply leaves in a phase.
+
+        Parameters
+        ----------
+        phase : str
+        relation : str
+            Of neighbouring data sets, by which the multiplier is meant.
+        multiplier : float
+            Standard deviation of the noise over the sensitivity.
+        permit : callable
+            Is given the multipliers of this run and those of all others that are noted, and raises what refuses this
+            one: then nothing is noted.
+        """
+
+    @abstractmethod
     def end(self, why: str) -> None:
         """Note that this party answers no more in this run."""
 

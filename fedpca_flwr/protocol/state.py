@@ -69,6 +69,11 @@ class StateJournal(Journal):
     def told(self, what: str, nbytes: int) -> None:
         pass
 
+    def release(
+        self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
+    ) -> None:
+        """Nothing: a budget over runs needs a folder, and within a run every phase is answered once."""
+
     def end(self, why: str) -> None:
         self.record["ended"] = why
         self.forget()

@@ -1,8 +1,8 @@
-"""A party's journal in the site's own folder.
+"""A party's journal and privacy ledger in the site's own folder (`fedpca_flwr.store`).
 
-The folder (node-config ``journal``) holds one SQLite database, which only its owner may read. A question is in it
-before it is answered, in one transaction with the check that it may be asked, so that a process that dies between the
-two never answers twice. Secrets of a run leave it when the run has ended; what was asked and told stays.
+A question is on disk before it is answered, in one transaction with the check that it may be asked, so that a process
+that dies between the two never answers twice. Secrets of a run leave it when the run has ended; what was asked, told
+and released stays.
 """
 
 from __future__ import annotations
@@ -11,20 +11,30 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import cached_property
 
-from fedpca_flwr.errors import ContractError, DisclosureError
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.protocol.journal import ENDED, Journal
+from fedpca_flwr.site import ledger
+from fedpca_flwr.store import Layout, Store, StoreError
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS event (
+LAYOUT = Layout(
+    what="journal",
+    file="site.sqlite",
+    application=b"FPCs",
+    format=1,
+    tables=f"""
+CREATE TABLE event (
     number INTEGER PRIMARY KEY, time TEXT NOT NULL, run TEXT NOT NULL, party INTEGER NOT NULL,
     kind TEXT NOT NULL, about TEXT NOT NULL, digest TEXT NOT NULL, bytes INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS event_of_run ON event (run, party);
-CREATE TABLE IF NOT EXISTS secret (
+CREATE INDEX event_of_run ON event (run, party);
+CREATE TABLE secret (
     run TEXT NOT NULL, party INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (run, party, name));
-"""
+{ledger.TABLE}""",
+    sealed=("release",),
+    old=("journal.sqlite",),
+)
 
 
 class FileJournal(Journal):
@@ -40,7 +50,7 @@ class FileJournal(Journal):
     """
 
     def __init__(self, folder: str, run: str, party: int) -> None:
-        self.path = Path(folder).expanduser() / "journal.sqlite"
+        self.folder = folder
         self.key = (run, party)
 
     def begin(self, phase: str, digest: str, permit: Callable[[Sequence[str]], None]) -> None:
@@ -68,6 +78,19 @@ class FileJournal(Journal):
         with self._opened() as database:
             self._note(database, "answer", what, "", nbytes)
 
+    def release(
+        self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
+    ) -> None:
+        with self._opened() as database:
+            self._store.sealed(database)
+            noted = database.execute("SELECT run, party, multiplier FROM release").fetchall()
+            permit(
+                [spent for *run, spent in noted if tuple(run) == self.key],
+                [spent for *run, spent in noted if tuple(run) != self.key],
+            )
+            database.execute("INSERT INTO release VALUES (?, ?, ?, ?, ?)", (*self.key, phase, relation, multiplier))
+            self._store.seal(database)
+
     def end(self, why: str) -> None:
         with self._opened() as database:
             self._end(database, why)
@@ -89,28 +112,20 @@ class FileJournal(Journal):
 
     # Inside
 
+    @cached_property
+    def _store(self) -> Store:
+        return Store(self.folder, LAYOUT)
+
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that no other process is in, on disk when it ends; nothing of it where it fails."""
+        """A transaction (`Store.transaction`); its errors name a path in the site's own log only."""
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.touch(mode=0o600)
-            database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-            database.execute("PRAGMA synchronous = FULL")
-            database.execute("PRAGMA secure_delete = ON")
-            database.execute("BEGIN IMMEDIATE")
-            for statement in TABLES.split(";"):
-                database.execute(statement)
-        except (sqlite3.Error, OSError) as error:
+            with self._store.transaction() as database:
+                yield database
+        except (ConfigError, StoreError) as error:
             raise DisclosureError(
-                "this site's journal cannot be opened, so nothing may be answered; see its own log",
-                local=f"{type(error).__name__} in {self.path}",
+                "this site's journal cannot be used, so nothing may be answered; see its own log", local=str(error)
             ) from None
-        try:
-            yield database
-            database.execute("COMMIT")
-        finally:
-            database.close()  # what is not committed is rolled back
 
     def _of_kind(self, database: sqlite3.Connection, kind: str) -> list[str]:
         rows = database.execute(

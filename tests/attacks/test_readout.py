@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sqlite3
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.statistics.row_limits import of_scatter
 from tests.hostile import HostileSession
+from tests.killed import STEPS, dies
 
 DP = {"method": "dp-pca", "epsilon": 0.1, "clip": 400.0, "centre-clip": 400.0, "n-components": 2}
 SUMS = {"method": "p-cov", "secure-aggregation": True, "bound": 1000.0, "n-components": 2}
@@ -40,7 +43,7 @@ def test_nobody_may_ask_for_a_projection_before_there_is_a_model(tmp_path, run):
 
 def asked_of_dp(tmp_path, rows, question):
     """What a site says to a last question, after it has honestly answered those before."""
-    session = site(tmp_path, rows, DP, **{"ledger": str(tmp_path / "ledger.json"), "allowed-methods": "dp-pca"})
+    session = site(tmp_path, rows, DP, **{"allowed-methods": "dp-pca"})
     assert session.ask("centre", [])[0]
     assert session.ask("products", [np.zeros(3)])[0]
     return session, session.ask("project", question)
@@ -125,9 +128,9 @@ def test_limits_beyond_float64_are_refused_whatever_the_data_are(tmp_path):
 
 
 def test_a_site_started_anew_answers_no_question_twice(tmp_path):
-    session = site(tmp_path, patients(), DP, ledger=str(tmp_path / "ledger.json"))
+    session = site(tmp_path, patients(), DP)
     assert session.ask("centre", [])[0]
-    again = site(tmp_path, patients(), DP, ledger=str(tmp_path / "ledger.json"))  # Flower's state is lost
+    again = site(tmp_path, patients(), DP)  # Flower's state is lost
     arrays, said = again.ask("centre", [])
     assert not arrays
     assert "ended its part" in said["message"]
@@ -135,7 +138,7 @@ def test_a_site_started_anew_answers_no_question_twice(tmp_path):
 
 def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
     """A party that dies while it computes may have answered: it does not answer again."""
-    session = site(tmp_path, patients(), DP, ledger=str(tmp_path / "ledger.json"))
+    session = site(tmp_path, patients(), DP)
 
     def killed(*args, **kwargs):
         raise KeyboardInterrupt
@@ -149,6 +152,32 @@ def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
     assert "error" in said
 
 
+def test_a_site_that_is_killed_at_any_moment_releases_once_and_knows_it(tmp_path):
+    """What has left is in its ledger, and nothing leaves twice."""
+
+    def answer(folder):
+        if site(folder, patients(), DP).ask("centre", [])[0]:
+            with open(folder / "left", "a") as left:
+                left.write("centre\n")
+
+    killed = 0
+    while dies(STEPS * killed, answer, tmp_path / str(killed)):
+        folder = tmp_path / str(killed)
+        answer(folder)  # started anew
+        left = (folder / "left").read_text() if (folder / "left").exists() else ""
+        assert left in ("", "centre\n")
+        assert not left or released(folder) == ["centre"]
+        killed += 1
+    answer(tmp_path / str(killed))
+    assert (tmp_path / str(killed) / "left").read_text() == "centre\n"
+    assert killed > 5
+
+
+def released(folder):
+    with contextlib.closing(sqlite3.connect(folder / "journal" / "site.sqlite")) as database:
+        return [phase for (phase,) in database.execute("SELECT phase FROM release")]
+
+
 def test_a_secret_run_without_a_journal_is_refused(tmp_path):
     for run in (DP, SUMS):
         session = site(tmp_path / run["method"], patients(), run, journal="")
@@ -158,7 +187,7 @@ def test_a_secret_run_without_a_journal_is_refused(tmp_path):
 def test_only_its_owner_may_read_a_journal(tmp_path):
     session = site(tmp_path, patients(), SUMS)
     session.ask("keys", [])
-    file = tmp_path / "journal" / "journal.sqlite"
+    file = tmp_path / "journal" / "site.sqlite"
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
@@ -167,7 +196,7 @@ def test_keys_do_not_outlive_the_run(tmp_path):
     session = site(tmp_path, patients(), SUMS)
     session.ask("keys", [])
     key = session.client.journal.recall("private")
-    file = tmp_path / "journal" / "journal.sqlite"
+    file = tmp_path / "journal" / "site.sqlite"
     assert key in file.read_bytes()
     session.ask("no such phase", [])
     assert session.client.journal.recall("private") is None

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +81,6 @@ def lab(tmp_path_factory):
                 "data": str(folder / f"site{i}.csv"),
                 "scores": str(folder / f"scores{i}.csv"),
                 "loadings": str(folder / f"own{i}.npz"),
-                "ledger": str(folder / f"ledger{i}.json"),
                 "journal": str(folder / f"journal{i}"),
                 "min-rows": 40,
                 "group-secret": str(folder / "secret"),
@@ -162,8 +163,9 @@ def test_a_deployed_site_keeps_its_privacy_ledger_over_runs(lab, tmp_path):
         status, log = lab.run(config)
         assert status == "finished:completed", log
         for site in lab.sites:
-            entries = json.loads(Path(site["ledger"]).read_text())["entries"]
-            assert [entry["phase"] for entry in entries] == ["centre", "products"] * runs
+            with closing(sqlite3.connect(Path(site["journal"]) / "site.sqlite")) as database:
+                noted = [phase for (phase,) in database.execute("SELECT phase FROM release ORDER BY rowid")]
+            assert noted == ["centre", "products"] * runs
 
 
 def test_a_site_that_refuses_is_named_on_both_sides(lab, tmp_path):

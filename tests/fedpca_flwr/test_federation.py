@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedpca_flwr import state_folder
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.federation import Federation
 from fedpca_flwr.maths.moments import Moments, pool, unpack
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from tests.families import cut, rows
+from tests.killed import STEPS, dies
+
+FILE = "federation.sqlite"
 
 NORTH, SOUTH, EAST = cut(rows(300), 180, 100, 20)
 
@@ -152,18 +155,18 @@ def test_only_its_owner_may_read_it(folder):
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
 
 
-def test_files_that_nothing_names_are_removed_and_those_of_others_stay(folder):
+def test_of_a_member_that_has_left_no_value_stays(folder):
     (folder / "notes.txt").write_text("keep")
-    (folder / f".{'a' * 64}.moments.123.tmp").write_text("left by a process that was stopped")
+    values = Moments.of(NORTH).scatter[:8].tobytes()
+    assert values in (folder / FILE).read_bytes()
     federation = Federation.open(folder)
     federation.leave("north")
     federation.save()
-    assert sorted(contents(folder)) == sorted(
-        ["federation.json", "notes.txt", f"{federation._members['south']['digest']}.moments"]
-    )
+    assert values not in (folder / FILE).read_bytes()
+    assert sorted(contents(folder)) == [FILE, "notes.txt"]
 
 
-def test_members_with_the_same_rows_share_a_file_until_the_last_has_left(folder):
+def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder):
     federation = Federation.open(folder)
     federation.join("east", SOUTH)
     federation.leave("south")
@@ -218,35 +221,56 @@ def test_without_members_there_is_no_model_and_other_features_may_join(folder):
     assert Federation.open(folder).features == 5
 
 
-def test_every_damage_to_the_manifest_is_named(folder):
-    file = folder / "federation.json"
-    whole = file.read_bytes()
-    damaged = [whole[:n] for n in range(1, len(whole), 37)]
-    damaged += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
-    damaged += [whole.replace(b"180", b"181"), whole + b"\n"]
+def told(folder):
+    """All that a federation's folder tells."""
+    federation = Federation.open(folder)
+    return federation.members, federation.revision, federation.columns, federation.journal, bits(federation.moments())
+
+
+def test_no_damage_gives_another_federation(folder):
+    """Of single bits everywhere, and of the file's end; what lies where SQLite keeps nothing, changes nothing."""
+    file, before = folder / FILE, told(folder)
+    whole, noticed = file.read_bytes(), 0
+    damaged = [whole[:n] for n in range(0, len(whole), 1021)]
+    damaged += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(0, len(whole), 101)]
     for content in damaged:
         file.write_bytes(content)
-        with pytest.raises(ContractError, match=r"federation\.json is damaged"):
-            Federation.open(folder)
+        try:
+            found = told(folder)
+        except ContractError:
+            noticed += 1
+        else:
+            assert found == before
+    assert noticed > 50
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-8], lambda b: b[:100], lambda b: b"", lambda b: b[:-1] + b"\x00"])
-def test_a_damaged_member_file_is_named(folder, damage):
-    sha = Federation.open(folder)._members["south"]["digest"]
-    file = folder / f"{sha}.moments"
-    file.write_bytes(damage(file.read_bytes()[:-1] + b"\x40"))
-    with pytest.raises(ContractError, match=f"{sha}.moments is damaged"):
+@pytest.mark.parametrize("was", [b"north", Moments.of(SOUTH).scatter[5].tobytes()], ids=["a key", "a value"])
+def test_a_changed_value_is_named(folder, was):
+    file = folder / FILE
+    assert was in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(was, was[:-1] + b"x"))
+    with pytest.raises(ContractError, match=f"{FILE} is damaged, or not a federation; restore it"):
         Federation.open(folder).moments()
 
 
-def test_a_missing_file_is_named(folder):
-    sha = Federation.open(folder)._members["south"]["digest"]
-    (folder / f"{sha}.moments").unlink()
-    with pytest.raises(ContractError, match=f"{sha}.moments is missing; did another run change the federation"):
-        Federation.open(folder).moments()
-    (folder / "federation.json").unlink()
-    with pytest.raises(ContractError, match=r"federation\.json is missing, but members' files are there"):
-        Federation.open(folder)
+def test_moments_that_another_run_took_away_are_named(folder):
+    late, now = Federation.open(folder), Federation.open(folder)
+    now.leave("south")
+    now.save()
+    with pytest.raises(
+        ContractError, match=f"{FILE} holds no more what this run has read .* did another run change it"
+    ):
+        late.moments()
+
+
+@pytest.mark.parametrize("name", ["federation.json", f"{'a' * 64}.moments"])
+def test_a_folder_of_an_earlier_version_is_refused_and_stays(tmp_path, name):
+    (tmp_path / name).write_text("old")
+    with pytest.raises(
+        ContractError, match=f"{name} was written by a version of fedpca-flwr before 0.1.0, whose files"
+    ):
+        Federation.open(tmp_path)
+    assert contents(tmp_path) == {name: b"old"}
 
 
 def test_a_file_is_not_a_federation(tmp_path):
@@ -255,55 +279,41 @@ def test_a_file_is_not_a_federation(tmp_path):
         Federation.open(tmp_path / "model.npz")
 
 
-class StoppedError(Exception):
-    """The machine stops."""
-
-
-def stop_after(monkeypatch, writes):
-    honest, left = state_folder.written_whole, iter(range(writes))
-
-    def until(target, mode):
-        if next(left, None) is None:
-            raise StoppedError
-        return honest(target, mode)
-
-    monkeypatch.setattr(state_folder, "written_whole", until)
-
-
-@pytest.mark.parametrize("writes", range(4))
-def test_a_stop_at_any_write_leaves_the_old_state_or_the_new_one(folder, writes, monkeypatch):
-    """Two members' files, the manifest, then nothing: each write in turn is the last that happens."""
-    stop_after(monkeypatch, writes)
-    monkeypatch.setattr(state_folder.StateFolder, "_sweep", lambda self, named: None)
+def changed(folder):
     federation = Federation.open(folder)
     federation.join("east", EAST)
     federation.replace("south", SOUTH * 2)
-    if writes < 3:
-        with pytest.raises(StoppedError):
-            federation.save()
-        assert federation.revision == 1
-    else:
+    return federation
+
+
+def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(folder, tmp_path):
+    before, killed = told(folder), 0
+    while True:
+        copy = shutil.copytree(folder, tmp_path / f"copy{killed}")
+        federation = changed(copy)
+        if not dies(STEPS * killed, federation.save):
+            break
+        assert told(copy) == before
+        federation.save()  # the one that was killed can be saved again
+        assert bits(Federation.open(copy).moments()) == bits(
+            pool([Moments.of(EAST), Moments.of(NORTH), Moments.of(SOUTH * 2)])
+        )
+        killed += 1
+    assert killed > 2
+
+
+def test_a_kill_in_the_very_first_save_leaves_no_member(tmp_path):
+    killed = 0
+    while True:
+        federation = Federation.open(tmp_path / str(killed))
+        federation.join("north", NORTH)
+        if not dies(STEPS * killed, federation.save):
+            break
+        assert Federation.open(tmp_path / str(killed)).members == {}
         federation.save()
-    monkeypatch.undo()
-    after = Federation.open(folder)
-    now = [NORTH, SOUTH] if writes < 3 else [NORTH, SOUTH * 2, EAST]
-    assert bits(after.moments()) == bits(pool(Moments.of(part) for part in now))
-    after.leave("north")
-    after.save()
-    assert len(contents(folder)) == len(now)
-
-
-@pytest.mark.parametrize("writes", range(3))
-def test_a_stop_in_the_very_first_save_leaves_no_member(tmp_path, writes, monkeypatch):
-    federation = Federation.open(tmp_path / "state")
-    federation.join("north", NORTH)
-    with monkeypatch.context() as patch:
-        stop_after(patch, writes)
-        with pytest.raises(StoppedError):
-            federation.save()
-    assert Federation.open(tmp_path / "state").members == {}
-    federation.save()  # the one that was stopped can be saved again
-    assert Federation.open(tmp_path / "state").members == {"north": 180}
+        assert Federation.open(tmp_path / str(killed)).members == {"north": 180}
+        killed += 1
+    assert killed > 2
 
 
 def test_of_two_that_race_one_is_told(folder):

@@ -2,117 +2,103 @@
 
 from __future__ import annotations
 
-import numpy as np
+import sqlite3
+from functools import partial
+from struct import pack
+
 import pytest
-from flwr.app import RecordDict
 
 from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
-from fedpca_flwr.ledger import Entry, digest, ledger_of
 from fedpca_flwr.maths.privacy import gaussian_multiplier
+from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.ledger import require_budget
+from tests.killed import STEPS, dies
 
-REPLY = [np.arange(3.0), np.array([7.0])]
 ONE = gaussian_multiplier(1.0, 1e-5)
+STAGES = {"centre": ONE / 0.05**0.5, "products": ONE / 0.95**0.5}
 
 
-def entry(run="1", phase="centre", question="q", multiplier=ONE, party=0):
-    return Entry(
-        run=run,
-        party=party,
-        phase=phase,
-        relation="add-remove",
-        multiplier=multiplier,
-        question=question,
-        reply=digest(REPLY),
-    )
+def release(folder, run="1", phase="centre", multiplier=ONE, epsilon=1.0, party=0):
+    """A release of a site whose budget this is."""
+    permit = partial(require_budget, multiplier, whole_run=ONE, epsilon=epsilon, delta=1e-5)
+    FileJournal(str(folder), run, party).release(phase, "add-remove", multiplier, permit)
 
 
-@pytest.fixture(params=["file", "state"])
-def ledger(request, tmp_path):
-    return ledger_of(str(tmp_path / "deep" / "ledger.json") if request.param == "file" else "", RecordDict())
+def entries(folder):
+    with sqlite3.connect(folder / "site.sqlite") as database:
+        return database.execute("SELECT * FROM release").fetchall()
 
 
-def test_a_repeated_question_gets_the_same_bytes(ledger):
-    with ledger.locked():
-        assert ledger.recall(entry()) is None
-        ledger.record(entry(), REPLY)
-        again = ledger.recall(entry())
-        assert again is not None
-        assert digest(again) == digest(REPLY)
-        assert ledger.recall(entry(phase="products")) is None
-        assert ledger.recall(entry(run="2")) is None
-        assert ledger.recall(entry(party=1)) is None
-
-
-def test_another_question_in_the_same_phase_is_refused(ledger):
-    with ledger.locked():
-        ledger.record(entry(), REPLY)
-        with pytest.raises(DisclosureError, match="'centre', and now asks the same phase something else"):
-            ledger.recall(entry(question="another"))
-
-
-def test_a_budget_of_one_allows_one_run_of_one_and_no_second(ledger):
+def test_a_budget_of_one_allows_one_run_of_one_and_no_second(tmp_path):
     """In two stages, with each stage's part of the noise; the second run is stopped before its first."""
-    stages = {"centre": ONE / 0.05**0.5, "products": ONE / 0.95**0.5}
-    with ledger.locked():
-        for phase, multiplier in stages.items():
-            asked = entry(phase=phase, multiplier=multiplier)
-            ledger.permit(asked, ONE, 1.0, 1e-5)
-            ledger.record(asked, REPLY)
-        with pytest.raises(
-            DisclosureError, match=r"epsilon would be 1.465 at delta 1e-05 \(1 without it\), allowed is 1"
-        ):
-            ledger.permit(entry(run="2", multiplier=stages["centre"]), ONE, 1.0, 1e-5)
-        with pytest.raises(DisclosureError, match="privacy budget"):
-            ledger.permit(entry(phase="joint"), ONE, 1.0, 1e-5)
-        ledger.permit(entry(run="2", multiplier=stages["centre"]), ONE, 1.5, 1e-5)
+    for phase, multiplier in STAGES.items():
+        release(tmp_path, phase=phase, multiplier=multiplier)
+    told = entries(tmp_path)
+    assert told == [("1", 0, phase, "add-remove", multiplier) for phase, multiplier in STAGES.items()]
+    with pytest.raises(DisclosureError, match=r"epsilon would be 1.465 at delta 1e-05 \(1 without it\), allowed is 1"):
+        release(tmp_path, run="2", multiplier=STAGES["centre"])
+    assert entries(tmp_path) == told
+    release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
 
 
-def test_a_run_that_cannot_end_does_not_begin(ledger):
-    with ledger.locked(), pytest.raises(DisclosureError, match="privacy budget"):
-        ledger.permit(entry(multiplier=ONE * 100), ONE, 0.9, 1e-5)
+def test_another_party_at_the_same_site_spends_the_same_budget(tmp_path):
+    release(tmp_path)
+    with pytest.raises(DisclosureError, match="privacy budget"):
+        release(tmp_path, party=1)
 
 
-def test_what_was_spent_outlives_the_process(tmp_path):
-    path = str(tmp_path / "ledger.json")
-    with ledger_of(path, RecordDict()).locked():
-        ledger_of(path, RecordDict()).record(entry(), REPLY)
-    assert ledger_of(path, RecordDict()).entries() == [entry()]
+def test_a_run_that_cannot_end_does_not_begin(tmp_path):
+    with pytest.raises(DisclosureError, match="privacy budget"):
+        release(tmp_path, multiplier=ONE * 100, epsilon=0.9)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2, "entries": []}', '{"format": 1, "entries": [{}]}'])
-def test_a_ledger_that_is_not_whole_is_an_error_and_never_an_empty_one(tmp_path, text):
-    path = tmp_path / "ledger.json"
-    path.write_text(text)
-    with pytest.raises(DisclosureError, match="ledger is not whole, so nothing may be released") as caught:
-        ledger_of(str(path), RecordDict()).entries()
+def test_a_phase_is_released_once_whatever_the_budget(tmp_path):
+    release(tmp_path, epsilon=100.0)
+    with pytest.raises(DisclosureError, match="journal cannot be used"):
+        release(tmp_path, epsilon=100.0)
+    assert len(entries(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("damage", ["torn", "empty", "a run", "a multiplier"])
+def test_a_ledger_that_is_not_whole_is_an_error_and_never_an_empty_one(tmp_path, damage):
+    release(tmp_path, run="the first run")
+    file = tmp_path / "site.sqlite"
+    whole = file.read_bytes()
+    changed = {
+        "torn": whole[:-4096],
+        "empty": b"",
+        "a run": whole.replace(b"first", b"third"),
+        "a multiplier": whole.replace(pack(">d", ONE), pack(">d", 2 * ONE)),
+    }[damage]
+    assert changed != whole
+    file.write_bytes(changed)
+    with pytest.raises(DisclosureError, match="so nothing may be answered") as caught:
+        release(tmp_path, run="another", epsilon=100.0)
     assert str(tmp_path) not in str(caught.value)
+    assert "site.sqlite is damaged" in caught.value.local
 
 
-def test_a_kept_reply_that_was_changed_or_lost_is_not_sent(tmp_path):
-    ledger = ledger_of(str(tmp_path / "ledger.json"), RecordDict())
-    ledger.record(entry(), REPLY)
-    (kept,) = tmp_path.glob("*.npz")
-    with open(kept, "wb") as stream:
-        np.savez(stream, *[array + 1 for array in REPLY])
-    with pytest.raises(DisclosureError, match="is not the one it wrote"):
-        ledger.recall(entry())
-    kept.unlink()
-    with pytest.raises(DisclosureError, match="cannot be read"):
-        ledger.recall(entry())
+def test_a_kill_at_any_moment_leaves_the_release_or_nothing_of_it(tmp_path):
+    """What is there when the process has gone on is on disk; what is not there may be released again."""
+    killed = 0
+    while dies(STEPS * killed, release, tmp_path / str(killed)):
+        release(tmp_path / str(killed))
+        assert len(entries(tmp_path / str(killed))) == 1
+        killed += 1
+    assert len(entries(tmp_path / str(killed))) == 1
+    assert killed > 5
 
 
-def test_a_reply_without_its_entry_was_never_sent(tmp_path, monkeypatch):
-    """A crash between the two leaves a reply that nobody has seen: it may be replaced."""
-    ledger = ledger_of(str(tmp_path / "ledger.json"), RecordDict())
-    with monkeypatch.context() as patch:
-        patch.setattr("fedpca_flwr.ledger._text", lambda entries: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            ledger.record(entry(), REPLY)
-    assert ledger.entries() == []
-    assert ledger.recall(entry()) is None
+def node(**given):
+    return NodeConfig.parse({"partition-id": 0, "num-partitions": 1, **given}, source="node-config")
 
 
-def test_a_budget_needs_a_file():
-    with pytest.raises(ConfigError, match="'epsilon-budget' needs 'ledger'"):
-        NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "epsilon-budget": 1.0}, source="node-config")
+def test_a_budget_needs_a_folder():
+    with pytest.raises(ConfigError, match="'epsilon-budget' needs 'journal', a folder"):
+        node(**{"epsilon-budget": 1.0})
+
+
+def test_the_key_of_the_old_ledger_names_the_new_one():
+    with pytest.raises(ConfigError, match="'ledger' is no key any more: name a folder as 'journal'"):
+        node(ledger="ledger.json", **{"epsilon-budget": 1.0})

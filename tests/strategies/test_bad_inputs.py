@@ -17,8 +17,8 @@ from strategies import build_client, run_config_of
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 
-LOCAL = ("data", "scores", "loadings", "group-secret", "ledger")
-"""Site keys that name files."""
+LOCAL = ("data", "scores", "loadings", "group-secret", "journal")
+"""Site keys that name files and folders."""
 
 
 def fit(parties=None, method="p-cov", **options):
@@ -90,12 +90,14 @@ def test_a_file_that_cannot_be_written_is_named_without_its_path(key, where, tmp
     assert str(tmp_path) not in str(caught.value)
 
 
-def test_a_ledger_that_cannot_be_written_is_named(tmp_path):
+@pytest.mark.parametrize("path", ["file", "file/journal"])
+def test_a_journal_that_cannot_be_written_is_named(tmp_path, path):
     (tmp_path / "file").touch()
     options = {"n_components": 2, "clip": 5.0, "release": "joint", "noise_seed": 1}
-    server = server_of("dp-pca", [rows(60)], **options, site={"ledger": str(tmp_path / "file" / "ledger.json")})
-    with pytest.raises(ConfigError, match="client 0: node-config: the file of 'ledger' cannot be written"):
+    server = server_of("dp-pca", [rows(60)], **options, site={"journal": str(tmp_path / path)})
+    with pytest.raises(DisclosureError, match="client 0: this site's journal cannot be used") as caught:
         finish(server)
+    assert str(tmp_path) not in str(caught.value)
 
 
 def test_an_archive_under_the_name_of_an_array_is_refused(tmp_path):

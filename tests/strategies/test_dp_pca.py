@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -259,33 +258,31 @@ RUN = {"method": "dp-pca", "n-components": 2, "clip": 5.0, "centre-clip": 5.0}
 
 
 def site_of(folder):
-    """A site with a file, a journal and a ledger, in a process that has just started: always in the same run."""
-    return HostileSession(folder, rows(50), RUN, ledger=str(folder / "ledger.json"))
+    """A site with a file and a journal, in a process that has just started: always in the same run."""
+    return HostileSession(folder, rows(50), RUN)
+
+
+def spent(folder):
+    """The phases that a journal's ledger lists."""
+    with contextlib.closing(sqlite3.connect(folder / "site.sqlite")) as database:
+        return [phase for (phase,) in database.execute("SELECT phase FROM release ORDER BY rowid")]
 
 
 def test_a_site_that_was_started_anew_answers_no_question_twice(tmp_path):
     assert len(site_of(tmp_path).ask("centre", [])[0]) == 2
-    spent = (tmp_path / "ledger.json").read_text()
     for phase in ("centre", "products"):
         received = [np.zeros(D)] if phase == "products" else []
         replied, said = site_of(tmp_path).ask(phase, received)
         assert (replied, said["error"]) == ([], "PartyError")
-    assert (tmp_path / "ledger.json").read_text() == spent
-    assert [entry["phase"] for entry in json.loads(spent)["entries"]] == ["centre"]
+    assert spent(tmp_path / "journal") == ["centre"]
 
 
-def test_a_site_that_has_lost_its_journal_gives_no_fresh_noise(tmp_path):
-    """The ledger alone: the same question gets the same bytes, another one about the same phase nothing."""
-    first, _ = site_of(tmp_path).ask("centre", [])
-    site_of(tmp_path).ask("products", [np.zeros(D)])
-    spent = (tmp_path / "ledger.json").read_text()
-    shutil.rmtree(tmp_path / "journal")
-    again, _ = site_of(tmp_path).ask("centre", [])
-    assert [array.tobytes() for array in again] == [array.tobytes() for array in first]
-    replied, said = site_of(tmp_path).ask("products", [np.ones(D)])
-    assert (replied, said["error"]) == ([], "DisclosureError")
-    assert "asks the same phase something else" in said["message"]
-    assert (tmp_path / "ledger.json").read_text() == spent
+def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
+    """A site that dies in between has spent it: nobody can tell what has left."""
+    monkeypatch.setattr("fedpca_flwr.maths.noise.system", lambda: pytest.fail("died", pytrace=False))
+    with pytest.raises(pytest.fail.Exception):
+        site_of(tmp_path).ask("centre", [])
+    assert spent(tmp_path / "journal") == ["centre"]
 
 
 def test_a_server_cannot_ask_a_phase_about_two_centres():
@@ -319,21 +316,20 @@ def test_a_centre_that_is_none_is_refused(received, told):
 
 
 def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatch):
-    site = {"ledger": str(tmp_path / "ledger.json"), "epsilon-budget": 1.0}
+    site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
     assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, site=site)).n_components_ == 2
-    before = json.loads((tmp_path / "ledger.json").read_text())["entries"]
-    assert [entry["phase"] for entry in before] == ["centre", "products"]
+    assert spent(tmp_path) == ["centre", "products"]
     monkeypatch.setattr(DPPCAClient, "_noisy", lambda *_: pytest.fail("computed"))
     with pytest.raises(
         DisclosureError, match=r"client 0: this site's privacy budget does not allow the run.*1 without"
     ):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=0.1, site=site))
-    assert json.loads((tmp_path / "ledger.json").read_text())["entries"] == before
+    assert spent(tmp_path) == ["centre", "products"]
 
 
 def test_a_site_s_budget_is_held_at_its_own_delta(tmp_path):
     """The same noise has a larger epsilon at a smaller delta."""
-    site = {"ledger": str(tmp_path / "ledger.json"), "epsilon-budget": 1.0, "delta-budget": 1e-9}
+    site = {"journal": str(tmp_path), "epsilon-budget": 1.0, "delta-budget": 1e-9}
     with pytest.raises(DisclosureError, match=r"would be 1\.\d+ at delta 1e-09 \(0 without it\), allowed is 1 "):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, delta=1e-5, site=site))
     assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, delta=1e-9, site=site)).n_components_ == 2
@@ -349,16 +345,16 @@ def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
         return fixed(1)
 
     monkeypatch.setattr("fedpca_flwr.maths.noise.system", met)
-    site = {"ledger": str(tmp_path / "ledger.json"), "epsilon-budget": 1.0}
+    site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
     servers = [server_of("dp-pca", [rows(50)], **FRESH, release="joint", site=site) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         errors = [future.exception() for future in [pool.submit(finish, server) for server in servers]]
     assert sorted(type(error).__name__ for error in errors) == ["DisclosureError", "NoneType"]
-    assert len(json.loads((tmp_path / "ledger.json").read_text())["entries"]) == 1
+    assert spent(tmp_path) == ["joint"]
 
 
 def test_a_site_with_a_budget_refuses_a_method_without_privacy(tmp_path):
-    site = {"ledger": str(tmp_path / "ledger.json"), "epsilon-budget": 1.0}
+    site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
     with pytest.raises(DisclosureError, match="the method 'p-cov' is not differentially private"):
         finish(server_of("p-cov", [rows(50)], n_components=2, site=site))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,11 +13,14 @@ from fedpca_flwr.maths.streaming_pca import merge_in_tree, track
 from fedpca_flwr.maths.subspace import principal_angles as angles_of
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
-from fedpca_flwr.running_model import FILE
+from fedpca_flwr.running_model import RunningModel
 from simulations import run
 from strategies.sapca_client import levels_of, sends_at
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, fail_at, finish, server_of, tamper_arrays
+from tests.killed import STEPS, dies
+
+FILE = "running-model.sqlite"
 
 
 def fit(parties, **options):
@@ -217,20 +223,47 @@ def test_a_run_that_fails_leaves_the_model_as_it_was(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == [FILE]
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:-8], lambda content: content[:90] + b"7" + content[91:]])
+@pytest.mark.parametrize("damage", ["torn", "a changed mean", "other rows were merged"])
 def test_a_torn_or_changed_file_is_named(tmp_path, damage):
-    fit(parties(100, 80), state=str(tmp_path))
-    file = tmp_path / FILE
-    file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(ContractError, match=f"{file} is damaged: it does not fit the digest in it"):
+    mean, file = fit(parties(100, 80), state=str(tmp_path)).mean_[:2].tobytes(), tmp_path / FILE
+    whole, sha = file.read_bytes(), RunningModel(tmp_path).content.merged[0].encode()
+    content = {
+        "torn": whole[:-5000],
+        "a changed mean": whole.replace(mean, mean[::-1]),
+        "other rows were merged": whole.replace(sha, sha[::-1]),
+    }[damage]
+    assert content != whole
+    file.write_bytes(content)
+    with pytest.raises(ContractError, match=f"{file} is damaged"):
         fit(parties(50, 50, seed=2), state=str(tmp_path))
+
+
+def test_a_model_of_an_earlier_version_is_refused(tmp_path):
+    (tmp_path / "subspace").write_text("old")
+    with pytest.raises(ContractError, match="subspace was written by a version of fedpca-flwr before 0.1.0"):
+        fit(parties(50, 50), state=str(tmp_path))
+
+
+def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path):
+    fit(parties(100, 80), state=str(tmp_path / "first"))
+    killed = 0
+    while True:
+        folder = shutil.copytree(tmp_path / "first", tmp_path / str(killed))
+        running = RunningModel(folder)
+        changed = replace(running.content, revision=2, rows=500, merged=("a", "b"))
+        if not dies(STEPS * killed, running.save, changed):
+            break
+        assert (RunningModel(folder).content.revision, RunningModel(folder).content.rows) == (1, 180)
+        killed += 1
+    assert (RunningModel(folder).content.revision, RunningModel(folder).content.rows) == (2, 500)
+    assert killed > 1
 
 
 def test_of_two_runs_at_once_the_later_is_refused(tmp_path):
     fit(parties(100, 80), state=str(tmp_path))
     late = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
     fit(parties(60, 60, seed=3), state=str(tmp_path))
-    with pytest.raises(ContractError, match="another run changed the model in .* nothing is saved"):
+    with pytest.raises(ContractError, match="another run changed the running model in .* nothing is saved"):
         finish(late)
 
 

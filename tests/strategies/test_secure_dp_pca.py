@@ -94,7 +94,7 @@ def test_distributed_noise_needs_it_on_a_real_site(tmp_path):
 
 def test_a_budget_is_not_met_by_masks_alone(tmp_path):
     """Secure aggregation hides a party's share, not what the sum tells."""
-    site = {"ledger": str(tmp_path / "ledger.json"), "epsilon-budget": 1.0}
+    site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
     options = {"n_components": 2, "secure_aggregation": True, "bound": 100.0}
     with pytest.raises(DisclosureError, match="the method 'p-cov' is not differentially private"):
         finish(server_of("p-cov", PARTIES, **options, site=site))

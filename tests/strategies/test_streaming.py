@@ -267,8 +267,8 @@ def test_who_is_missing_among_more_partitions_than_parties_is_counted(state):
 
 def test_a_damaged_state_is_named_before_anyone_is_asked(state, tmp_path):
     fit(state, [A, B])
-    (tmp_path / "federation" / "federation.json").write_bytes(b"{")
-    with pytest.raises(ContractError, match=r"federation\.json is damaged"):
+    (tmp_path / "federation" / "federation.sqlite").write_bytes(b"")
+    with pytest.raises(ContractError, match=r"federation\.sqlite is damaged"):
         fit(state, [A, B])
 
 
