@@ -149,8 +149,8 @@ def test_another_seed_is_another_run(tmp_path):
 def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_one(tmp_path):
     common = {"methods": ["p-cov"], "clients": [3], "output": tmp_path}
     (plain,), (secure,) = compare(**common), compare(**common, bound=16.0)
-    assert "fixed point" in secure["measured"]
-    assert "fixed point" not in plain["measured"]
+    assert "fixed_point_variance_share" in secure["measured"]
+    assert "fixed_point_variance_share" not in plain["measured"]
     line = command([secure])
     assert line.endswith("--engine loopback --bound 16.0")
     assert main([*shlex.split(line)[3:], "--output", str(tmp_path)]) == 0
