@@ -1,8 +1,7 @@
 """Figures: each function returns a matplotlib `Figure` of its own (no global state), to show or to save.
 
-Needs the extra ``plots``. Colours are those of Okabe and Ito, which colour-blind readers tell apart (and more where
-there are ten classes), and markers differ too. Backgrounds are transparent and all text is a middle grey, so that a
-figure fits dark and light pages.
+Needs the extra ``plots``. Colours are those of `fedpca_flwr.palette`; markers differ too. Backgrounds are transparent,
+all text is a middle grey: a figure fits dark and light pages.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.palette import COLOURS
 
 try:
     from matplotlib import rc_context
@@ -26,7 +26,6 @@ try:
 except ImportError:
     raise ConfigError("plots need matplotlib: python -m pip install 'fedpca-flwr[plots]'") from None
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#A6761D", "#808080", "#B5A400", "#8A6FE8")
 MARKERS = "osD^vP*X<>"
 GREY = "#7f7f7f"
 

@@ -28,7 +28,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from fedpca_flwr import data
+from fedpca_flwr import data, markdown
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.files import writable
@@ -133,7 +133,7 @@ def table(records: Iterable[Record]) -> str:
     heads = ["data", "partition", "clients", "method", "max angle (deg)", "mean", "captured", "claimed"]
     heads += ["rounds", "MB up", "MB down"]
     heads += ["k-NN(5)"] if accuracies else []
-    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    lines = []
     for r in records:
         where = r["partition"] + (f" {r['alpha']:g}" if r["alpha"] is not None else "")
         cells = [r["dataset"], where, str(r["clients"]), named(r)]
@@ -144,8 +144,8 @@ def table(records: Iterable[Record]) -> str:
             cells += [_share(r.get("captured variance")), _share(r["explained variance"])]
             cells += [str(r["rounds"]), f"{r['MB up']:.3g}", f"{r['MB down']:.3g}"]
             cells += [_share(r.get("knn accuracy"))] if accuracies else []
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown.table(heads, lines)
 
 
 def _share(value: float | None) -> str:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import sys
 import typing
+from collections.abc import Mapping
 from inspect import getdoc, getmodule
 from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.markdown import table
 from fedpca_flwr.measurements import MEASUREMENTS
 from fedpca_flwr.method_text import own_keys
 from fedpca_flwr.protocol.phase import Phase
 from strategies import METHODS, TRAVEL, Method, script_of, transports_of
 
-HEADER = "| method | result | rounds | upload per party | server sees | privacy | split |"
+HEADS = ("method", "result", "rounds", "upload per party", "server sees", "privacy", "split")
 PAGE = """# Methods
 
 This page is made from the code (`python -m strategies write`): what each method does, its source, and its options.
@@ -44,30 +46,26 @@ This page is made from the code (`python -m strategies write`): the numbers that
 method and options. `model.summary()` makes its lines of them, `simulations.compare` keeps them in `runs.jsonl`. A name
 ends with its unit; a `share` is from 0 to 1; squared errors are in squared units of the (scaled) data. A number is
 there only where it was measured.
-
-| number | line of the summary | what it is |
-| --- | --- | --- |
 """
 
 
 def method_table() -> str:
     """The methods as a Markdown table: exact ones first, those for data split by columns last."""
     ordered = sorted(METHODS.values(), key=lambda m: (m.strategy.card.split != "rows", not m.strategy.card.exact))
-    return "\n".join([HEADER, "| --- " * HEADER.count(" | ") + "| --- |", *map(_row, ordered)]) + "\n"
+    return table(HEADS, map(_cells, ordered)) + "\n"
 
 
 def methods_page() -> str:
     """docs/methods.md: the keys of every run; each method's module, source and options."""
-    keys = "\n".join(_option(key, field) for key, field in RunConfig.model_fields.items())
-    every = f"## Keys of every run\n\n| key | values, the default first | |\n| --- | --- | --- |\n{keys}\n"
+    keys = _options("key", RunConfig.model_fields)
+    every = f"## Keys of every run\n\n{keys}\n"
     return "\n".join([PAGE, every, *map(_section, METHODS.values())])
 
 
 def measurements_page() -> str:
     """docs/measurements.md: what ``model.log["measured"]`` may hold."""
-    return MEASUREMENTS_PAGE + "".join(
-        f"| `{name}` | {one.line} | {what} |\n" for one in MEASUREMENTS for name, what in one.numbers.items()
-    )
+    rows = ([f"`{name}`", one.line, what] for one in MEASUREMENTS for name, what in one.numbers.items())
+    return f"{MEASUREMENTS_PAGE}\n{table(['number', 'line of the summary', 'what it is'], rows)}\n"
 
 
 def with_table(readme: str) -> str:
@@ -77,12 +75,8 @@ def with_table(readme: str) -> str:
 
 def questions_table() -> str:
     """All that whoever holds the server may ask a party in one run, in this order: each run's script."""
-    header = "| method | in clear | secure aggregation | with `survivors` |"
-    rows = [
-        f"| `{name}` | {' | '.join(_questions(method, travel) for travel in TRAVEL)} |"
-        for name, method in METHODS.items()
-    ]
-    return "\n".join([header, "| --- | --- | --- | --- |", *rows]) + "\n"
+    rows = ([f"`{name}`", *(_questions(method, travel) for travel in TRAVEL)] for name, method in METHODS.items())
+    return table(["method", "in clear", "secure aggregation", "with `survivors`"], rows) + "\n"
 
 
 def with_questions(security: str) -> str:
@@ -106,10 +100,10 @@ def _question(name: str, phase: Phase) -> str:
     return f"`{name}` (at most {phase.times} times)" if phase.times > 1 else f"`{name}`"
 
 
-def _row(method: Method) -> str:
+def _cells(method: Method) -> list[str]:
     card = method.strategy.card
     result = "exact" if card.exact else "approximate"
-    cells = [
+    return [
         f"[`{card.name}`](docs/methods.md#{card.name})",
         f"{result}, {card.result}" if card.result else result,
         card.rounds,
@@ -118,7 +112,6 @@ def _row(method: Method) -> str:
         _privacy(method) or "-",
         card.split,
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def _privacy(method: Method) -> str:
@@ -133,20 +126,21 @@ def _section(method: Method) -> str:
     card = method.strategy.card
     about = re.sub(r"::$", ":", getdoc(getmodule(method.strategy)) or "", flags=re.M)
     fields = card.options.model_fields
-    options = "\n".join(_option(key, fields[key.replace("-", "_")]) for key in own_keys(card.options))
-    table = f"| option | values, the default first | |\n| --- | --- | --- |\n{options}\n" if options else ""
-    return (
-        f"## {card.name}\n\n**{card.title}.** {about}\n\nSource: {card.reference}.\n\n"
-        f"{table or 'It has no options of its own.'}"
-    )
+    own = {key: fields[key.replace("-", "_")] for key in own_keys(card.options)}
+    options = f"{_options('option', own)}\n" if own else "It has no options of its own."
+    return f"## {card.name}\n\n**{card.title}.** {about}\n\nSource: {card.reference}.\n\n{options}"
 
 
-def _option(name: str, field: FieldInfo) -> str:
+def _options(kind: str, fields: Mapping[str, FieldInfo]) -> str:
+    return table([kind, "values, the default first", "meaning"], [_option(*one) for one in fields.items()])
+
+
+def _option(name: str, field: FieldInfo) -> list[str]:
     default = {"True": "true", "False": "false", "None": "none", "": "none"}.get(str(field.default), str(field.default))
     others = ["true", "false"] if isinstance(field.default, bool) else _choices(field.annotation)
     values = ", ".join(f"`{value}`" for value in dict.fromkeys([default, *others]))
     about = " ".join((field.description or "").replace("|", "\\|").split())
-    return f"| `{name.replace('_', '-')}` | {values} | {about} |"
+    return [f"`{name.replace('_', '-')}`", values, about]
 
 
 def _choices(annotation: object) -> list[str]:

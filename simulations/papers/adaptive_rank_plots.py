@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from simulations.papers.experiment import COLOURS, Row, markdown, pyplot, save_figure
+from fedpca_flwr.palette import COLOURS
+from simulations.papers.experiment import Row, markdown, pyplot, save_figure
 
 Results = Mapping[str, list[Row]]
 
@@ -22,20 +23,20 @@ LOOKS: dict[str, dict[str, Any]] = {
     "SPCA, 2r": {"color": COLOURS[0], "marker": "o", "linestyle": "--", "fillstyle": "none"},
     "SAPCA": {"color": COLOURS[2], "marker": "s", "markersize": 8, "fillstyle": "none"},
     "SAPCA, 2r": {"color": COLOURS[2], "marker": "s", "linestyle": "--", "fillstyle": "none"},
-    "PM": {"color": COLOURS[3], "marker": "x", "linestyle": "-."},
-    "PM lo": {"color": COLOURS[3], "marker": "+", "linestyle": ":"},
-    "FD": {"color": COLOURS[4], "marker": "D", "linestyle": "--"},
+    "PM": {"color": COLOURS[4], "marker": "x", "linestyle": "-."},
+    "PM lo": {"color": COLOURS[4], "marker": "+", "linestyle": ":"},
+    "FD": {"color": COLOURS[1], "marker": "D", "linestyle": "--"},
     "GROUSE": {"color": COLOURS[5], "marker": "*", "linestyle": "-."},
-    "SPIRIT": {"color": COLOURS[1], "marker": "P"},
-    "SPIRIT .9": {"color": COLOURS[1], "marker": "P", "linestyle": ":", "fillstyle": "none"},
+    "SPIRIT": {"color": COLOURS[3], "marker": "P"},
+    "SPIRIT .9": {"color": COLOURS[3], "marker": "P", "linestyle": ":", "fillstyle": "none"},
     "true": {"color": "black", **WIDE},
     "one core": {"color": "black", "marker": "o"},
     "a core each": {"color": "black", "marker": "o", "linestyle": "--", "fillstyle": "none"},
     "tree, 1r": {"color": COLOURS[0], "marker": "o"},
     "tree, 2r": {"color": COLOURS[0], "marker": "o", "linestyle": "--", "fillstyle": "none"},
     "tree, 4r": {"color": COLOURS[0], "marker": "x", "linestyle": ":"},
-    "exact leaves, tree": {"color": COLOURS[1], "marker": "v"},
-    "star": {"color": COLOURS[4], "marker": "^", "linestyle": "--"},
+    "exact leaves, tree": {"color": COLOURS[3], "marker": "v"},
+    "star": {"color": COLOURS[1], "marker": "^", "linestyle": "--"},
 }
 """Each method has its colour, mark and line in every figure."""
 

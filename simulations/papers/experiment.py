@@ -20,12 +20,10 @@ from rich.progress import track
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import writable, written_whole
+from fedpca_flwr.markdown import table
 
 Row = dict[str, Any]
 """A line of a table: numbers and texts by column."""
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito (2008): told apart by colour-blind readers too."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +89,8 @@ def write_report(target: Path, title: str, sections: Mapping[str, str]) -> None:
 
 def markdown(rows: Sequence[Row], digits: int = 4) -> str:
     """Rows of the same columns as a Markdown table."""
-    lines = [f"| {' | '.join(rows[0])} |", f"|{' --- |' * len(rows[0])}"]
-    for row in rows:
-        cells = [f"{value:.{digits}f}" if isinstance(value, float) else str(value) for value in row.values()]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    cells = ([f"{value:.{digits}f}" if isinstance(value, float) else value for value in row.values()] for row in rows)
+    return table(list(rows[0]), cells)
 
 
 def pyplot() -> ModuleType:

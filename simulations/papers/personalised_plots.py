@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simulations.papers.experiment import COLOURS, Row, pyplot, save_figure
+from fedpca_flwr.palette import COLOURS
+from simulations.papers.experiment import Row, pyplot, save_figure
 
 LOOKS: dict[str, dict[str, Any]] = {
-    "local": {"color": COLOURS[1], "marker": "s", "linestyle": "--", "fillstyle": "none", "markersize": 9},
+    "local": {"color": COLOURS[3], "marker": "s", "linestyle": "--", "fillstyle": "none", "markersize": 9},
     "global": {"color": COLOURS[0], "marker": "^", "linestyle": "-."},
     "personal": {"color": COLOURS[2], "marker": "o"},
     "personal 2 mu": {"color": COLOURS[5], "marker": "v", "linestyle": ":"},
-    "PerPCA": {"color": COLOURS[3], "marker": "x", "linestyle": ":"},
+    "PerPCA": {"color": COLOURS[4], "marker": "x", "linestyle": ":"},
 }
 """Each method has its colour, mark and line in every figure."""
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from simulations.papers.experiment import COLOURS, Row, pyplot, save_figure
+from fedpca_flwr.palette import COLOURS
+from simulations.papers.experiment import Row, pyplot, save_figure
 
 CURVES = {
     "6-clients": "parties",
