@@ -1,4 +1,10 @@
-"""Federated principal component analysis on Flower."""
+"""Federated principal component analysis on Flower.
+
+What people use is imported from here; it is loaded where it is first named, so that importing the package costs little.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fedpca_flwr.errors import (
     ConfigError,
@@ -9,15 +15,50 @@ from fedpca_flwr.errors import (
     PartyError,
     QuorumError,
 )
-from fedpca_flwr.model import PCAModel
+
+if TYPE_CHECKING:
+    from fedpca_flwr.federation import Federation
+    from fedpca_flwr.metrics import principal_angles
+    from fedpca_flwr.model import PCAModel
+    from fedpca_flwr.reference import pooled_pca
+    from simulations.run import run
+    from strategies import METHODS
+
+__version__ = "0.1.0"
+
+HOMES = {
+    "Federation": "fedpca_flwr.federation",
+    "METHODS": "strategies",
+    "PCAModel": "fedpca_flwr.model",
+    "pooled_pca": "fedpca_flwr.reference",
+    "principal_angles": "fedpca_flwr.metrics",
+    "run": "simulations.run",
+}
+"""Where each name is at home."""
 
 __all__ = [
+    "METHODS",
     "ConfigError",
     "ContractError",
     "DataError",
     "DisclosureError",
     "FedPCAError",
+    "Federation",
     "PCAModel",
     "PartyError",
     "QuorumError",
+    "__version__",
+    "pooled_pca",
+    "principal_angles",
+    "run",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'fedpca_flwr' has no attribute '{name}'")
+    return getattr(import_module(HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

@@ -1,0 +1,63 @@
+"""What people install and import: the library, the methods, and what a person runs, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import fedpca_flwr
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Names of the files in the wheel."""
+    from hatchling.builders.wheel import WheelBuilder
+
+    (built,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path_factory.mktemp("wheel")))
+    with ZipFile(built) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_what_people_run_and_nothing_else(wheel):
+    others = {name.split("/")[0] for name in wheel if ".dist-info/" not in name}
+    assert others == {"fedpca_flwr", "strategies", "simulations"}
+    kept = {"/".join(name.split("/")[:2]) for name in wheel if name.startswith("simulations/") and name.count("/") > 1}
+    assert kept == {"simulations/deployment", "simulations/notebooks"}
+
+
+def test_the_wheel_holds_every_module_of_the_library_and_its_types(wheel):
+    ours = {
+        str(path.relative_to(ROOT))
+        for folder in ("fedpca_flwr", "strategies")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert ours <= wheel
+    assert "fedpca_flwr/py.typed" in wheel
+
+
+def test_all_that_is_shown_can_be_imported():
+    for name in fedpca_flwr.__all__:
+        assert getattr(fedpca_flwr, name) is not None
+    assert set(fedpca_flwr.__all__) <= set(dir(fedpca_flwr))
+    with pytest.raises(AttributeError, match="no attribute 'pca'"):
+        fedpca_flwr.pca  # noqa: B018
+
+
+def test_the_version_is_that_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert fedpca_flwr.__version__ == project["version"]
+
+
+def test_importing_the_package_loads_no_framework():
+    """What is imported with every command and notebook; each of these costs a second or more."""
+    heavy = ["flwr", "ray", "sklearn", "matplotlib", "scipy"]
+    code = f"import sys, fedpca_flwr; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
