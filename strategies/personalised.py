@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.certificate import frobenius
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.iteration import BlockIteration
@@ -141,6 +141,7 @@ class Personalised(RowsStrategy):
         else:
             sums = yield from pooled_centre(self, prefix)
             pooled, diagonal, spread = sums.head, sums.diagonal, {"spread": sums.spread}
+            _require_enough(self.options.n_components, sums.rows, prefix)
             self.n_components(sums.rows, pooled.mean.size)
         mean, remainder = pooled.mean, pooled.remainder
         if not self.options.center:
@@ -206,6 +207,20 @@ class Personalised(RowsStrategy):
             rows=used.rows,
             notes=notes,
             measured=measured,
+        )
+
+
+def _require_enough(k: int, rows: int, prefix: str) -> None:
+    """Refuse more components than rows while some are held out.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if prefix and k > rows:
+        raise ConfigError(
+            f"run-config: 'n-components' is {k}, and all parties together have {rows} rows while some are held out to "
+            "choose 'mu'; ask for so many at most, or set 'mu'"
         )
 
 

@@ -188,7 +188,7 @@ def resolved(run: ColumnsRun, sums: Total, name: str) -> float:
     """A measure of the open sum, unless `bound` is too far above the data for it."""
     scaled, centred = (getattr(run.options, option, True) for option in ("scale", "center"))
     or_else = ", or center=true, with which scaled columns need no bound" if scaled and not centred else ""
-    require_resolved(run.config.bound, sums.missed[name], sums[name], scale=False, or_else=or_else)
+    require_resolved(run.config.bound, sums.missed[name], sums[name], or_else)
     return float(sums[name])
 
 

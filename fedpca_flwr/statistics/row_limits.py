@@ -64,6 +64,10 @@ class Pooled(NamedTuple):
         return Head(self.rows, *two_sum(self.centre, self.remainder))
 
 
+UNSEEN = 1e-9
+"""Share of a variance that fixed point may cost before it counts as not seen."""
+
+
 def require_bound(bound: float) -> None:
     """Refuse a run whose `bound` is missing.
 
@@ -94,11 +98,8 @@ def require_within(bound: float, data: NDArray[Any], parties: int) -> None:
         raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
 
 
-def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: bool, or_else: str = "") -> None:
+def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str = "") -> None:
     """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
-
-    With scaling every feature counts for itself: one whose deviation is not resolved would pass for constant, unless
-    even 1e-15 times the largest deviation is.
 
     Parameters
     ----------
@@ -107,7 +108,6 @@ def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: boo
         What rounding may have cost.
     diagonal : ndarray of shape (d,)
         Of the scatter.
-    scale : bool
     or_else : str
         What else would help.
 
@@ -115,14 +115,30 @@ def require_resolved(bound: float, missed: Array, diagonal: Array, *, scale: boo
     ------
     ConfigError
     """
-    unclear = bool(missed.sum() > 1e-9 * diagonal.sum())
-    if scale:
-        coarse = missed > 1e-30 * diagonal.max()
-        unclear = unclear or bool((coarse & (missed > 1e-9 * diagonal)).any())
-    if unclear:
+    if missed.sum() > UNSEEN * diagonal.sum():
         raise ConfigError(
             f"run-config: 'bound' is {bound:g}, and next to it the rows of all parties have no variance: they are "
             f"identical, or the bound must be nearer to the largest size of a value{or_else}"
+        )
+
+
+def require_scalable(bound: float, missed: Array, diagonal: Array, rows: int) -> None:
+    """Refuse a bound beside which features vary too little to be scaled; the parameters as `require_resolved`.
+
+    What cannot be told from a constant feature may pass for one where its deviation is nothing beside that of scaled
+    features, and below 1e-15 of the largest.
+
+    Raises
+    ------
+    ConfigError
+    """
+    varying, matters = diagonal > missed, missed > min(1e-12 * rows, 1e-30 * float(diagonal.max()))
+    few = int(((missed > UNSEEN * diagonal) & (varying | matters)).sum())
+    if few:
+        raise ConfigError(
+            f"run-config: 'bound' is {bound:g}, and next to it {few} features have too little variance to be scaled: "
+            "lower 'bound' to the largest size of a value, change the unit of these features, or leave out those that "
+            "are constant"
         )
 
 

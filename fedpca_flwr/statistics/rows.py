@@ -34,6 +34,7 @@ from fedpca_flwr.statistics.row_limits import (
     pooled_of,
     require_bound,
     require_resolved,
+    require_scalable,
     rows_in,
 )
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
@@ -124,8 +125,8 @@ def pooled_centre(run: RowsStrategy, prefix: str = "") -> Generator[Ask, Any, Po
     rows = rows_in(first["count"], first.parties)
     centre = first["sum"] / rows
     second: Total = yield Sum(f"{prefix}variances", {"rows": np.asarray(rows), "centre": centre})
-    _take_missed(run, second.missed["diagonal"], second["diagonal"], rows)
-    return pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
+    pooled = pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
+    return pooled._replace(diagonal=_resolved(run, second.missed["diagonal"], pooled.diagonal, rows))
 
 
 def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Array]]:
@@ -171,18 +172,25 @@ def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Mo
         scatter = about_mean(double["scatter"], mean_products(head))
         diagonal = scatter[diagonal_positions(head.mean.size)]
     missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
-    _take_missed(run, missed, diagonal, head.n)
-    return Moments(*head, scatter=scatter), diagonal.clip(min=0.0)
+    return Moments(*head, scatter=scatter), _resolved(run, missed, diagonal, head.n).clip(min=0.0)
 
 
-def _take_missed(run: RowsStrategy, missed: Array, diagonal: Array, rows: int) -> None:
-    """Note what fixed point may have cost the diagonal (d,) of the scatter of so many rows; refuse too much."""
-    scale = bool(getattr(run.options, "scale", False))
-    require_resolved(run.config.bound, missed, diagonal, scale=scale)
-    run.missed, unseen = missed, int((diagonal <= missed).sum())
-    if scale and unseen:
+def _resolved(run: RowsStrategy, missed: Array, diagonal: Array, rows: int) -> Array:
+    """The diagonal (d,) of the scatter of so many rows, of which fixed point may have ``missed`` so much.
+
+    What is too much is refused. With scaling a feature of which it may be all is constant; else it would be scaled by
+    what rounding left of it.
+    """
+    run.missed = missed
+    require_resolved(run.config.bound, missed, diagonal)
+    if not getattr(run.options, "scale", False):
+        return diagonal
+    require_scalable(run.config.bound, missed, diagonal, rows)
+    unseen = diagonal <= missed
+    if unseen.any():
         least = float(np.sqrt(missed.max() / rows))
         run.cautions = [
-            f"{unseen} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
+            f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
             f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
         ]
+    return np.where(unseen, 0.0, diagonal)

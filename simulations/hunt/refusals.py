@@ -78,7 +78,7 @@ def _none_within(draw: Draw, truth: Truth | None) -> bool:
 def _constant(draw: Draw) -> bool:
     rows = draw.pooled.astype(Long)
     about_means = rows if draw.options.get("center", True) is False else rows - rows.mean(axis=0)
-    return float((about_means**2).sum()) <= rows.size * (100 * EPS * float(np.abs(rows).max())) ** 2
+    return bool((about_means**2).sum() <= rows.size * (100 * EPS * np.abs(rows).max()) ** 2)  # in 80 bits
 
 
 def _too_many(draw: Draw, truth: Truth | None) -> bool:
@@ -89,6 +89,11 @@ def _too_many(draw: Draw, truth: Truth | None) -> bool:
 def _beyond(draw: Draw, truth: Truth | None) -> bool:
     size = float(np.abs(draw.pooled.astype(Long)).max()) ** 2 * draw.pooled.size
     return size > LARGEST or truth is None or float(truth.total) < SMALLEST
+
+
+def _below_rounding(draw: Draw, truth: Truth) -> bool:
+    """Whether the last level that is asked for may be no more than rounding."""
+    return bool(truth.levels[draw.options["n_components"] - 1] < max(1e-11, truth.rounding))
 
 
 def _coarse(draw: Draw, truth: Truth | None) -> bool:
@@ -106,14 +111,18 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or d.method == "vfedakpca"),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
     (r"the rows of each party are identical", _none_within),
-    (r"next to it the rows of all parties have no variance", lambda d, t: _coarse(d, t) or _no_variance(d, t)),
+    (
+        r"next to it (the rows of all parties have no|\d+ features have too little) variance",
+        lambda d, t: _coarse(d, t) or _no_variance(d, t),
+    ),
     (r"'n-components' is \d+, at most \d+ = min", _too_many),
+    (r"rows while some are held out", lambda d, t: d.options["n_components"] > 0.7 * len(d.pooled)),
     (r"a PCA needs at least 2", lambda draw, truth: len(draw.pooled) < 2),
     (r"outside the range of float64", _beyond),
     (r"a warm start needs at most features - 2", lambda d, t: d.options["n_components"] > d.pooled.shape[1] - 2),
     (r"too few for n-components", lambda draw, truth: draw.options.get("max_rounds", 100) < 10),
     (r"'landmarks' = .* alike", lambda draw, truth: bool(draw.options.get("landmarks"))),
-    (r"positive eigenvalues", lambda d, t: t is None or t.unsure or t.levels[d.options["n_components"] - 1] < 1e-11),
+    (r"positive eigenvalues", lambda d, t: t is None or t.unsure or _below_rounding(d, t)),
     (r"so many directions hold", lambda draw, truth: isinstance(draw.options["n_components"], float)),
     (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),
     (r"'step' is", lambda draw, truth: draw.options.get("codec") in {"shared-step", "combined"}),

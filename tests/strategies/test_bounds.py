@@ -31,6 +31,24 @@ def test_a_feature_too_small_to_be_scaled_is_told(method):
     assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
 
 
+def test_a_feature_that_fixed_point_rounds_is_not_scaled_by_what_is_left_of_it():
+    """The one sum of a run with survivors resolves less; the last round then finds rows that do not fit the model."""
+    X = rows(60) * np.where(np.arange(12) == 3, 1e-15, 1.0)
+    bound = 2 * float(np.abs(X).max())
+    with pytest.raises(ConfigError, match="next to it 1 features have too little variance to be scaled"):
+        fit("p-cov", cut(X, 30, 10, 10, 10), n_components=3, scale=True, bound=bound, survivors=4, **SECURE)
+
+
+def test_constant_features_may_be_scaled_beside_a_bound_near_the_data():
+    X = rows(60) * (np.arange(12) != 3)
+    own = {"n_components": 3, "scale": True}
+    plain = fit("p-cov", cut(X, 30, 10, 10, 10), **own)
+    bound = 2 * float(np.abs(X).max())
+    secure = fit("p-cov", cut(X, 30, 10, 10, 10), bound=bound, survivors=4, **own, **SECURE)
+    assert principal_angles(plain, secure).max < 1e-9
+    assert "1 features were taken for constant" in " ".join(secure.log["notes"])
+
+
 @pytest.mark.parametrize(("method", "options"), VERTICAL, ids=str)
 def test_scaled_columns_need_no_bound(method, options):
     """They have no unit; sums that know it resolve them beside a bound of any size."""
