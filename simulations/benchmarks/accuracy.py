@@ -6,7 +6,6 @@ python -m simulations.benchmarks.accuracy --dataset images --data-root DEST/cifa
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,41 +13,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr import data
+from fedpca_flwr.markdown import row, table
 from fedpca_flwr.metrics import knn_accuracy, principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
-from simulations.benchmarks.setting import PARTITIONS
+from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, data_parser
 
 METHODS = ("p-cov", "ap-cov")
+HEADS = (
+    "partition",
+    "method",
+    "max angle (deg)",
+    "mean",
+    "eigenvalues (rel.)",
+    "ratio",
+    "bytes up per client",
+    "k-NN(5)",
+)
 
 
-def table(dataset: str, root: str, clients: int, k: int, seed: int, knn: bool) -> list[str]:
-    """The Markdown rows of one data set."""
+def lines(dataset: str, root: str, clients: int, k: int, seed: int, knn: bool) -> list[list[str]]:
+    """The rows of one data set's table."""
     source = data.load(dataset, root)
     rows = source.all_rows()
     truth = pooled_pca(rows, k)
-    lines = [
-        "| partition | method | max angle (deg) | mean | eigenvalues (rel.) | ratio | bytes up per client | k-NN(5) |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-        f"| pooled | PCA full | 0 | 0 | 0 | 0 | - | {_knn(truth, source, rows, knn)} |",
-    ]
+    found = [["pooled", "PCA full", "0", "0", "0", "0", "-", _knn(truth, source, rows, knn)]]
     for name, how in PARTITIONS.items():
         parts = split(source.labels, clients, seed=seed, **how)
         for method in METHODS:
             model = run(method, [rows[part] for part in parts], n_components=k, engine="loopback", min_rows=1)
-            lines.append(f"| {name} | {method} | {_errors(model, truth)} | {_knn(model, source, rows, knn)} |")
-            print(lines[-1], flush=True)
-    return lines
+            found.append([name, method, *_errors(model, truth), _knn(model, source, rows, knn)])
+            print(row(found[-1]), flush=True)
+    return found
 
 
-def _errors(model: PCAModel, truth: PCAModel) -> str:
+def _errors(model: PCAModel, truth: PCAModel) -> list[str]:
     angles = principal_angles(model, truth)
     values = np.abs(model.explained_variance_ / truth.explained_variance_ - 1).max()
     ratio = np.abs(model.explained_variance_ratio_ - truth.explained_variance_ratio_).max()
     upload = max(model.log["rounds"][0]["up"])
-    return f"{angles.max:.1e} | {angles.mean:.1e} | {values:.1e} | {ratio:.1e} | {upload:,}"
+    return [f"{angles.max:.1e}", f"{angles.mean:.1e}", f"{values:.1e}", f"{ratio:.1e}", f"{upload:,}"]
 
 
 def _knn(model: PCAModel, source: data.Dataset, rows: NDArray[Any], wanted: bool) -> str:
@@ -59,17 +65,12 @@ def _knn(model: PCAModel, source: data.Dataset, rows: NDArray[Any], wanted: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="digits", choices=list(data.DATASETS))
-    parser.add_argument("--data-root", default=".")
-    parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--components", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--no-knn", action="store_true", help="leave out the k-NN column")
-    args = parser.parse_args(arguments)
-    lines = table(args.dataset, args.data_root, args.clients, args.components, args.seed, not args.no_knn)
+    options = data_parser(__doc__, dataset="digits", clients=10, components=COMPONENTS, seed=42)
+    options.add_argument("--no-knn", action="store_true", help="leave out the k-NN column")
+    args = options.parse_args(arguments)
+    rows = lines(args.dataset, args.data_root, args.clients, args.components, args.seed, not args.no_knn)
     print(f"\n{args.dataset}, {args.clients} clients, {args.components} components, seed {args.seed}\n")
-    print("\n".join(lines))
+    print(table(HEADS, rows))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.certificate import at_most
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.model import PCAModel
 from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, parser, told, truth
+from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, data_parser, told, truth
 
 TARGETS = (0.0, 0.02, 0.2, 2.0)
 
@@ -27,9 +28,9 @@ def spent(model: PCAModel) -> tuple[int, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    args = parser(__doc__).parse_args(arguments)
-    print("| partition | score | target | chosen | rounds: forecast, spent | MB | largest angle | bound |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    args = data_parser(__doc__).parse_args(arguments)
+    heads = ["partition", "score", "target", "chosen", "rounds: forecast, spent", "MB", "largest angle", "bound"]
+    print(head(heads))
     for name, how in PARTITIONS.items():
         parts = clients(args.dataset, args.data_root, **how)
         exact = truth(parts)
@@ -42,11 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             bounds = [measured[name] for name in ("angle_bound_degrees", "certified_angle_degrees") if name in measured]
             bound = at_most(bounds[0]) if bounds else "exact"
             score = f"{measured['heterogeneity_score']:.2f}"
-            print(
-                f"| {name} | {score} | {target} | {way['method']} {told(way['options'])} | {way['rounds']}, {rounds} "
-                f"| {forecast:.2f}, {megabytes:.2f} | {way['angle']:.2g}, {angle:.2g} | {bound} |",
-                flush=True,
-            )
+            cells = [name, score, target, f"{way['method']} {told(way['options'])}", f"{way['rounds']}, {rounds}"]
+            cells += [f"{forecast:.2f}, {megabytes:.2f}", f"{way['angle']:.2g}, {angle:.2g}", bound]
+            print(row(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedpca_flwr.markdown import head, row
 from fedpca_flwr.metrics import principal_angles
 from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, clients, parser, told, truth
+from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, told, truth
 
 SETTINGS: list[dict[str, Any]] = [
     *({"codec": "quantise", "bits": bits} for bits in (8, 12, 16, 24)),
@@ -29,17 +30,16 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    args = parser(__doc__).parse_args(arguments)
+    args = data_parser(__doc__).parse_args(arguments)
     parts = clients(args.dataset, args.data_root)
     exact = truth(parts)
-    print("| codec | kB up per client | times less | mean angle (deg) | max |\n| --- | --- | --- | --- | --- |")
+    print(head(["codec", "kB up per client", "times less", "mean angle (deg)", "max"]))
     for options in SETTINGS:
         model = run("compressed", parts, n_components=COMPONENTS, engine="loopback", **options)
         angles = principal_angles(model, exact)
         each, times = model.bytes_up / len(parts), model.log["measured"]["compression_ratio"]
-        print(
-            f"| {told(options)} | {each / 1e3:.0f} | {times:.1f} | {angles.mean:.2g} | {angles.max:.2g} |", flush=True
-        )
+        cells = [told(options), f"{each / 1e3:.0f}", f"{times:.1f}", f"{angles.mean:.2g}", f"{angles.max:.2g}"]
+        print(row(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,17 @@ Synthetic rows of 10 unequal parties with shifted means; 12 features, 3 componen
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.markdown import head, row
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
+from simulations.benchmarks.setting import parser
 
 COMPONENTS = 3
 GRAPHS = ("ring", "star", "complete", "erdos-renyi")
@@ -35,29 +36,27 @@ def parties(count: int = 10, seed: int = 0) -> list[NDArray[Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--iterations", type=int, nargs="+", default=[1, 50, 100, 200, 500])
-    parser.add_argument("--step-size", type=float, default=0.2)
-    args = parser.parse_args(arguments)
+    options = parser(__doc__, step_size=0.2)
+    options.add_argument("--iterations", type=int, nargs="+", default=[1, 50, 100, 200, 500])
+    args = options.parse_args(arguments)
     parts = parties()
     truth = pooled_pca(np.vstack(parts), COMPONENTS)
     print(
         "Largest angle of the model to the exact components / consensus error, in degrees, after so many iterations\n"
     )
-    print(f"| method | graph (mixing rate) | {' | '.join(map(str, args.iterations))} | bytes up, down |")
-    print("| --- | --- |" + " --- |" * (len(args.iterations) + 1))
+    print(head(["method", "graph (mixing rate)", *map(str, args.iterations), "bytes up, down"]))
     for method in ("dsa", "fast-pca"):
         for graph in GRAPHS:
             cells = []
             for iterations in args.iterations:
-                options = {"graph": graph, "iterations": iterations, "step_size": args.step_size}
-                model = run(method, parts, n_components=COMPONENTS, engine="loopback", **options)
+                chosen = {"graph": graph, "iterations": iterations, "step_size": args.step_size}
+                model = run(method, parts, n_components=COMPONENTS, engine="loopback", **chosen)
                 apart = model.log["measured"]["consensus_error_degrees"]
                 cells.append(f"{principal_angles(model, truth).max:.1e} / {apart:.1e}")
             rate = f"{model.log['measured']['mixing_rate']:.3f}"
             step = model.log["rounds"][-3]  # before the report and the projection
             each = f"{max(step['up']):,}, {max(step['down']):,}"
-            print(f"| {method} | {graph} ({rate}) | {' | '.join(cells)} | {each} |", flush=True)
+            print(row([method, f"{graph} ({rate})", *cells, each]), flush=True)
 
 
 if __name__ == "__main__":

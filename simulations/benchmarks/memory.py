@@ -5,7 +5,6 @@ python -m simulations.benchmarks.memory [--clients 50] [--features 3072]
 
 from __future__ import annotations
 
-import argparse
 import logging
 import resource
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from fedpca_flwr.maths.moments import Moments
 from simulations.benchmarks.replies import message, results
+from simulations.benchmarks.setting import parser
 from strategies import build_strategy
 
 
@@ -36,10 +36,7 @@ def _peak_mb() -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--features", type=int, default=3072)
-    args = parser.parse_args(arguments)
+    args = parser(__doc__, clients=50, features=3072).parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     before, replies, after = peak(args.clients, args.features)
     square = args.features**2 * 8 / 1e6

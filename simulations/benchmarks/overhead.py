@@ -8,30 +8,28 @@ dashboard. A Ray that is already running (``ray start --head``, then ``RAY_ADDRE
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
+from fedpca_flwr.markdown import head, row
 from simulations import run
+from simulations.benchmarks.setting import parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=3)
-    args = parser.parse_args(arguments)
+    args = parser(__doc__, clients=10, features=64, repeats=3).parse_args(arguments)
     rng = np.random.default_rng(0)
     parties = [rng.standard_normal((100, args.features)) for _ in range(args.clients)]
-    print("| engine | whole run (s) | of it in rounds (s) | bytes up |\n| --- | --- | --- | --- |")
+    print(head(["engine", "whole run (s)", "of it in rounds (s)", "bytes up"]))
     for engine in ("loopback", "ray") * args.repeats:
         start = time.perf_counter()
         model = run("p-cov", parties, n_components=10, engine=engine)
         seconds, rounds = time.perf_counter() - start, model.log["rounds"]
         inside = sum(entry["seconds"] for entry in rounds)
-        print(f"| {engine} | {seconds:.2f} | {inside:.2f} | {sum(map(sum, (r['up'] for r in rounds))):,} |", flush=True)
+        up = sum(sum(entry["up"]) for entry in rounds)
+        print(row([engine, f"{seconds:.2f}", f"{inside:.2f}", f"{up:,}"]), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,17 @@ projection of MNIST gives 93.9 %. With ``trust='distributed'`` the server of thi
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedpca_flwr import data
+from fedpca_flwr.markdown import head, row
 from fedpca_flwr.metrics import knn_accuracy, principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from simulations import run
+from simulations.benchmarks.setting import data_parser
 
 CLIENTS, COMPONENTS = 10, 50
 EPSILONS = (0.5, 1.0, 5.0, 10.0)
@@ -37,20 +38,13 @@ def captured(model: PCAModel, truth: PCAModel) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", choices=["mnist", "images"], required=True)
-    parser.add_argument("--data-root", required=True)
-    parser.add_argument("--clip", type=float, default=1785.0)
-    parser.add_argument("--centre-clip", type=float, default=3060.0)
-    parser.add_argument("--draws", type=int, default=3)
-    args = parser.parse_args(arguments)
+    args = data_parser(__doc__, clip=1785.0, centre_clip=3060.0, draws=3).parse_args(arguments)
     source = data.load(args.dataset, args.data_root)
     rows = source.all_rows()
     parts = [rows[part] for part in split(source.labels, CLIENTS, kind="dirichlet", alpha=0.1, seed=42)]
     whole = run("p-cov", parts, n_components=rows.shape[1], engine="loopback")
     truth = run("p-cov", parts, n_components=COMPONENTS, engine="loopback")
-    print("| trust | epsilon | mean angle (deg) | max | captured variance | k-NN(5) |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(head(["trust", "epsilon", "mean angle (deg)", "max", "captured variance", "k-NN(5)"]))
     for trust in ("local", "distributed"):
         for epsilon in EPSILONS:
             options = {"epsilon": epsilon, "clip": args.clip, "centre_clip": args.centre_clip, "trust": trust}
@@ -63,10 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 angles = principal_angles(model, truth)
                 measured.append((angles.mean, angles.max, captured(model, whole), accuracy))
             mean, most, held, accuracy = np.mean(measured, axis=0)
-            print(
-                f"| {trust} | {epsilon:g} | {mean:.1f} | {most:.0f} | {held:.2%} | {accuracy:.2%} |",
-                flush=True,
-            )
+            cells = [trust, f"{epsilon:g}", f"{mean:.1f}", f"{most:.0f}", f"{held:.2%}", f"{accuracy:.2%}"]
+            print(row(cells), flush=True)
 
 
 if __name__ == "__main__":

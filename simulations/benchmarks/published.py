@@ -25,11 +25,12 @@ import numpy as np
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.files import writable, written_whole
+from fedpca_flwr.markdown import table
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from simulations.benchmarks import published_numbers as note
-from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, parser
+from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, data_parser
 from simulations.compare import compare
 from simulations.records import Record, named
 
@@ -203,11 +204,6 @@ TABLES: dict[str, Callable[[Place], list[list[str]]]] = {
 PUBLISHED = {"mnist": list(TABLES), "images": ["angles", "accuracy", "communication", "compression"]}
 
 
-def markdown(lines: list[list[str]]) -> str:
-    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def _of(record: Record, name: str) -> float:
     """A number that the run measured.
 
@@ -235,7 +231,7 @@ def _mean(records: Sequence[Record], key: str) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser(__doc__)
+    options = data_parser(__doc__)
     options.add_argument("--output", required=True, help="a folder for the runs, which go on where they were cut")
     options.add_argument("--table", nargs="+", choices=list(TABLES), help="all that the notes have, if not given")
     args = options.parse_args(arguments)
@@ -243,7 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         writable(Path(args.output))
         for name in args.table or PUBLISHED.get(args.dataset, list(TABLES)):
-            print(f"\n{name}, {args.dataset}\n\n{markdown(TABLES[name](place))}", flush=True)
+            heads, *rows = TABLES[name](place)
+            print(f"\n{name}, {args.dataset}\n\n{table(heads, rows)}", flush=True)
     except FedPCAError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2

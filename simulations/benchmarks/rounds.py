@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.certificate import at_most
 from fedpca_flwr.metrics import principal_angles
 from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, clients, parser, truth
+from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, truth
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "block Krylov, b = 60": {},
@@ -27,11 +28,10 @@ FEW = {"mnist": (8, 19, 4, 4, 100), "images": (9, 22, 5, 5, 100), "digits": (1, 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    args = parser(__doc__).parse_args(arguments)
+    args = data_parser(__doc__).parse_args(arguments)
     parts = clients(args.dataset, args.data_root)
     exact = truth(parts)
-    print("| method | rounds | max angle (deg) | certified | MB up per client | MB down per client |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(head(["method", "rounds", "max angle (deg)", "certified", "MB up per client", "MB down per client"]))
     for (name, options), few in zip(SETTINGS.items(), FEW[args.dataset], strict=True):
         stops = [few] if "float32" in name or "plain" in name else [few, 100]
         for rounds in stops:
@@ -39,9 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
             up = max(model.bytes_up_by_party) / 1e6
             down = max(map(sum, zip(*(entry["down"] for entry in fit), strict=True))) / 1e6
-            certified = at_most(model.log["measured"]["certified_angle_degrees"])
+            degrees = model.log["measured"]["certified_angle_degrees"]
+            certified = at_most(degrees) if degrees < 90 else "no bound"
             angle = principal_angles(model, exact).max
-            print(f"| {name} | {model.rounds} | {angle:.1e} | {certified} | {up:.2f} | {down:.2f} |", flush=True)
+            print(row([name, model.rounds, f"{angle:.1e}", certified, f"{up:.2f}", f"{down:.2f}"]), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ model that it gets at the end.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,8 +19,10 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
+from fedpca_flwr import markdown
 from fedpca_flwr.model import PCAModel
 from simulations import run
+from simulations.benchmarks.setting import parser
 from simulations.benchmarks.timing import alternated, ratio
 
 METHODS = ("p-cov", "qr-pca", "sub-it")
@@ -74,14 +75,11 @@ def line(point: Point, repeats: int) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
-    args = parser.parse_args(arguments)
-    print(f"| n | d | k | K | {' | '.join(f'{method}: time; rounds; MB' for method in METHODS)} |")
-    print(f"| {' | '.join(['---'] * (4 + len(METHODS)))} |")
+    args = parser(__doc__, repeats=3).parse_args(arguments)
+    print(markdown.head(["n", "d", "k", "K", *(f"{method}: time; rounds; MB" for method in METHODS)]))
     with threadpool_limits(1, user_api="blas"):
         for point in points():
-            print(f"| {' | '.join(line(point, args.repeats))} |", flush=True)
+            print(markdown.row(line(point, args.repeats)), flush=True)
 
 
 if __name__ == "__main__":

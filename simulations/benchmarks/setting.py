@@ -24,12 +24,21 @@ PARTITIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
-    """Of a benchmark on MNIST or CIFAR-10 (JPEG); ``doc`` is its help."""
+def parser(doc: str | None, **defaults: int | float) -> argparse.ArgumentParser:
+    """Of a benchmark; ``doc`` is its help, and each default an option of its type."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", choices=["mnist", "images", "digits"], required=True)
-    parser.add_argument("--data-root", default=".")
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     return parser
+
+
+def data_parser(doc: str | None, *, dataset: str | None = None, **defaults: int | float) -> argparse.ArgumentParser:
+    """Of a benchmark on MNIST, CIFAR-10 (JPEG) or the digits; which one must be said, unless ``dataset`` does."""
+    options = parser(doc, **defaults)
+    choices = ["mnist", "images", "digits"]
+    options.add_argument("--dataset", choices=choices, required=dataset is None, default=dataset)
+    options.add_argument("--data-root", default=".")
+    return options
 
 
 def clients(

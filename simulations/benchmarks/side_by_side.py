@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
+from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
@@ -26,7 +27,7 @@ from simulations import run
 from simulations.benchmarks import as_written
 from simulations.benchmarks.as_written import Result
 from simulations.benchmarks.published import CLIPS
-from simulations.benchmarks.setting import COMPONENTS, clients, parser, told
+from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, told
 from simulations.benchmarks.timing import alternated, ratio
 
 HEADS = (
@@ -109,15 +110,13 @@ def _error(variances: NDArray[np.float64], truth: PCAModel) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=3)
-    args = options.parse_args(arguments)
+    args = data_parser(__doc__, repeats=3).parse_args(arguments)
     parts = clients(args.dataset, args.data_root)
     truth = pooled_pca(np.vstack(parts), COMPONENTS)
-    print(f"| {' | '.join(HEADS)} |\n| {' | '.join(['---'] * len(HEADS))} |")
+    print(head(HEADS))
     with threadpool_limits(1, user_api="blas"):
         for pair in pairs(args.dataset):
-            print(f"| {' | '.join(line(pair, parts, truth, args.repeats))} |", flush=True)
+            print(row(line(pair, parts, truth, args.repeats)), flush=True)
 
 
 if __name__ == "__main__":

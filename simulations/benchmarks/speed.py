@@ -7,7 +7,6 @@ Seconds depend on the machine; the ratios are what we claim. Each figure is the 
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,30 +19,32 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
 from fedpca_flwr import data
+from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.moments import Moments, unpack
 from fedpca_flwr.partition import split
 from simulations import run
 from simulations.benchmarks.replies import message, results
+from simulations.benchmarks.setting import parser
 from simulations.benchmarks.timing import alternated, ratio, seconds
 from strategies import build_strategy
 
 COMPONENTS = 50
 
 
-def compare(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> str:
+def compare(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> list[str]:
     """Median seconds of both, and the median of the ratios pair by pair."""
     times = alternated([ours, theirs], repeats + 1)[1:]  # the first pair warms up
     first, second = np.median(times, axis=0)
-    return f"{first:.3f} s | {second:.3f} s | **{ratio(times, 0, 1):.2f}**"
+    return [f"{first:.3f} s", f"{second:.3f} s", f"**{ratio(times, 0, 1):.2f}**"]
 
 
-def client_speed(rows: NDArray[Any], repeats: int) -> str:
+def client_speed(rows: NDArray[Any], repeats: int) -> list[str]:
     """A client's moments against one bare syrk on data that are already centred."""
     centred = np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)
     return compare(lambda: Moments.of(rows), lambda: blas.dsyrk(1.0, centred.T, lower=1), repeats)
 
 
-def server_speed(parts: list[Moments], repeats: int) -> str:
+def server_speed(parts: list[Moments], repeats: int) -> list[str]:
     """`aggregate_fit` on ten checked replies against the faster of SciPy's eigensolvers on the pooled matrix alone."""
     d = parts[0].n_features
     matrix = unpack(np.sum([part.scatter for part in parts], axis=0), d)
@@ -62,10 +63,11 @@ def server_speed(parts: list[Moments], repeats: int) -> str:
         strategy = build_strategy({"n-components": COMPONENTS, "clients": len(parts)})
         strategy.aggregate_fit(1, results(messages, [part.count for part in parts]), [])
 
-    return f"{compare(serve, best, repeats)} ({best.__name__})"
+    first, second, times = compare(serve, best, repeats)
+    return [first, second, f"{times} ({best.__name__})"]
 
 
-def run_speed(rows: NDArray[Any], parties: list[NDArray[Any]], repeats: int) -> str:
+def run_speed(rows: NDArray[Any], parties: list[NDArray[Any]], repeats: int) -> list[str]:
     """A whole loopback run, the projection of every row included, against fitting scikit-learn's PCA to the pool."""
     return compare(
         lambda: run("p-cov", parties, n_components=COMPONENTS, engine="loopback"),
@@ -75,32 +77,31 @@ def run_speed(rows: NDArray[Any], parties: list[NDArray[Any]], repeats: int) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", required=True, help="holds MNIST/ and cifar10-jpeg/")
-    parser.add_argument("--threads", type=int, default=1, help="BLAS threads of both programs")
-    parser.add_argument("--repeats", type=int, default=5)
-    args = parser.parse_args(arguments)
+    options = parser(__doc__, repeats=5)
+    options.add_argument("--data-root", required=True, help="holds MNIST/ and cifar10-jpeg/")
+    options.add_argument("--threads", type=int, default=1, help="BLAS threads of both programs")
+    args = options.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     sources = {
         "MNIST": data.load("mnist", args.data_root),
         "CIFAR-10 (JPEG)": data.load("images", f"{args.data_root}/cifar10-jpeg"),
     }
-    print("| what | ours | theirs | ratio |\n| --- | --- | --- | --- |")
+    print(head(["what", "ours", "theirs", "ratio"]))
     with threadpool_limits(args.threads, user_api="blas"):
         for name, source in sources.items():
             one = source.rows(np.arange(0, len(source.labels), 10))
             for dtype in (np.uint8, np.float64):
                 figures = client_speed(one.astype(dtype), args.repeats)
-                print(f"| {name}: client, {len(one)} rows of {np.dtype(dtype)} | {figures} |", flush=True)
+                print(row([f"{name}: client, {len(one)} rows of {np.dtype(dtype)}", *figures]), flush=True)
             parts = [Moments.of(one[i::10]) for i in range(10)]
-            print(f"| {name}: server, 10 replies | {server_speed(parts, args.repeats)} |", flush=True)
+            print(row([f"{name}: server, 10 replies", *server_speed(parts, args.repeats)]), flush=True)
         source = sources["MNIST"]
         rows = source.all_rows()
         shares = split(source.labels, 10, kind="dirichlet", alpha=0.1, seed=42)
         for dtype in (np.uint8, np.float64):
             pooled = np.asarray(rows, dtype=dtype)
             figures = run_speed(pooled, [pooled[share] for share in shares], args.repeats)
-            print(f"| MNIST: whole run, 10 clients, {np.dtype(dtype)} | {figures} |", flush=True)
+            print(row([f"MNIST: whole run, 10 clients, {np.dtype(dtype)}", *figures]), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh
 
+from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.subspace import principal_angles as angles_between
 from fedpca_flwr.metrics import principal_angles
 from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, clients, parser, told, truth
+from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, told, truth
 
 
 def truncation(dataset: str, root: str) -> None:
@@ -32,20 +33,19 @@ def truncation(dataset: str, root: str) -> None:
     for rank in (50, 100, 200, 400):
         settings += [("qr-pca", {"rank": rank, "filler": filler}) for filler in (True, False)]
         settings += [("ap-stack", {"rank": rank, "weights": weights}) for weights in ("none", "rows")]
-    print("| method | options | max angle (deg) | mean | MB up per client |\n| --- | --- | --- | --- | --- |")
+    print(head(["method", "options", "max angle (deg)", "mean", "MB up per client"]))
     for method, options in settings:
         model = run(method, parts, n_components=COMPONENTS, engine="loopback", **options)
         angles = principal_angles(model, exact)
         up = max(model.log["rounds"][0]["up"]) / 1e6
-        print(
-            f"| {method} | {told(options) or 'exact'} | {angles.max:.2g} | {angles.mean:.2g} | {up:.2f} |", flush=True
-        )
+        cells = [method, told(options) or "exact", f"{angles.max:.2g}", f"{angles.mean:.2g}", f"{up:.2f}"]
+        print(row(cells), flush=True)
 
 
 def draws(dataset: str, root: str, seeds: Sequence[int]) -> None:
     exact = truth(clients(dataset, root))
-    print("| partition seed | fewest rows | rank 100: max / mean (deg) | no filler | rank 200 | no filler |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    heads = ["partition seed", "fewest rows", "rank 100: max / mean (deg)", "no filler", "rank 200", "no filler"]
+    print(head(heads))
     for seed in seeds:
         parts = clients(dataset, root, seed=seed)
         cells = [str(seed), str(min(map(len, parts)))]
@@ -53,7 +53,7 @@ def draws(dataset: str, root: str, seeds: Sequence[int]) -> None:
             model = run("qr-pca", parts, n_components=COMPONENTS, engine="loopback", rank=rank, filler=filler)
             angles = principal_angles(model, exact)
             cells.append(f"{angles.max:.2g} / {angles.mean:.2g}")
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print(row(cells), flush=True)
 
 
 def wide() -> None:
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments) == ["--wide"]:
         return wide()
-    options = parser(__doc__)
+    options = data_parser(__doc__)
     options.add_argument("--seeds", nargs="+", type=int, default=[], help="of the partition, one line each")
     args = options.parse_args(arguments)
     if args.seeds:
