@@ -15,16 +15,15 @@ import os
 import re
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpca_flwr import tables
 from fedpca_flwr.certainty import SCALED, certainty
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.maths.moments import Moments, packed_size, pool
+from fedpca_flwr.maths.moments import Moments, pool
+from fedpca_flwr.member_moments import digest, moments_of
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.solution import solve
-from fedpca_flwr.state_folder import StateFolder, digest
+from fedpca_flwr.state_folder import StateFolder
 
 KEY = re.compile(r"(?! )[\w .-]{1,64}(?<! )")
 
@@ -226,7 +225,7 @@ class Federation:
         raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
 
     def _checked(self, key: str, data: ArrayLike | Moments, columns: str) -> Moments:
-        moments = _whole(key, data) if isinstance(data, Moments) else _moments(key, data)
+        moments = moments_of(key, data)
         if self.features not in (0, moments.n_features):
             raise ContractError(
                 f"the rows of '{key}' have {moments.n_features} features, those of the federation have {self.features}"
@@ -244,26 +243,3 @@ class Federation:
 
     def _record(self, operation: str, key: str, rows: int) -> None:
         self.journal.append({"revision": self.revision + 1, "operation": operation, "member": key, "rows": rows})
-
-
-def _moments(key: str, data: ArrayLike) -> Moments:
-    try:
-        rows = np.asarray(data)
-    except ValueError:
-        raise DataError(f"the rows of '{key}' are not all of the same length") from None
-    return Moments.of(tables.check(rows))
-
-
-def _whole(key: str, moments: Moments) -> Moments:
-    """Moments that someone else made, checked as far as they can tell."""
-    d = moments.mean.size
-    if moments.remainder.shape != (d,) or moments.scatter.shape != (packed_size(d),) or moments.count < 1:
-        raise ContractError(
-            f"the moments of '{key}' are of {moments.count} rows, with a mean of {d}, a remainder of "
-            f"{moments.remainder.size} and a scatter of {moments.scatter.size} values, expected at least 1 row and "
-            f"{d}, {d} and {packed_size(d)} values"
-        )
-    finite = all(np.isfinite(part).all() for part in (moments.mean, moments.remainder, moments.scatter))
-    if not finite or moments.diagonal().min() < 0:
-        raise ContractError(f"the moments of '{key}' hold NaN, infinite values or a negative variance")
-    return moments

@@ -1,19 +1,16 @@
 """The state of a federation on disk (`fedpca_flwr.store`): the old one or the new one, whenever the machine stops.
 
-A member's moments (count, mean, remainder and packed scatter as float64, little-endian) are named by the digest of
-their bytes, and removed with the last member that names them.
+A member's moments are named by their digest (`fedpca_flwr.member_moments`), and removed with the last that names them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 from typing import Any
 
-import numpy as np
-
-from fedpca_flwr.maths.moments import Moments, packed_size
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.member_moments import from_bytes, size_in_bytes, to_bytes
 from fedpca_flwr.store import Layout, Store
 
 LAYOUT = Layout(
@@ -68,10 +65,8 @@ class StateFolder:
     def read(self, sha: str, features: int) -> Moments:
         """One member's moments."""
         with self._store.transaction() as database:
-            content = self._store.get(database, sha, 8 * (1 + 2 * features + packed_size(features)))
-        values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
-        _, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
-        return Moments(int(values[0]), mean, remainder, scatter)
+            content = self._store.get(database, sha, size_in_bytes(features))
+        return from_bytes(content, features)
 
     def write(self, state: dict[str, Any], new: list[Moments]) -> None:
         """Replace the state that was loaded, and add the moments that it names and the folder does not hold yet.
@@ -85,21 +80,9 @@ class StateFolder:
             self._store.require(database, self._loaded)
             _replace(database, state)  # first what goes, whose place in the file others can have
             for moments in new:
-                self._store.put(database, _packed(moments))
+                self._store.put(database, to_bytes(moments))
             loaded = self._store.seal(database)
         self._loaded = loaded
-
-
-def digest(moments: Moments) -> str:
-    """SHA-256 of moments, in hexadecimal: the same for a party and for the server that received them."""
-    return hashlib.sha256(_packed(moments)).hexdigest()
-
-
-def _packed(moments: Moments) -> bytes:
-    d = moments.n_features
-    assert moments.scatter.size == packed_size(d)
-    parts = ([float(moments.count)], moments.mean, moments.remainder, moments.scatter)
-    return np.concatenate(parts).astype("<f8", copy=False).tobytes()
 
 
 def _replace(database: sqlite3.Connection, state: dict[str, Any]) -> None:

@@ -28,13 +28,13 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.federation import Federation
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, pool, unpack
+from fedpca_flwr.member_moments import digest
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask, Program
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.solution import Solution, solve
-from fedpca_flwr.state_folder import digest
 from fedpca_flwr.statistics.heads import moments_of
 from fedpca_flwr.statistics.rows import pooled_moments
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy

@@ -8,10 +8,10 @@ import numpy as np
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.products import head_and_diagonal
+from fedpca_flwr.member_moments import digest
 from fedpca_flwr.protocol.card import ScaledOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Phase, Phases
-from fedpca_flwr.state_folder import digest
 from fedpca_flwr.statistics.heads import HEAD, head_fields, moments_in
 from fedpca_flwr.statistics.rows import moments_phases, projection_phase
 from fedpca_flwr.statistics.rows_client import RowsClient

@@ -8,9 +8,9 @@ import pytest
 from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
 from fedpca_flwr.federation import Federation
 from fedpca_flwr.maths.moments import Moments, pool
+from fedpca_flwr.member_moments import digest
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
-from fedpca_flwr.state_folder import digest
 from fedpca_flwr.statistics.heads import head_fields, moments_in
 from simulations import run
 from strategies.streaming import squared_error

@@ -1,0 +1,67 @@
+"""The moments of one member of a federation: made of its rows or checked, and as bytes that a digest names."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpca_flwr import tables
+from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.maths.moments import Moments, packed_size
+
+
+def moments_of(key: str, data: ArrayLike | Moments) -> Moments:
+    """The moments of a member's rows (n, d), or those that someone else made, checked as far as they can tell.
+
+    Raises
+    ------
+    ContractError, DataError
+    """
+    if isinstance(data, Moments):
+        _check(key, data)
+        return data
+    try:
+        rows = np.asarray(data)
+    except ValueError:
+        raise DataError(f"the rows of '{key}' are not all of the same length") from None
+    return Moments.of(tables.check(rows))
+
+
+def digest(moments: Moments) -> str:
+    """SHA-256 of moments, in hexadecimal: the same for a party and for the server that received them."""
+    return hashlib.sha256(to_bytes(moments)).hexdigest()
+
+
+def to_bytes(moments: Moments) -> bytes:
+    """Count, mean, remainder and packed scatter as float64, little-endian."""
+    d = moments.n_features
+    assert moments.scatter.size == packed_size(d)
+    parts = ([float(moments.count)], moments.mean, moments.remainder, moments.scatter)
+    return np.concatenate(parts).astype("<f8", copy=False).tobytes()
+
+
+def size_in_bytes(features: int) -> int:
+    """How many bytes `to_bytes` makes."""
+    return 8 * (1 + 2 * features + packed_size(features))
+
+
+def from_bytes(content: bytes | bytearray, features: int) -> Moments:
+    """The moments of which `to_bytes` made this."""
+    values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
+    count, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
+    return Moments(int(count[0]), mean, remainder, scatter)
+
+
+def _check(key: str, moments: Moments) -> None:
+    d = moments.mean.size
+    if moments.remainder.shape != (d,) or moments.scatter.shape != (packed_size(d),) or moments.count < 1:
+        raise ContractError(
+            f"the moments of '{key}' are of {moments.count} rows, with a mean of {d}, a remainder of "
+            f"{moments.remainder.size} and a scatter of {moments.scatter.size} values, expected at least 1 row and "
+            f"{d}, {d} and {packed_size(d)} values"
+        )
+    finite = all(np.isfinite(part).all() for part in (moments.mean, moments.remainder, moments.scatter))
+    if not finite or moments.diagonal().min() < 0:
+        raise ContractError(f"the moments of '{key}' hold NaN, infinite values or a negative variance")
