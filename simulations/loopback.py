@@ -26,7 +26,7 @@ from flwr.common import (
 )
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from fedpca_flwr import tables
 from fedpca_flwr.config import NodeConfig, RunConfig
@@ -90,8 +90,9 @@ def on_loopback(run_config: dict[str, Any], parties: list[NDArray[Any]], site: d
 
 def assemble(run_config: dict[str, Any], parties: list[NDArray[Any]], site: dict[str, Any]) -> PCAServer:
     """A server whose clients wait in this process; with much data as many work at once as BLAS has threads."""
-    server = PCAServer(build_strategy(run_config), lambda: threadpool_limits(1, user_api="blas"))
-    threads = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    blas = ThreadpoolController()  # once: it looks through all libraries of this process
+    server = PCAServer(build_strategy(run_config), lambda: blas.limit(limits=1, user_api="blas"))
+    threads = [pool["num_threads"] for pool in blas.info() if pool["user_api"] == "blas"]
     large = sum(np.size(rows) for rows in parties) >= WORTH_THREADS
     server.set_max_workers(max(threads, default=os.cpu_count() or 1) if large else 1)
     run_id = secrets.randbits(62)  # as Flower's: a privacy ledger tells runs apart by it

@@ -155,8 +155,9 @@ def _refuse_options_as_keys(run_config: Mapping[str, Any]) -> None:
 
 def build_client(context: Context, load: Load = local_table) -> PCAClient:
     """A party's half of the run that ``context`` describes; ``load`` gives its rows (see `Site`)."""
-    method = method_of(RunConfig.parse(context.run_config).method)
-    return method.client(method.strategy.card, Site(context, load), party_transport)
+    site = Site(context, load)
+    method = method_of(site.config.method)
+    return method.client(method.strategy.card, site, party_transport)
 
 
 def transports_of(method: Method) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any
 
 import numpy as np
@@ -121,10 +122,17 @@ def arrays_in(reply: Reply) -> list[NDArray[Any]]:
 
 def _view(tensor: bytes) -> NDArray[Any]:
     """The array in a message of Flower's (NumPy's own file format), without a copy and without pickle."""
-    stream = io.BytesIO(tensor)
-    version = np.lib.format.read_magic(stream)
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = header(stream)
+    start = 10 + int.from_bytes(tensor[8:10], "little")
+    shape, fortran, dtype = _header(tensor[:start])
+    return np.frombuffer(tensor, dtype, offset=start).reshape(shape, order="F" if fortran else "C")
+
+
+@lru_cache(maxsize=64)  # a party's arrays begin as those of the others
+def _header(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    stream = io.BytesIO(text)
+    if np.lib.format.read_magic(stream) != (1, 0):  # what NumPy writes for plain arrays
+        raise ValueError("not the file format of plain arrays")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
     if dtype.hasobject:
         raise ValueError("objects are not accepted")
-    return np.frombuffer(tensor, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran else "C")
+    return shape, fortran, dtype

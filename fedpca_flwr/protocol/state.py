@@ -48,9 +48,10 @@ class StateJournal(Journal):
     """In the state that Flower keeps for a party during a run: for simulations."""
 
     def __init__(self, state: RecordDict) -> None:
-        if RECORD not in state.config_records:
-            state.config_records[RECORD] = ConfigRecord({"questions": [], "ended": ""})
-        self.record = state.config_records[RECORD]
+        records = state.config_records
+        if RECORD not in records:
+            records[RECORD] = ConfigRecord({"questions": [], "ended": ""})
+        self.record = records[RECORD]
 
     def begin(self, phase: str, digest: str, permit: Callable[[Sequence[str]], None]) -> None:
         answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
