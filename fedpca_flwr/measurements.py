@@ -83,7 +83,7 @@ MEASUREMENTS = (
     _line(
         "tracked directions",
         "{tracked_directions}, without {truncated_variance_share:.2g} of the variance",
-        tracked_directions="directions that each party follows",
+        tracked_directions="of each party",
         truncated_variance_share="of the variance, what lies outside them",
     ),
     _line(
@@ -198,12 +198,7 @@ MEASUREMENTS = (
         member_rows="of all members",
         members_here="that took part in this run",
     ),
-    _line(
-        "revision",
-        texts.revision,
-        revision="of the federation",
-        unsaved_changes="operations since, which are not saved",
-    ),
+    _line("revision", texts.revision, revision="of the federation", unsaved_changes="operations since it was saved"),
     _line("joined", texts.members("joined"), joined_members="that are new in this run"),
     _line("replaced", texts.members("replaced"), replaced_members="whose rows are others than before"),
     _line("appended", texts.members("appended"), appended_members="that brought more rows"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.graph import Adjacency, metropolis_weights, mixing_rate
 from fedpca_flwr.maths.linear_rate import iterations_left
@@ -24,9 +25,6 @@ from fedpca_flwr.statistics.graphs import GraphOptions, network, rounds_between
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 Array = NDArray[np.float64]
-
-CONVERGED = 1e-6
-"""Degrees at which components are the same for every purpose."""
 
 STANDSTILL = 1e-11
 """Degrees of a step that is rounding."""
@@ -89,16 +87,14 @@ class GraphStrategy(RowsStrategy):
         """What a reader must know where the iterations ended too early, or the parties do not agree."""
         apart = max((float(principal_angles(a, b).max()) for a, b in combinations(estimates, 2)), default=0.0)
         step = math.degrees(self._steps[-1]) if self._steps else math.inf
-        left = 0 if step <= STANDSTILL else iterations_left(self._steps, math.radians(CONVERGED))
-        if left == 0 and apart <= CONVERGED:
+        left = 0 if step <= STANDSTILL else iterations_left(self._steps, math.radians(EXACT))
+        if left == 0 and apart <= EXACT:
             return []
         last = f"the last step was {step:.2g} degrees at most" if self._steps else "only one step was made"
         if left is None:
             more = "the steps show no linear rate yet, so it cannot be said how many more iterations are needed"
         elif left:
-            more = (
-                f"at the rate of the last ones, about {left:,} more iterations leave {CONVERGED:g} degrees of the way"
-            )
+            more = f"at the rate of the last ones, about {left:,} more iterations leave {EXACT:g} degrees of the way"
         else:
             more = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
         return [

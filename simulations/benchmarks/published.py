@@ -205,13 +205,7 @@ PUBLISHED = {"mnist": list(TABLES), "images": ["angles", "accuracy", "communicat
 
 
 def _of(record: Record, name: str) -> float:
-    """A number that the run measured.
-
-    Raises
-    ------
-    ConfigError
-        For a run of a version that wrote texts.
-    """
+    """A number that the run measured; `ConfigError` for a run of a version that wrote texts."""
     if name not in record["measured"]:
         raise ConfigError(f"--output has a run of '{named(record)}' by an older version; name a new folder")
     return float(record["measured"][name])
