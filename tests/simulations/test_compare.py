@@ -12,6 +12,7 @@ from PIL import Image
 from fedpca_flwr.data import load
 from fedpca_flwr.model import PCAModel
 from simulations import compare as module
+from simulations import report
 from simulations.compare import compare, main, table
 from simulations.records import command
 
@@ -189,7 +190,8 @@ def test_what_an_exact_model_claims_is_what_it_captures(options):
     np.testing.assert_allclose(record["captured variance"], record["explained variance"], rtol=1e-9)
 
 
-def test_a_second_comparison_adds_to_the_report(tmp_path):
+def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_figures", lambda *_: ())  # drawing them is most of the work
     plenty = ["--methods", "p-cov", "ap-cov", "qr-pca", "--clients", "3", "4", "--output", str(tmp_path)]
     assert main(plenty) == 0
     other = ["--dataset", "wine", "--components", "3", "--seed", "7", "--clients", "3", "--output", str(tmp_path)]

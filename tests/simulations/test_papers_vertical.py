@@ -41,7 +41,9 @@ def whole(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vertical, "PARTIES", (3,))
         patch.setattr(vertical, "ITERATIONS", (3,))
-        assert main(["vertical", "--output", str(folder), "--shrink", "20"]) == 0
+        with pytest.MonkeyPatch.context() as undrawn:
+            undrawn.setattr(vertical, "draw", lambda *_: [])
+            assert main(["vertical", "--output", str(folder), "--shrink", "20"]) == 0
         before = {path: path.stat().st_mtime_ns for path in (folder / "steps").iterdir()}
         assert main(["vertical", "--output", str(folder), "--shrink", "20"]) == 0
         assert before == {path: path.stat().st_mtime_ns for path in (folder / "steps").iterdir()}

@@ -364,6 +364,8 @@ def test_sums_only_give_the_model_that_clear_answers_give(method, way, family, o
     parties = len(family.parties)
     if way == "surviving" and not 3 <= parties <= 10:
         pytest.skip("survivors need three parties, and fifty take long")
+    if options and parties > 10:
+        pytest.skip("what is asked of fifty parties does not depend on the options, and each pair of them has a mask")
     if options.get("scale") and family is FAMILIES["repeated eigenvalues"]:
         pytest.skip("scaled, all its eigenvalues are equal")
     if method == "personalised" and options.get("center") is False and np.abs(family.pooled.mean()) > 1e5:
