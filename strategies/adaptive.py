@@ -8,7 +8,8 @@ registry, with the same parties and the same log.
 ``target=0`` asks for the exact components. With a larger ``target`` (degrees, largest angle) rounded covariances
 compete as well: the step is chosen so that the forecast angle times `SAFETY` stays below the target. The gap that the
 forecast takes may not be there (isotropic data have none), so the rounded covariance is asked again what angle its
-step may cost; where that is above the target, the cheapest exact way goes on.
+step may cost; where that is above the target, the cheapest exact way goes on. Where a component is too small beside the
+first for a covariance to hold, `qr-pca` goes on, which works on factors.
 
 The heterogeneity score of the note is reported and decides nothing: the two methods between which it chose there cost
 the same, and one of them is exact.
@@ -48,6 +49,9 @@ CHOICES = ("p-cov", "qr-pca", "sub-it", "compressed")
 
 ROUNDED = "compressed"
 """Of these the one that is not exact."""
+
+FACTORS = "qr-pca"
+"""Of these the one that resolves most."""
 
 SKETCH = 4
 """Columns of a sketch: enough to tell alike from different."""
@@ -159,11 +163,11 @@ class Adaptive(RowsStrategy):
         before, script = len(self.rounds_so_far), dict(SURVEY)
         solution: Solution = yield from self._as_chosen(self._candidates[0], script)
         notes: list[str] = []
-        if self._chosen.angle and self.inner.certificate > self.options.target:
-            missed = f"{self._chosen.method} came within {self.inner.certificate:.2g} degrees only"
-            exact = next(candidate for candidate in self._candidates if not candidate.angle)
-            solution = yield from self._as_chosen(exact, script)
-            notes.append(f"{missed}, so {exact.method} went on: the gap was not as forecast")
+        missed = self._missed(solution)
+        if missed:
+            further, why = missed
+            solution = yield from self._as_chosen(further, script)
+            notes.append(f"{why}, so {further.method} went on")
         self.certificate = self.inner.certificate
         if self._chosen.angle:
             notes.append(
@@ -183,6 +187,18 @@ class Adaptive(RowsStrategy):
             "spent_bytes_down_per_party": down,
         }
         return replace(solution, measured={**measured, **solution.measured}, notes=[*solution.notes, *notes])
+
+    def _missed(self, solution: Solution) -> tuple[Candidate, str] | None:
+        """Where the components are not as wanted: who goes on, and why."""
+        chosen, certificate = self._chosen, self.inner.certificate
+        pairs = solution.pairs.of_rank(solution.rows - 1)
+        if chosen.method != FACTORS and self.inner.certainty(pairs).resolved is not None:
+            factors = next(candidate for candidate in self._candidates if candidate.method == FACTORS)
+            return factors, f"{chosen.method} cannot resolve components so small beside the first"
+        if chosen.angle and certificate > self.options.target:
+            exact = next(candidate for candidate in self._candidates if not candidate.angle)
+            return exact, f"{chosen.method} came within {certificate:.2g} degrees only (the gap was not as forecast)"
+        return None
 
     @property
     def inner(self) -> RowsStrategy:
@@ -249,7 +265,7 @@ class AdaptiveClient(RowsClient):
     def _chosen(self, told: str) -> RowsClient:
         """The chosen method's client, with this party's own policy, data and memory.
 
-        A run chooses once; where that was the rounded covariance, an exact method may go on.
+        A run chooses once; after the rounded covariance an exact method may go on, after all others that on factors.
         """
         method, _ = words_of(told)
         if method not in CHOICES:
@@ -268,7 +284,8 @@ class AdaptiveClient(RowsClient):
             self.journal.keep("chosen", told.encode())
         elif told.encode() not in kept:
             first, _ = words_of(kept[0].decode())
-            if kept[1] is not None or first != ROUNDED or method == ROUNDED:
+            further = method == FACTORS if first != ROUNDED else method != ROUNDED
+            if kept[1] is not None or first == FACTORS or not further:
                 raise ContractError("the server chose a method twice in one run")
             self.journal.keep("chosen then", told.encode())
         if kept[0] is None or told.encode() == kept[0]:

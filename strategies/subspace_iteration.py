@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -202,8 +203,11 @@ class SubspaceIteration(RowsStrategy):
         notes = found.shortfall(f"max-rounds = {self.options.max_rounds}")
         if found.limited and self.options.wire == "float32":
             notes.append("products travelled in float32; with wire='float64' the angle can be certified to less")
+        pairs, claimed = found.pairs, float(found.pairs.values.sum())
+        if claimed > total * (1 + 1e-9):  # of a sketch, before its first corrections
+            pairs = replace(pairs, values=pairs.values * (total / claimed))
         return Solution(
-            pairs=found.pairs,
+            pairs=pairs,
             mean=head.mean,
             total=total,
             rows=head.n,

@@ -78,8 +78,7 @@ def well_formed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     if not np.allclose(model.singular_values_, np.sqrt(variances * (model.n_samples_ - 1)), rtol=1e-9, atol=0):
         yield "form", "singular values are not the roots of (n - 1) variances"
     rounded = draw.method == "compressed" or private or draw.options.get("landmarks")
-    single = draw.options.get("warm_start") == "svd" or draw.options.get("wire") == "float32"
-    if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-6 if single else 1e-9) + told_by(model).fixed_point:
+    if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + told_by(model).fixed_point:
         yield "form", f"ratios add up to {ratio.sum():.12g}"
     basis = basis_of(model)
     skew = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() if basis.size else 0.0

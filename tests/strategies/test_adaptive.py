@@ -115,3 +115,13 @@ def test_a_gap_that_is_there_needs_nothing_more(partition):
     model = adaptive(parties(partition), target=1.0)
     assert not model.log["exact"]
     assert "degrees but for a probability of 3e-4" in model.log["notes"][-1]
+
+
+def test_components_too_small_for_a_covariance_are_had_from_factors():
+    """A salary beside shares: the second component has 1e-20 of the variance of the first."""
+    X = rows(90) * np.where(np.arange(12) == 0, 1e10, 1.0)
+    model = run("adaptive", cut(X, 30, 30, 30), n_components=3, engine="loopback", min_rows=1)
+    assert principal_angles(model, pooled_pca(X, 3)).max < 1e-6
+    assert model.log["exact"]
+    assert model.log["candidates"][0]["method"] == "p-cov"
+    assert any("so qr-pca went on" in note for note in model.log["notes"])

@@ -264,3 +264,20 @@ def test_a_last_block_that_cannot_hold_the_components_is_refused():
         run(
             "sub-it", cut(rows(300), 180, 100, 20), engine="loopback", n_components=3, acceleration="none", block_size=1
         )
+
+
+def test_variances_of_a_sketch_are_never_more_than_there_is():
+    """A sketch of one direction a party guesses the others; before any correction these added up to 123 %."""
+    X = np.random.default_rng(0).standard_normal((60, 36))
+    model = run(
+        "sub-it",
+        list(X[:11, None]) + [X[11:]],
+        n_components=30,
+        block_size=31,
+        warm_start="svd",
+        warm_rank=1,
+        max_rounds=1,
+        engine="loopback",
+        min_rows=1,
+    )
+    assert model.explained_variance_ratio_.sum() <= 1 + 1e-9
