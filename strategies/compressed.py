@@ -155,6 +155,11 @@ class Compressed(RowsStrategy):
             matrix = corrected(matrix, V, np.sum(missed, axis=0))
         wrong, on_block = (math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1))
         pairs = leading_eigenpairs(matrix, wanted)
+        if pairs.values[0] <= 0:
+            raise ConfigError(
+                f"run-config: 'codec' is '{options.codec}', and what it leaves of this scatter has no positive "
+                "eigenvalue; take another codec, or 'p-cov'"
+            )
         worst = bound(pairs, wrong, on_block, block)
         self.certificate = min(worst, self._likely(matrix, step, wrong, len(replies)))
         excess = float(pairs.values.sum()) / total

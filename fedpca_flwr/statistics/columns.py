@@ -38,6 +38,11 @@ class ColumnsOptions(CountOptions):
     scale: bool = False
     """Each party divides its own columns by their standard deviations."""
 
+    @property
+    def about_means(self) -> bool:
+        """Whether columns are about their means."""
+        return self.center
+
 
 ABOUT_ROWS = (
     COUNT,

@@ -74,6 +74,8 @@ class ColumnsClient(PCAClient):
             if self.site.node.loadings:
                 held = singular > 0
                 components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
+                # what is longer than a whole unit vector, of which it is this party's part, is rounding
+                components[np.linalg.norm(components, axis=1) > 1 + 1e-6] = 0.0
                 block, run = self.block, run_digest(U, singular)
                 own = Loadings(components, block.mean, block.scale, run, self.site.table.columns)
                 own.save(self.site.node.loadings)

@@ -188,7 +188,7 @@ class ColumnsStrategy(ColumnsRun):
 
     def modelled(self, solution: ScoresSolution) -> PCAModel:
         """The model of what the method found."""
-        told = self.certainty(solution.pairs.of_rank(self.n_rows - getattr(self.options, "center", True)))
+        told = self.certainty(solution.pairs.of_rank(self.n_rows - getattr(self.options, "about_means", True)))
         log = self.history(told, [*solution.notes, *self.order_notes()], solution.measured)
         return PCAModel.of_scores(solution.pairs, total=solution.total, features=self.columns, log=log)
 

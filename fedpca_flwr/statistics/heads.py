@@ -1,6 +1,6 @@
 """The fields that say count, mean and second moments of a party's rows, to write and to read.
 
-Where rounding the mean would cost digits (a feature whose mean is more than about 1e4 times its standard deviation),
+Where rounding the mean would cost digits (a feature whose mean is more than about 200 times its standard deviation),
 the rounding error follows as ``d`` more values; else ``remainder`` is empty.
 """
 
@@ -33,8 +33,8 @@ TRUNCATED = Payload((*HEAD, Field("trace", ()), Field("omitted", ()), Field("row
 
 MOMENTS = Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter")))
 
-NEGLIGIBLE = 1e-12
-"""A rounding error of the mean below this many standard deviations turns no component by 1e-7 degrees."""
+NEGLIGIBLE = 2e-14
+"""A rounding error of the mean below this many standard deviations does hardly more to a scatter than float64 does."""
 
 
 def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE) -> Array:

@@ -67,6 +67,10 @@ class MergeOptions(ColumnsOptions):
         return self.variant == "faithful"
 
     @property
+    def about_means(self) -> bool:
+        return self.center and not self.faithful
+
+    @property
     def isolated(self) -> int:
         """Periods without communication that come first; the authors merge their vectors all the same."""
         return int(self.graph == "server" and self.faithful)

@@ -28,8 +28,7 @@ class MergeClient(ColumnsClient):
     @cached_property
     def block(self) -> Block:
         """This party's columns; as they are in the authors' program."""
-        center = self.options.center and not self.options.faithful
-        return block_of(self.data, center=center, scale=self.options.scale)
+        return block_of(self.data, center=self.options.about_means, scale=self.options.scale)
 
     @property
     def products(self) -> int:

@@ -91,6 +91,12 @@ def _beyond(draw: Draw, truth: Truth | None) -> bool:
     return size > LARGEST or truth is None or float(truth.total) < SMALLEST
 
 
+def _some_column_below(draw: Draw, size: float) -> bool:
+    """Whether a column of a party holds values, and none as large as this."""
+    largest = [np.abs(np.asarray(party, dtype=np.float64)).max(axis=0) for party in draw.parties]
+    return any(bool(((column > 0) & (column < size)).any()) for column in largest)
+
+
 def _below_rounding(draw: Draw, truth: Truth) -> bool:
     """Whether the last level that is asked for may be no more than rounding."""
     return bool(truth.levels[draw.options["n_components"] - 1] < max(1e-11, truth.rounding))
@@ -119,6 +125,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"rows while some are held out", lambda d, t: d.options["n_components"] > 0.7 * len(d.pooled)),
     (r"a PCA needs at least 2", lambda draw, truth: len(draw.pooled) < 2),
     (r"outside the range of float64", _beyond),
+    (r"too small to be squared", lambda draw, truth: _some_column_below(draw, 1e-140)),
     (r"a warm start needs at most features - 2", lambda d, t: d.options["n_components"] > d.pooled.shape[1] - 2),
     (r"too few for n-components", lambda draw, truth: draw.options.get("max_rounds", 100) < 10),
     (r"'landmarks' = .* alike", lambda draw, truth: bool(draw.options.get("landmarks"))),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.metrics import principal_angles
 from simulations import run
 from tests.families import cut, rows
@@ -92,3 +93,15 @@ def test_values_whose_variances_have_no_squares_give_components_in_secure_sums()
     options = {"n_components": 2, "mu": 0.5, "iterations": 5, "bound": 3e92}
     model = fit("personalised", parties, **options, **SECURE)
     assert np.isfinite(model.explained_variance_).all()
+
+
+def test_loadings_of_components_without_variance_are_no_longer_than_one(tmp_path):
+    """What rounding leaves of them, divided by nearly nothing, made scores that no public limit holds."""
+    parties = np.split(
+        np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0), 2, 1
+    )
+    loadings = [str(tmp_path / f"{party}.npz") for party in range(2)]
+    fit("vertical", parties, n_components=20, loadings=loadings)
+    for path in loadings:
+        assert np.linalg.norm(Loadings.load(path).components, axis=1).max() <= 1 + 1e-6
+    assert fit("vertical-scores", parties, n_components=20, loadings=loadings, bound=1e18, **SECURE).scores_ is not None

@@ -19,7 +19,6 @@ SCATTERS = {
     "streaming": ("streaming", {}),
     "ap-cov": ("ap-cov", {}),
     "sub-it": ("sub-it", {"max_rounds": 8}),
-    "adaptive": ("adaptive", {}),
     "p-cov, secure": ("p-cov", SECURE),
     "p-cov, survivors": ("p-cov", {**SECURE, "survivors": 3}),
 }
