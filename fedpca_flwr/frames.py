@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.tables import names_digest
+from fedpca_flwr.table import names_digest
 
 FOREIGN = (
     "The feature names should match those that were passed during fit: these, or their order, are others (only a "

@@ -7,9 +7,9 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpca_flwr import tables
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.moments import Moments, packed_size
+from fedpca_flwr.table import check
 
 
 def moments_of(key: str, data: ArrayLike | Moments) -> Moments:
@@ -26,7 +26,7 @@ def moments_of(key: str, data: ArrayLike | Moments) -> Moments:
         rows = np.asarray(data)
     except ValueError:
         raise DataError(f"the rows of '{key}' are not all of the same length") from None
-    return Moments.of(tables.check(rows))
+    return Moments.of(check(rows))
 
 
 def digest(moments: Moments) -> str:

@@ -28,11 +28,10 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from fedpca_flwr import tables
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.server import PCAServer
-from fedpca_flwr.tables import Table
+from fedpca_flwr.table import Table, check
 from strategies import build_client, build_strategy
 
 FILES = ("scores", "loadings")
@@ -111,7 +110,7 @@ def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
 def _maker(context: Context, rows: NDArray[Any]) -> Callable[[], Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        return Table(tables.check(rows))
+        return Table(check(rows))
 
     return lambda: build_client(context, load).to_client()
 

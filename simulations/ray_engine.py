@@ -18,12 +18,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from numpy.typing import NDArray
 
-from fedpca_flwr import tables
 from fedpca_flwr.client_app import one_blas_thread
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.server_app import run_on
-from fedpca_flwr.tables import Table
+from fedpca_flwr.site.readers import read
+from fedpca_flwr.table import Table, check
 from simulations.loopback import own_site
 from strategies import build_client, build_strategy
 
@@ -57,7 +57,7 @@ def on_ray(run_config: dict[str, Any], parties: list[NDArray[Any]], site: dict[s
 
 def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) -> Callable[[Context], Client]:
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        return Table(tables.check(tables.read(f"{folder}/{node.partition_id}.npy").rows))
+        return Table(check(read(f"{folder}/{node.partition_id}.npy").rows))
 
     def client_fn(context: Context) -> Client:
         own = own_site(site, int(context.node_config["partition-id"]))

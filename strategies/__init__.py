@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, TravelError
 from fedpca_flwr.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
-from fedpca_flwr.party import local_table
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.phase import Phases
 from fedpca_flwr.protocol.state import Context
 from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.site import Load, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport
 from strategies.adaptive import CHOICES, Adaptive, AdaptiveClient

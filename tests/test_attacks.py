@@ -10,7 +10,7 @@ from flwr.common import parameters_to_ndarrays
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack
 from fedpca_flwr.maths.privacy import clipped_products, clipped_sum
-from fedpca_flwr.tables import Table
+from fedpca_flwr.table import Table
 from simulations import run
 from strategies import METHODS, build_client, run_config_of
 from strategies.dp_pca_options import DPOptions

@@ -19,15 +19,15 @@ from flwr.common import FitIns, Parameters, ndarrays_to_parameters
 from pyarrow import parquet
 
 from fedpca_flwr import running_model, state_folder
-from fedpca_flwr.alignment import read_ids
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.federation import Federation
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.running_model import RunningModel
+from fedpca_flwr.site.alignment import read_ids
 from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.readers import read
 from fedpca_flwr.store import Layout, Store
-from fedpca_flwr.tables import read
 from tests.families import rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
 

@@ -14,7 +14,7 @@ from flwr.common.config import parse_config_args
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.data import DATASETS
 from fedpca_flwr.method_text import options_of, own_keys
-from fedpca_flwr.party import local_table
+from fedpca_flwr.site.local_table import local_table
 from simulations import run
 from strategies import METHODS, method_of
 from strategies.__main__ import measurements_page, methods_page, with_questions, with_table

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.method_text import canonical, options_of
-from fedpca_flwr.party import Table, local_table
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.messages import LONGEST_MESSAGE, UNPRINTABLE
 from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.protocol.state import Context, State, StateJournal
 from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.local_table import local_table
+from fedpca_flwr.table import Table
 
 EXPOSURES = ("nothing", "scores", "inner products")
 """What a run may show of single rows, the least first."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.alignment import difference
 from fedpca_flwr.certainty import Certainty
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
@@ -26,6 +25,7 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Public, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.site.alignment import difference
 from fedpca_flwr.solution import check_components, require_variance
 
 SEEN = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport
-from fedpca_flwr.secure import shared_secret
+from fedpca_flwr.site.group_secret import shared_secret
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.transports.clear import ClearParty, ClearServer
 from fedpca_flwr.transports.masked import MaskedParty, MaskedServer

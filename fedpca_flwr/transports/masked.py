@@ -1,4 +1,4 @@
-"""Masked: the server sees sums over all parties only (pairwise masks, `fedpca_flwr.secure`).
+"""Masked: the server sees sums over all parties only (pairwise masks, `fedpca_flwr.transports.pairwise_masks`).
 
 The round ``keys`` comes before the first sum: each party sends a new public key, and the server passes all of them on
 with that sum. A party that is missing leaves noise and ends the run, as everywhere; a sum that goes on without some
@@ -18,7 +18,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Public, Sum
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
-from fedpca_flwr.secure import KEY_BYTES, mask, new_private_key, public_key, transcript
+from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, mask, new_private_key, public_key, transcript
 from fedpca_flwr.transports.words import (
     MASKED,
     Group,

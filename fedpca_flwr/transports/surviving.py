@@ -1,4 +1,4 @@
-"""Surviving: one sum a run over the parties that are still there, opened once (`fedpca_flwr.double_masks`).
+"""Surviving: one sum a run over the parties that are still there, opened once (`fedpca_flwr.transports.double_masks`).
 
 Rounds: ``keys``; ``shares`` (each party's seed and mask key, shared among all); the method's own sum; ``agree`` (each
 survivor proves to each other that it was told the same survivors); ``reveal`` (the shares by which the sum opens). A
@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.double_masks import PROOF, SEALED, SHARE, Ring, require_threshold
-from fedpca_flwr.double_masks import opened as unmasked
 from fedpca_flwr.errors import ContractError, TravelError
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Running, ServerTransport, Transport
-from fedpca_flwr.secure import KEY_BYTES
+from fedpca_flwr.transports.double_masks import PROOF, SEALED, SHARE, Ring, require_threshold
+from fedpca_flwr.transports.double_masks import opened as unmasked
+from fedpca_flwr.transports.pairwise_masks import KEY_BYTES
 from fedpca_flwr.transports.words import (
     MASKED,
     missed_by,

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.double_masks import SHARE, Channels, Ring, hide, require_threshold
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import shamir
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.transport import Answering, PartyTransport
-from fedpca_flwr.secure import KEY_BYTES, mask, new_private_key, public_key, transcript
+from fedpca_flwr.transports.double_masks import SHARE, Channels, Ring, hide, require_threshold
+from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, mask, new_private_key, public_key, transcript
 from fedpca_flwr.transports.surviving import KEYS, Surviving
 from fedpca_flwr.transports.words import Group, encoded, kept, only, split_keys
 

@@ -19,7 +19,7 @@ from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import SERVER, Phase, Phases, Total
 from fedpca_flwr.protocol.transport import Answering
-from fedpca_flwr.secure import KEY_BYTES, Words
+from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, Words
 
 MASKED = Payload((Field("masked", ("any",), "uint64"),))
 

@@ -6,8 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.preprocessing import minmax_scale
 
-from fedpca_flwr import data, tables
+from fedpca_flwr import data
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.site.readers import read
+from fedpca_flwr.table import check
 
 DIGIT = 3
 """The images of a study are those of one person; here of one digit."""
@@ -26,7 +28,7 @@ def matrix(name: str, path: str = "") -> NDArray[np.float64]:
         columns, rows = map(int, path.split())
         return densities(name, columns, rows)
     if name == "sonar":
-        X = tables.check(tables.read(path, label="60").rows)
+        X = check(read(path, label="60").rows)
         if X.shape != (208, 60):
             raise ConfigError(
                 f"--sonar has {X.shape[0]} rows and {X.shape[1]} columns besides the label, expected 208, 60"

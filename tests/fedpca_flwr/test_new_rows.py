@@ -14,7 +14,7 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.federation import Federation
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.tables import names_digest
+from fedpca_flwr.table import names_digest
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, server_of

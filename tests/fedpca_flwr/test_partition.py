@@ -9,7 +9,7 @@ from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.data import load
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.partition import PARTITIONS, split, split_columns
-from fedpca_flwr.party import local_table
+from fedpca_flwr.site.local_table import local_table
 
 LABELS = np.random.default_rng(0).integers(0, 10, 2000)
 

@@ -9,8 +9,8 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, QuorumError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.secure import new_private_key, pair_key, public_key
 from fedpca_flwr.statistics.row_limits import FIRST_WORDS, of_means
+from fedpca_flwr.transports.pairwise_masks import new_private_key, pair_key, public_key
 from simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, context_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays

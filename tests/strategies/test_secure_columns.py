@@ -10,7 +10,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.secure import new_private_key, public_key
+from fedpca_flwr.transports.pairwise_masks import new_private_key, public_key
 from fedpca_flwr.transports.words import summed
 from simulations import run
 from tests.families import FAMILIES, rows

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
-from fedpca_flwr.double_masks import SHARE
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, QuorumError
 from fedpca_flwr.maths import shamir
 from fedpca_flwr.maths.fixed_point import Layout
@@ -14,6 +13,7 @@ from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.protocol import quorum
 from fedpca_flwr.protocol.state import StateJournal
 from fedpca_flwr.statistics.row_limits import UNCENTRED_WORDS, of_uncentred
+from fedpca_flwr.transports.double_masks import SHARE
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
 from tests.harness import Clock, client_of, context_of, finish, fit, late, proxy_of, server_of, tamper, tamper_arrays

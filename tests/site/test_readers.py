@@ -8,7 +8,8 @@ import pytest
 from pyarrow import parquet
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.tables import check, read
+from fedpca_flwr.site.readers import read
+from fedpca_flwr.table import check
 from tests.families import rows
 
 X = rows(20, 4)

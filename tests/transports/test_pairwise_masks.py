@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import chi2
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.secure import (
+from fedpca_flwr.transports.pairwise_masks import (
     BLOCK,
     PURPOSE,
     derived,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpca_flwr import data, tables
-from fedpca_flwr.alignment import digests, read_ids
+from fedpca_flwr import data
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.partition import split, split_columns
-from fedpca_flwr.secure import shared_secret
-from fedpca_flwr.tables import Table
-
-__all__ = ["Table", "local_table"]
+from fedpca_flwr.site.alignment import digests, read_ids
+from fedpca_flwr.site.group_secret import shared_secret
+from fedpca_flwr.site.readers import read
+from fedpca_flwr.table import Table, check
 
 
 def local_table(node: NodeConfig, config: RunConfig) -> Table:
@@ -25,14 +24,14 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         Which data set, partitioned how.
     """
     if node.data:
-        table = tables.read(node.data, node.label, node.ids)
-        table = Table(tables.check(table.rows), table.columns, node.split)
+        table = read(node.data, node.label, node.ids)
+        table = Table(check(table.rows), table.columns, node.split)
         return _in_order_of_ids(table, node, config) if node.ids else table
     source = data.load(config.dataset, config.data_root)
     if config.partition == "columns":
         rows = source.all_rows()
         own = split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)[node.partition_id]
-        return Table(tables.check(rows[:, own]), split="columns")
+        return Table(check(rows[:, own]), split="columns")
     parts = split(
         source.labels,
         node.num_partitions,
@@ -41,7 +40,7 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         alpha=config.alpha,
         shards_per_party=config.shards_per_client,
     )
-    return Table(tables.check(source.rows(parts[node.partition_id])), split="rows")
+    return Table(check(source.rows(parts[node.partition_id])), split="rows")
 
 
 def _in_order_of_ids(table: Table, node: NodeConfig, config: RunConfig) -> Table:

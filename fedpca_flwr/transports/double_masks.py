@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import shamir
-from fedpca_flwr.secure import KEY_BYTES, Words, combine, mask, pair_key, public_key, transcript
+from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, Words, combine, mask, pair_key, public_key, transcript
 
 SHARE = shamir.SHARE_BYTES
 SEALED = 2 * SHARE + 16

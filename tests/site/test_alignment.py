@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.alignment import digests, read_ids
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.party import local_table
+from fedpca_flwr.site.alignment import digests, read_ids
+from fedpca_flwr.site.local_table import local_table
 from simulations import run
 from strategies import build_client
 from tests.families import rows

@@ -7,10 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedpca_flwr.double_masks import PROOF, SEALED, SHARE, Channels, Ring, hide, opened, require_threshold
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import shamir
-from fedpca_flwr.secure import BLOCK, mask, new_private_key, public_key
+from fedpca_flwr.transports.double_masks import PROOF, SEALED, SHARE, Channels, Ring, hide, opened, require_threshold
+from fedpca_flwr.transports.pairwise_masks import BLOCK, mask, new_private_key, public_key
 
 PARTIES, THRESHOLD = 5, 4
 SIZE = BLOCK + 100

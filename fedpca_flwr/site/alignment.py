@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.tables import column_position
+from fedpca_flwr.site.readers import column_position
 
 Digests = NDArray[np.uint64]
 
@@ -31,7 +31,7 @@ def read_ids(path: str, column: str, rows: int) -> list[str]:
     column : str
         Its name, or its number from 0.
     rows : int
-        That `tables.read` found: with a header, a .csv file has one line more.
+        That `readers.read` found: with a header, a .csv file has one line more.
 
     Raises
     ------

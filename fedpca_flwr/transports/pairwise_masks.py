@@ -5,7 +5,7 @@ parties agree on a secret (X25519, RFC 7748), derive a key for one request from 
 that into words (ChaCha20, RFC 8439); one of the two adds them to its vector and the other subtracts them, modulo 2^64.
 A sum without one of the parties is noise.
 
-A sum that goes on without some of the parties is in `fedpca_flwr.double_masks`.
+A sum that goes on without some of the parties is in `fedpca_flwr.transports.double_masks`.
 
 Why not Flower's SecAgg+: it has 32-bit arithmetic, and its masks come from 32 bits of seed and a non-cryptographic
 generator.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ContractError
 
 Words = NDArray[np.uint64]
 
 KEY_BYTES = 32
 PURPOSE = b"fedpca secure sum"
-SHORTEST_SECRET = 16
 
 BLOCK = 2**16
 """Words of a mask that are made at once: half a MiB stays in a processor's cache."""
@@ -121,27 +119,3 @@ def derived(shared: bytes, salt: bytes, info: bytes) -> bytes:
 def keystream(key: bytes) -> CipherContext:
     """ChaCha20 from block 0 with a zero nonce: a key is used for one mask only."""
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
-
-
-def shared_secret(path: str) -> bytes:
-    """The bytes of a site's ``group-secret`` file; none for an empty path.
-
-    Raises
-    ------
-    ConfigError
-    """
-    if not path:
-        return b""
-    try:
-        secret = Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            "node-config: the file of 'group-secret' cannot be read; see this site's own log",
-            local=f"{path}: {error.strerror}",
-        ) from None
-    if len(secret) < SHORTEST_SECRET:
-        raise ConfigError(
-            f"node-config: the file of 'group-secret' holds {len(secret)} bytes, expected at least "
-            f"{SHORTEST_SECRET}; make one with 'openssl rand 32'"
-        )
-    return secret
