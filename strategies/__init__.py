@@ -16,7 +16,8 @@ from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.site import Load, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport
-from strategies.adaptive import CHOICES, Adaptive, AdaptiveClient
+from strategies.adaptive import Adaptive, AdaptiveClient
+from strategies.adaptive_choice import CHOICES
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.compressed import Compressed, CompressedClient

@@ -18,24 +18,19 @@ the same, and one of them is exact.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field as Limits
-from scipy.linalg import eigvalsh
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.certificate import EXACT
-from fedpca_flwr.maths.factors import trapezoid_size, triangular
-from fedpca_flwr.maths.forecast import Forecast, Survey
+from fedpca_flwr.maths.forecast import Forecast, Survey, spectrum
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import Moments, packed_size, unpack
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
-from fedpca_flwr.method_text import options_of, words_of, written
+from fedpca_flwr.method_text import options_of, words_of
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import CountOptions, MethodCard
+from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program
@@ -43,71 +38,7 @@ from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.heads import HEAD, head_fields, head_of
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-
-CHOICES = ("p-cov", "qr-pca", "sub-it", "compressed")
-"""Among which it chooses."""
-
-ROUNDED = "compressed"
-"""Of these the one that is not exact."""
-
-FACTORS = "qr-pca"
-"""Of these the one that resolves most."""
-
-SKETCH = 4
-"""Columns of a sketch: enough to tell alike from different."""
-
-SAFETY = 4.0
-"""By what the true angle may exceed its forecast; 3.2 was the most seen (images, four partitions, three targets)."""
-
-ARRAY = 128
-"""Bytes of the header of an array in a message."""
-
-FINEST = 2.0**26
-"""Steps in the largest variance; with more the codec refuses."""
-
-VALID = 3.0
-"""Degrees up to which the forecast of an angle holds."""
-
-
-class AdaptiveOptions(CountOptions):
-    """Options of the adaptive method."""
-
-    target: Annotated[float, Limits(ge=0, le=30)] = 0.0
-    """Wanted largest angle to the exact components, in degrees; 0: exact."""
-    download_weight: Annotated[float, Limits(ge=0)] = 1.0
-    """What a byte down costs, where a byte up costs 1."""
-    round_bytes: Annotated[float, Limits(ge=0)] = 0.0
-    """What a round costs, in bytes up."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A way to the components: a method of the registry with its options, and its forecast for one party.
-
-    Attributes
-    ----------
-    method : str
-    options : mapping
-        Keys as in the run-config.
-    rounds : int
-    up, down : float
-        Bytes, the mean over the parties.
-    angle : float
-        Forecast largest angle in degrees; 0 for an exact method.
-    """
-
-    method: str
-    options: Mapping[str, Any]
-    rounds: int
-    up: float
-    down: float
-    angle: float = 0.0
-
-    @property
-    def text(self) -> str:
-        """The method with its options, as the run-config has them."""
-        return written(self.method, self.options)
-
+from strategies.adaptive_choice import CHOICES, FACTORS, ROUNDED, SKETCH, AdaptiveOptions, Candidate, candidates
 
 SURVEY: Phases = {
     "survey": Phase(
@@ -303,43 +234,6 @@ def _of_method(program: Program, name: str) -> Program:
         except StopIteration as end:
             return end.value
         answer = yield replace(question, method=name)
-
-
-def spectrum(data: NDArray[Any]) -> NDArray[np.float64]:
-    """Eigenvalues (d,), descending, of the scatter of ``data`` (n, d): through the smaller of the two Gram matrices."""
-    n, d = data.shape
-    values = np.zeros(d)
-    if n <= d:
-        _, R = triangular(data)
-        some = eigvalsh(R @ R.T, check_finite=False) if len(R) else np.zeros(0)
-    else:
-        some = eigvalsh(unpack(Moments.of(data).scatter, d), lower=True, check_finite=False)
-    values[: some.size] = some[::-1].clip(min=0.0)
-    return values
-
-
-def candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
-    """Every way that reaches the target, with its forecast. Means over the parties."""
-    d, k = forecast.spectrum.size, options.n_components
-    head = 8.0 * (d + 1) + 3 * ARRAY
-    factors = float(np.mean([trapezoid_size(int(n), d) for n in forecast.counts]))
-    tolerance = options.target or EXACT
-    ways = [
-        Candidate("p-cov", {}, 1, head + 8 * packed_size(d) + ARRAY, 0),
-        Candidate("qr-pca", {}, 1, head + 8 * factors + ARRAY, 0),
-    ]
-    for block in sorted({min(max(5, k // 5), k + 10, d), min(k + 10, d)}):
-        rounds = forecast.krylov_rounds(k, block, tolerance)
-        up = head + 8 * d + ARRAY + (8 * d * block + ARRAY) * rounds
-        down = ((8 if block < k else 4) * d * block + ARRAY) * (rounds - 1)
-        ways.append(Candidate("sub-it", {"block-size": block, "tolerance": tolerance}, rounds, up, down))
-    if options.target and k < d:
-        angle = min(options.target / SAFETY, VALID)
-        step = float(f"{min(forecast.step_for(k, angle), 1.0):.2g}")
-        up = forecast.coded_bytes(step) + 2 * head + 5 * ARRAY
-        if d * forecast.variances.max() / forecast.total < FINEST * step:
-            ways.append(Candidate(ROUNDED, {"codec": "shared-step", "step": step}, 2, up, 0, angle))
-    return ways
 
 
 def _survey(reply: Reply) -> Survey:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigvalsh
 
+from fedpca_flwr.maths.factors import triangular
 from fedpca_flwr.maths.iteration import BlockIteration
-from fedpca_flwr.maths.moments import Head, pool_heads
+from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
 
 Array = NDArray[np.float64]
 
@@ -158,6 +160,19 @@ class Forecast:
         ratio = level * np.outer(root, root)[np.triu_indices(d)] / absolute
         bits = 0.5 * np.log2(1 + 2 * np.pi * np.e * ratio**2)
         return float(bits.sum() / 8)
+
+
+def spectrum(data: NDArray[Any]) -> Array:
+    """Eigenvalues (d,), descending, of the scatter of ``data`` (n, d): through the smaller of the two Gram matrices."""
+    n, d = data.shape
+    values = np.zeros(d)
+    if n <= d:
+        _, R = triangular(data)
+        some = eigvalsh(R @ R.T, check_finite=False) if len(R) else np.zeros(0)
+    else:
+        some = eigvalsh(unpack(Moments.of(data).scatter, d), lower=True, check_finite=False)
+    values[: some.size] = some[::-1].clip(min=0.0)
+    return values
 
 
 def rounding_angle(spectrum: Array, k: int, step: float, parties: int) -> float:
