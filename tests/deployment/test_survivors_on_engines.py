@@ -63,7 +63,7 @@ def test_a_party_that_fails_in_the_simulation_is_dropped(monkeypatch):
 
 def was_asked(journal):
     """Whether a site has noted a question."""
-    file = journal / "journal.sqlite"
+    file = journal / "site.sqlite"
     if not file.exists():
         return False
     with contextlib.closing(sqlite3.connect(file)) as database, contextlib.suppress(sqlite3.Error):
