@@ -12,16 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpca_flwr.maths.moments import Moments
-from simulations.benchmarks.replies import message, results
+from simulations.benchmarks.replies import asking, message, results
 from simulations.benchmarks.setting import parser
-from strategies import build_strategy
 
 
 def peak(clients: int, features: int) -> tuple[float, float, float]:
     """Bytes before the aggregation, of the replies, and at the peak, in MB."""
     rng = np.random.default_rng(0)
     spectrum = np.sqrt(np.arange(1, features + 1))
-    strategy = build_strategy({"n-components": 50, "clients": clients})
+    strategy = asking(clients, features, 50)
     replies = results(
         [message(Moments.of(rng.standard_normal((64, features)) / spectrum)) for _ in range(clients)], [64] * clients
     )

@@ -10,8 +10,10 @@ from flwr.common import Code, FitRes, Parameters, Scalar, Status, ndarrays_to_pa
 from flwr.server.client_proxy import ClientProxy
 
 from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.statistics.heads import MOMENTS
-from simulations.loopback import LoopbackProxy
+from simulations.loopback import LoopbackProxy, assemble
+from strategies import run_config_of
 
 
 def message(moments: Moments) -> Parameters:
@@ -19,6 +21,15 @@ def message(moments: Moments) -> Parameters:
     empty = np.empty(0)
     fields = {"mean": moments.mean, "remainder": empty, "scatter": moments.scatter}
     return ndarrays_to_parameters(MOMENTS.to_arrays({"count": np.asarray(moments.count), **fields}))
+
+
+def asking(parties: int, features: int, n_components: int) -> PCAStrategy:
+    """P-COV's server half, which has asked so many parties and waits for their moments."""
+    rows = [np.eye(2, features) for _ in range(parties)]  # what they hold is in the replies that are made
+    run_config = run_config_of({"method": "p-cov", "n-components": n_components, "clients": parties})
+    server = assemble(run_config, rows, {"min-rows": 1})
+    server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
+    return server.strategy
 
 
 def results(messages: Sequence[Parameters], rows: Sequence[int]) -> list[tuple[ClientProxy, FitRes]]:
@@ -35,4 +46,4 @@ def results(messages: Sequence[Parameters], rows: Sequence[int]) -> list[tuple[C
         parameters = Parameters(list(messages[i].tensors), messages[i].tensor_type)
         return FitRes(Status(Code.OK, ""), parameters, rows[i], about)
 
-    return [(LoopbackProxy(str(i), Client), reply(i)) for i in range(len(messages))]
+    return [(LoopbackProxy(str(i + 1), Client), reply(i)) for i in range(len(messages))]

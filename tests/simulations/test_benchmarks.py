@@ -7,9 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from fedpca_flwr.maths.moments import Moments
 from simulations import compare
-from simulations.benchmarks import as_written, published, scaling, side_by_side, truncation
+from simulations.benchmarks import as_written, memory, published, scaling, side_by_side, speed, truncation
 from simulations.benchmarks import published_numbers as note
+from tests.families import cut, rows
 
 DIGITS = ["--dataset", "digits"]
 
@@ -131,3 +133,11 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(tmp_path, m
     monkeypatch.setattr(published, "_streamed", lambda *_: pytest.fail("there was work"))
     assert published.main([*DIGITS, "--output", str(tmp_path / "file"), "--table", "streaming"]) == 2
     assert "cannot be used" in capsys.readouterr().err
+
+
+def test_the_server_alone_can_be_measured(capsys):
+    """On replies that no party sent, after a question that it did ask."""
+    memory.main(["--clients", "3", "--features", "60"])
+    assert "d x d matrices more" in capsys.readouterr().out
+    parts = [Moments.of(part) for part in cut(rows(300, 60), 100, 100, 100)]
+    assert len(speed.server_speed(parts, repeats=1)) == 3
