@@ -50,14 +50,7 @@ def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 @contextmanager
 def site_file(key: str, target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """`written_whole` for the file that ``key`` of a site's node-config names (errors as in `to_write`)."""
-    with to_write(key, target), written_whole(target, mode) as stream:
-        yield stream
-
-
-@contextmanager
-def to_write(key: str, target: Path) -> Iterator[None]:
-    """Errors while ``target`` is written, which ``key`` of a site's node-config names, by that key.
+    """`written_whole` for the file that ``key`` of a site's node-config names; errors are by that key.
 
     Raises
     ------
@@ -65,7 +58,8 @@ def to_write(key: str, target: Path) -> Iterator[None]:
         The path stays in the site's own log.
     """
     try:
-        yield
+        with written_whole(target, mode) as stream:
+            yield stream
     except OSError as error:
         raise ConfigError(
             f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can",

@@ -145,6 +145,8 @@ def _refuse_options_as_keys(run_config: Mapping[str, Any]) -> None:
     method = method_of(text).strategy.card
     lines, words = [], []
     for key, value in run_config.items():
+        if key in OF_THE_RUN:
+            continue
         takers = [name for name, other in METHODS.items() if key in own_keys(other.strategy.card.options)]
         if takers and value != "":
             lines.append(f"run-config: '{key}' is no key of a run, but an option of {', '.join(takers)}")
