@@ -164,7 +164,7 @@ class SAPCA(RowsStrategy):
         measured: dict[str, float] = {
             "tracked_directions": self._tracked,
             "truncated_variance_share": left,
-            "angle_bound_degrees": angle_bound(everything.error, pairs),
+            "angle_bound_degrees": angle_bound(everything.omitted, pairs),
         }
         if self.options.rank_rule == "paper" or isinstance(self.options.n_components, float):
             measured |= {"smallest_rank": min(ranks), "largest_rank": max(ranks)}

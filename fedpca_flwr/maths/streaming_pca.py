@@ -5,7 +5,8 @@ repaired: rank-revealing blocks, directions that stay orthonormal, a mean that s
 
 A `Subspace` stands for rows: :math:`V \mathrm{diag}(\sigma^2) V^T` is their scatter, but for what was truncated. A
 truncation takes away a positive semidefinite matrix, of which two numbers are kept: its trace (``energy`` less the sum
-of :math:`\sigma^2`) and a bound on its norm (``omitted``, the sum of the first eigenvalues that were left out).
+of :math:`\sigma^2`) and a bound on its norm (the sum of the first eigenvalues that were left out). Every block and
+every merge rounds anew, so the rounding of each is counted too, in the same bound (``omitted``).
 
 Memory is O(d (k + b)) for k tracked directions and blocks of b rows; no d x d matrix is ever formed.
 """
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr, svd
 
+from fedpca_flwr.maths.certificate import rounding
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.moments import Head, pool_heads
 from fedpca_flwr.maths.rank_rules import Fixed, RankRule
@@ -45,7 +47,8 @@ class Subspace:
     energy : float
         Trace of the scatter of all rows, in squared units of the data.
     omitted : float
-        Bound on the spectral norm of what was truncated.
+        Bound on the spectral norm of what was truncated and of what rounding changed: of the difference to the scatter
+        of all rows.
     """
 
     head: Head
@@ -63,11 +66,6 @@ class Subspace:
         """Diagonal (d,) of the scatter that the vectors hold."""
         squares: Array = np.square(self.vectors * self.sigma).sum(axis=1)
         return squares
-
-    @property
-    def error(self) -> float:
-        """Bound on the spectral norm of the difference to the true scatter."""
-        return max(0.0, min(self.omitted, self.energy - float(self.sigma @ self.sigma)))
 
     def pairs(self, k: int) -> Eigenpairs:
         """The k leading eigenpairs of the scatter; directions without variance are completed."""
@@ -131,10 +129,10 @@ class Tracker:
         if self.center:
             head, rows = _centred(old.head, rows)
         energy = old.energy + float(np.vdot(rows, rows))
-        basis, turn, sigma = _absorbed(old.vectors, old.sigma, rows)
+        basis, turn, sigma, neglected = _absorbed(old.vectors, old.sigma, rows)
         rank = self.rule.step(sigma, energy)
         k = self.tracked or rank
-        omitted = old.omitted + _first_left(sigma, k)
+        omitted = old.omitted + _lost(sigma, k, len(basis)) + neglected
         self.subspace = Subspace(head, basis @ turn[:, :k], sigma[:k], energy, omitted)
 
 
@@ -177,7 +175,7 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
     turn, sigma, _ = svd(triangle, full_matrices=False, check_finite=False)
     sigma = _above_noise(sigma, sigma.max())
     energy = sum(part.energy for part in scaled) + float(np.vdot(between, between))
-    omitted = sum(part.omitted for part in scaled) + _first_left(sigma, k)
+    omitted = sum(part.omitted for part in scaled) + _lost(sigma, k, len(basis))
     kept = sigma[:k]
     return Subspace(pooled, basis @ turn[:, : kept.size], kept, energy, omitted)
 
@@ -209,8 +207,10 @@ def _centred(before: Head, rows: Array) -> tuple[Head, Array]:
     return pooled, np.vstack([centred, between])
 
 
-def _absorbed(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array]:
+def _absorbed(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array, float]:
     """Basis (d, m), rotation (m, m') and singular values (m',) of what is tracked and the ``rows`` together.
+
+    The last number bounds what the scatter lacks of residuals that were taken for rounding (spectral norm).
 
     The residual is projected twice, and only its directions above rounding enter the basis: the literal algorithm
     takes a QR's arbitrary directions instead, and is no longer orthonormal on a stream of low rank.
@@ -221,7 +221,8 @@ def _absorbed(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, 
     outside -= again @ vectors.T
     inside += again
     left, extent, right = svd(outside, full_matrices=False, check_finite=False)
-    unit = max(float(np.linalg.norm(rows)), sigma.max(initial=0.0))
+    length = float(np.linalg.norm(rows))
+    unit = max(length, sigma.max(initial=0.0))
     new = _above_noise(extent, unit).size
     directions = right[:new].T - vectors @ (vectors.T @ right[:new].T)
     k = sigma.size
@@ -231,13 +232,15 @@ def _absorbed(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, 
     small[k:, k:] = left[:, :new] * extent[:new]
     _, merged, turn = svd(small, full_matrices=False, check_finite=False)
     merged = _above_noise(merged, unit)
-    return np.hstack([vectors, directions]), turn[: merged.size].T, merged
+    neglected = 2 * length * float(extent[new:].max(initial=0.0))
+    return np.hstack([vectors, directions]), turn[: merged.size].T, merged, neglected
 
 
 def _above_noise(sigma: Array, unit: float) -> Array:
     return sigma[sigma > NOISE * unit]
 
 
-def _first_left(sigma: Array, k: int) -> float:
-    """The first eigenvalue that a truncation to k directions leaves out."""
-    return float(sigma[k] ** 2) if sigma.size > k else 0.0
+def _lost(sigma: Array, k: int, d: int) -> float:
+    """What one truncation to k directions and its rounding change in the scatter (d, d), in spectral norm."""
+    truncated = float(sigma[k] ** 2) if sigma.size > k else 0.0
+    return truncated + rounding(d) * float(sigma.max(initial=0.0) ** 2)
