@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.files import site_file
 from fedpca_flwr.frames import check_digest, finite_matrix
-
-Array = NDArray[np.float64]
+from fedpca_flwr.maths.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

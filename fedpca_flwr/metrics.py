@@ -14,6 +14,7 @@ from scipy.linalg import orth
 from sklearn.neighbors import KNeighborsClassifier
 
 from fedpca_flwr.maths import subspace
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model import PCAModel
 
 
@@ -74,6 +75,6 @@ def knn_accuracy(
     return float(classifier.score(model.transform(test), truth))
 
 
-def _directions(model: PCAModel) -> NDArray[np.float64]:
+def _directions(model: PCAModel) -> Array:
     """A basis of what is compared: components (d, k), or scores (n, k) where the loadings lie at the parties."""
     return model.loadings()[0].T if model.scores_ is None else model.scores_

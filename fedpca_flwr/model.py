@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedpca_flwr import model_file
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.frames import finite_matrix, new_rows
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.solution import Solution
 from fedpca_flwr.summary import summary
@@ -20,8 +21,6 @@ from fedpca_flwr.summary import summary
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
 
 Parts = list[NDArray[np.int64]]
 
@@ -132,7 +133,7 @@ def split(
     return kinds[kind](labels, parties, rng=np.random.default_rng(seed))
 
 
-def _cut(rows: NDArray[np.int64], shares: NDArray[np.float64]) -> Parts:
+def _cut(rows: NDArray[np.int64], shares: Array) -> Parts:
     """Consecutive pieces of ``rows``, in proportion to ``shares``."""
     return np.split(rows, np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int))
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import Moments, safe_deviation, unpack, varying
 
@@ -36,10 +36,10 @@ class Solution:
     """
 
     pairs: Eigenpairs
-    mean: NDArray[np.float64]
+    mean: Array
     total: float
     rows: int
-    scale: NDArray[np.float64] | None = None
+    scale: Array | None = None
     notes: Sequence[str] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
 
@@ -48,9 +48,7 @@ class Solution:
         return replace(self, notes=[*self.notes, *notes], measured={**self.measured, **(measured or {})})
 
 
-def solve(
-    moments: Moments, diagonal: NDArray[np.float64], *, n_components: int | float, center: bool, scale: bool
-) -> Solution:
+def solve(moments: Moments, diagonal: Array, *, n_components: int | float, center: bool, scale: bool) -> Solution:
     """The solution for the scatter in ``moments``.
 
     Parameters
@@ -129,7 +127,7 @@ def check_rounds(rounds: int, block: int, components: int) -> None:
         )
 
 
-def require_variance(variance: NDArray[np.float64] | float, rows: int, mean: NDArray[np.float64]) -> None:
+def require_variance(variance: Array | float, rows: int, mean: Array) -> None:
     """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
 
     Parameters

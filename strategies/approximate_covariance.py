@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
@@ -62,7 +60,7 @@ class ApproximateCovariance(RowsStrategy):
             measured["angle_to_exact_mean_degrees"] = float(angles.mean())
         return solution.with_told(notes=[NOTE], measured=measured)
 
-    def _solved(self, moments: Moments, diagonal: NDArray[np.float64]) -> Solution:
+    def _solved(self, moments: Moments, diagonal: Array) -> Solution:
         return solve(moments, diagonal, **self.options.model_dump())
 
 
@@ -88,7 +86,7 @@ def _require_some_within(solution: Solution) -> None:
         )
 
 
-def _left_out(diagonal: NDArray[np.float64], solution: Solution) -> float:
+def _left_out(diagonal: Array, solution: Solution) -> float:
     """What share of the variance, in the units of the solution, a scatter with this ``diagonal`` (d,) has."""
     weights = 1.0 if solution.scale is None else solution.scale**-2
     return max(0.0, float((diagonal * weights).sum()) / solution.total)

@@ -32,6 +32,7 @@ from scipy.linalg import eigvalsh
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import rounding, sine_theorem
 from fedpca_flwr.maths.codec import Coded, dequantise, quantise
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, spectral_norm
@@ -176,7 +177,7 @@ class Compressed(RowsStrategy):
             },
         )
 
-    def _likely(self, matrix: NDArray[np.float64], step: float, wrong: float, parties: int) -> float:
+    def _likely(self, matrix: Array, step: float, wrong: float, parties: int) -> float:
         """The angle, in degrees, that rounding to multiples of one step exceeds with a probability of 3e-4.
 
         If the errors are as independent as they look: a random symmetric matrix of them has a norm of 2 sqrt(d)
@@ -210,7 +211,7 @@ class Compressed(RowsStrategy):
         up = self.rounds_so_far[-1]["up"]
         return float(sum(up)) / len(up)
 
-    def _decoded(self, replies: Sequence[Reply], d: int, step: float) -> NDArray[np.float64]:
+    def _decoded(self, replies: Sequence[Reply], d: int, step: float) -> Array:
         """The approximate scatter (d, d) of all rows."""
         parts = []
         for reply in replies:
@@ -281,7 +282,7 @@ class CompressedClient(RowsClient):
             "wrong": np.array([wrong, wrong]),
         }
 
-    def _correction(self, V: NDArray[np.float64]) -> Fields:
+    def _correction(self, V: Array) -> Fields:
         """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
         packed, unit = self.site.state["missing"]
         lower = unpack(packed, len(V))
@@ -319,7 +320,7 @@ def _units(replies: Sequence[Reply]) -> dict[int, float]:
     return {reply.party: unit_of(float(reply.fields["trace"][0])) for reply in replies}
 
 
-def _decoded_block(reply: Reply, V: NDArray[np.float64], unit: float) -> NDArray[np.float64]:
+def _decoded_block(reply: Reply, V: Array, unit: float) -> Array:
     coded = Coded(reply.fields["scales"], reply.fields["code"])
     try:
         return unit * dequantise(coded, CORRECTION_BITS, len(V), V.size).reshape(V.T.shape).T

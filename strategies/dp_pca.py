@@ -25,11 +25,11 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import noise
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.denoise import Denoised, NoisyCentre, denoised
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.privacy import clip, clipped_products, clipped_sum
@@ -203,7 +203,7 @@ class DPPCAClient(RowsClient):
 
         self.journal.release(phase, options.relation, multiplier, permit)
 
-    def _noisy(self, phase: str, centre: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    def _noisy(self, phase: str, centre: Array) -> dict[str, Array]:
         """The sums of this party's rows, clipped about a centre (d,), with its noise."""
         options, d = self.options, centre.size
         bound, whole = options.bound(phase), options.noise(phase)
@@ -211,7 +211,7 @@ class DPPCAClient(RowsClient):
         source = noise.system()
         if options.noise_seed:
             source = noise.fixed(options.noise_seed, self.site.node.partition_id, options.phases.index(phase))
-        reply: dict[str, NDArray[np.float64]] = {}
+        reply: dict[str, Array] = {}
         if phase != "products":
             reply["rows"] = np.asarray(len(self.data) + (share * whole.rows * noise.gaussian(1, source))[0])
             reply["sum"] = clipped_sum(self.data, bound) + share * whole.sum * noise.gaussian(d, source)
@@ -220,7 +220,7 @@ class DPPCAClient(RowsClient):
             reply["products"] = products + share * whole.products * noise.symmetric(d, source)
         return reply
 
-    def _centre(self, centre: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _centre(self, centre: Array) -> Array:
         """The centre that the server sends (d,), checked: it is the mean of rows clipped to a bound."""
         bound = self.options.bound("centre")
         largest = float(np.abs(centre).max())  # before its square is taken

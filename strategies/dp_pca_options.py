@@ -6,11 +6,11 @@ import math
 from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field as Limits
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.maths.privacy import Relation, composed, gaussian_epsilon, gaussian_multiplier, sensitivity
 from fedpca_flwr.protocol.card import CountOptions
@@ -126,7 +126,7 @@ class DPOptions(CountOptions):
         most = ROWS
         if phase == "products":
             most = max(rows, 0) + int(2 * reach * self.noise(self.phases[0]).rows) + 1
-        limits: dict[str, NDArray[np.float64]] = {}
+        limits: dict[str, Array] = {}
         if phase != "products":
             limits["rows"] = np.array(ROWS + reach * noise.rows)
             limits["sum"] = np.full(d, most * bound + reach * noise.sum)

@@ -11,9 +11,7 @@ removes that at twice the bytes.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.statistics.graph_client import GraphClient
 from fedpca_flwr.statistics.graph_strategy import GraphStrategy
@@ -46,8 +44,8 @@ class DSAClient(GraphClient):
 
     exchanged = EXCHANGED
 
-    def begin(self, X: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def begin(self, X: Array) -> list[Array]:
         return [X, self.direction(X)]
 
-    def advance(self, own: list[NDArray[np.float64]], average: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    def advance(self, own: list[Array], average: list[Array]) -> list[Array]:
         return self.begin(average[0] + self.options.step_size * own[1])

@@ -14,9 +14,7 @@ would have none either.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.statistics.graph_client import GraphClient
 from fedpca_flwr.statistics.graph_strategy import GraphStrategy
@@ -50,11 +48,11 @@ class FastPCAClient(GraphClient):
     exchanged = EXCHANGED
     share = 0.5
 
-    def begin(self, X: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def begin(self, X: Array) -> list[Array]:
         direction = self.direction(X)
         return [X, direction, direction]
 
-    def advance(self, own: list[NDArray[np.float64]], average: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    def advance(self, own: list[Array], average: list[Array]) -> list[Array]:
         _, tracked, before = own
         X = average[0] + self.options.step_size * tracked
         direction = self.direction(X)

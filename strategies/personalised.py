@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import frobenius
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.iteration import BlockIteration
@@ -47,8 +47,6 @@ __all__ = ["CARD", "Personalised", "PersonalisedClient"]
 
 SETTLED = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""
-
-Array = NDArray[np.float64]
 
 CARD = MethodCard(
     name="personalised",

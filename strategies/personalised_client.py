@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.personalised import (
     descended,
@@ -24,8 +25,6 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.statistics.heads import head_fields
 from fedpca_flwr.statistics.rows_client import RowsClient
 from strategies.personalised_script import HELD_OUT, PersonalisedOptions
-
-Array = NDArray[np.float64]
 
 OWN = "own components"
 """Where they are in this party's state: (m, d, k) for m strengths."""
@@ -65,7 +64,7 @@ class PersonalisedClient(RowsClient):
         """This party's rows, without those that it holds out while mu is chosen."""
         return self.data[~self._held] if self.holds_out else self.data
 
-    def loadings(self, asked: Fields) -> NDArray[np.float64]:
+    def loadings(self, asked: Fields) -> Array:
         """Its own components, where it has any."""
         return self.site.state[OWN][0][0].T if OWN in self.site.state else asked["components"]
 

@@ -25,11 +25,11 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field as Limits
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import (
     Factor,
@@ -129,7 +129,7 @@ class QRPCA(RowsStrategy):
         solution = self._solve(replace(pooled, head=head, rows=rows), float(np.vdot(rows, rows)), scale)
         return replace(solution, pairs=solution.pairs.of_rank(rank), scale=scale if self.options.scale else None)
 
-    def _solve(self, pooled: Factor, total: float, scale: NDArray[np.float64] | float = 1.0) -> Solution:
+    def _solve(self, pooled: Factor, total: float, scale: Array | float = 1.0) -> Solution:
         head = pooled.head
         wanted = self.n_components(head.n, head.mean.size)
         require_variance(pooled.diagonal(), head.n, head.mean / scale)

@@ -33,6 +33,7 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import frobenius
 from fedpca_flwr.maths.columns import added
 from fedpca_flwr.maths.factors import Factor, stack, truncated
@@ -198,7 +199,7 @@ class SubspaceIteration(RowsStrategy):
                 break
         return self._solution(found, head, total, np.ones(head.mean.size))
 
-    def _solution(self, found: BlockIteration, head: Head, total: float, scale: NDArray[np.float64]) -> Solution:
+    def _solution(self, found: BlockIteration, head: Head, total: float, scale: Array) -> Solution:
         self.certificate = found.certificate
         notes = found.shortfall(f"max-rounds = {self.options.max_rounds}")
         if found.limited and self.options.wire == "float32":
@@ -229,7 +230,7 @@ class SubspaceIterationClient(RowsClient):
             return {"product": self._correction(asked["block"].astype(np.float64)).astype(self.options.wire)}
         return super().statistics(phase, asked)
 
-    def first_block(self) -> NDArray[np.float64]:
+    def first_block(self) -> Array:
         return random_block(self.data.shape[1], self.options.width(self.public), self.site.config.seed)
 
     def _sketch(self) -> Fields:
@@ -240,7 +241,7 @@ class SubspaceIterationClient(RowsClient):
         head = head_fields(*head_and_diagonal(self.data))
         return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
 
-    def _correction(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _correction(self, V: Array) -> Array:
         """What the sketch of this party's scatter gets wrong about a block, in the unit of that scatter."""
         kept, floor, root = self.site.state["sketch"]
         rows = kept.astype(np.float64) * root
@@ -249,7 +250,7 @@ class SubspaceIterationClient(RowsClient):
         return np.asarray(missed / float(root) ** 2)
 
 
-def _on_the_wire(found: BlockIteration, scale: NDArray[np.float64]) -> NDArray[Any]:
+def _on_the_wire(found: BlockIteration, scale: Array) -> NDArray[Any]:
     """The next block, which was chosen for features divided by their scale, in float32 where that loses nothing."""
     block = found.block / scale[:, None]
     sizes = np.abs(block[block != 0])
@@ -267,7 +268,7 @@ def _root_unit(trace: float) -> float:
     return float(2.0 ** (np.frexp(trace)[1] // 2))
 
 
-def _lost(product: NDArray[np.float64]) -> float:
+def _lost(product: Array) -> float:
     """Bound on what float32 rounded off a product, which came in it (Frobenius norm)."""
     limits = np.finfo(np.float32)
     size = float(np.linalg.norm(product))

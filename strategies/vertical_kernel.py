@@ -22,6 +22,7 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import block_of, packed_gram
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.kernels import (
@@ -249,7 +250,7 @@ class VerticalKernelClient(ColumnsClient):
             return self.kept(asked["directions"] * asked["singular"])
 
 
-def _finite(K: NDArray[np.float64]) -> NDArray[np.float64]:
+def _finite(K: Array) -> Array:
     if not np.isfinite(K).all():
         raise DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
     return K

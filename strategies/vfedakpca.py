@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field as Limits
 
 from fedpca_flwr.config import Count
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import packed_gram
 from fedpca_flwr.maths.kernels import Kernel, Name, centred, inverse_spread, kernel_pairs, packed_distances
 from fedpca_flwr.protocol.card import MethodCard
@@ -63,7 +63,7 @@ class VFedAKPCA(MergeStrategy):
 class VFedAKPCAClient(MergeClient):
     """Takes the leading eigenvector of its own kernel matrix, weighted by the root of the eigenvalue (the authors')."""
 
-    def local(self, X: NDArray[np.float64], start: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def local(self, X: Array, start: Array) -> tuple[float, Array]:
         options = self.options
         entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
         kernel = Kernel(options.kernel, options.gamma or inverse_spread(*entries), options.coef0, options.degree)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedpca_flwr.config import Count
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.power_merge import local_product, power_iteration
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.statistics.merging import MergeOptions, MergeStrategy, merge_phases
@@ -53,5 +51,5 @@ class VFedPCA(MergeStrategy):
 class VFedPCAClient(MergeClient):
     """Iterates on its own matrix."""
 
-    def local(self, X: NDArray[np.float64], start: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def local(self, X: Array, start: Array) -> tuple[float, Array]:
         return power_iteration(local_product(X, faithful=self.options.faithful), start, self.options.local_iterations)

@@ -20,13 +20,11 @@ than j columns; else for each alone, as if those behind the same Ritz value were
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cholesky
 from scipy.special import gammaln
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import Ritz
-
-Array = NDArray[np.float64]
 
 MISSED = 1e-6
 """Probability that a random block is so unlucky that what it does not show exists."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, Context
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import blas
+
+from fedpca_flwr.maths.arrays import Array
 
 EXACT = 1e-6
 """Degrees: a model is called exact where no angle to the exact components can be larger."""
@@ -25,7 +26,7 @@ def rounding(d: int) -> float:
     return 1e-15 * (10 + float(np.sqrt(d)))
 
 
-def frobenius(M: NDArray[np.float64]) -> float:
+def frobenius(M: Array) -> float:
     """Frobenius norm of entries that may be too large for their squares, or too small."""
     return float(blas.dnrm2(np.ravel(M))) if np.size(M) else 0.0
 

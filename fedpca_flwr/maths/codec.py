@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from fedpca_flwr.maths.arrays import Array
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
 

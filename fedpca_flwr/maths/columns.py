@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, svd
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import pack, safe_deviation, unscaled
-
-Array = NDArray[np.float64]
 
 
 class Block(NamedTuple):

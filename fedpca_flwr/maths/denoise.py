@@ -15,12 +15,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
-
-Array = NDArray[np.float64]
 
 DEVIATIONS = 2.0
 """A coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import blas, eigh, lapack
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import ALIKE, rounding, sine_theorem
-
-Array = NDArray[np.float64]
 
 LANCZOS_FROM = 384
 """Below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)."""

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack, qr, svd
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.moments import Head, Moments, chunks, pool_heads, unpack
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import two_sum
 
-Array = NDArray[np.float64]
 Words = NDArray[np.uint64]
 
 FURTHER = 46

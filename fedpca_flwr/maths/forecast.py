@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigvalsh
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.factors import triangular
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import shortest_path
 
-Adjacency = NDArray[np.bool_]
-Array = NDArray[np.float64]
+from fedpca_flwr.maths.arrays import Array
 
+Adjacency = NDArray[np.bool_]
 DRAWS = 1000
 """Erdős-Rényi graphs that are drawn before the edge probability is called too small."""
 

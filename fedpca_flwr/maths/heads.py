@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, pool_heads
-
-Array = NDArray[np.float64]
 
 
 class Heads(NamedTuple):

@@ -18,17 +18,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import qr
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.ceilings import outside_last, presumed_ceiling, proven_ceiling
 from fedpca_flwr.maths.certificate import ALIKE, EXACT, certified, sine_theorem
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.maths.subspace import principal_angles
-
-Array = NDArray[np.float64]
 
 PROBES = 3
 """Rounds after convergence in which narrow blocks look for eigenvalues that occur more often than they have columns."""

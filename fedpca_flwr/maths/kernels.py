@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, svd
 from scipy.spatial.distance import cdist, pdist, squareform
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.moments import unpack
 
-Array = NDArray[np.float64]
 Name = Literal["rbf", "sigmoid", "linear", "polynomial"]
 
 NEGLIGIBLE = 1e-12

@@ -13,13 +13,11 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigh, svd
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import frobenius, rounding
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
-Array = NDArray[np.float64]
+from fedpca_flwr.maths.arrays import Array
 
 CHUNK_ELEMENTS = 2**22
 """Elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower."""

@@ -15,12 +15,11 @@ import os
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
 
-Array = NDArray[np.float64]
 Source = Callable[[int], bytes]
 """Gives so many random bytes."""
 

@@ -11,11 +11,9 @@ makes its V_i orthogonal to the average. This is what paper 002 compares its mod
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.stiefel import polar, transposed
-
-Array = NDArray[np.float64]
 
 
 def perpca(rows: Array, start: Array, shared: int, *, iterations: int = 100) -> Array:

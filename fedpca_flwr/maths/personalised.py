@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import ALIKE
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.stiefel import aligned, retraction, symmetric, tangent, transposed
-
-Array = NDArray[np.float64]
 
 BLOCKS = 3
 """Blocks of the Krylov space in which components are improved where a party has more rows than features."""

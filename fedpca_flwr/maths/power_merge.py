@@ -11,12 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import norm
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import added
-
-Array = NDArray[np.float64]
 
 ROUNDING = 1e-10
 """What is left of a direction after others were taken out, relative to it, and means nothing."""

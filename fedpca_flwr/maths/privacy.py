@@ -29,9 +29,9 @@ from scipy.linalg import blas
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, chunks, pack
 
-Array = NDArray[np.float64]
 Relation = Literal["add-remove", "replace-one"]
 
 INSIDE = 1 - 1e-12

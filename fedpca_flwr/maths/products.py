@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, chunks, pool_heads
-
-Array = NDArray[np.float64]
 
 
 def head_and_diagonal(data: NDArray[Any]) -> tuple[Head, Array]:

@@ -14,14 +14,12 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import qr
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.krylov import KnownProducts, random_block
-
-Array = NDArray[np.float64]
 
 
 def corrected(matrix: Array, V: Array, E: Array) -> Array:

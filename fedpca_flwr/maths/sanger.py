@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from fedpca_flwr.maths.arrays import Array
 
 
 def sanger_direction(AX: Array, X: Array) -> Array:

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import blas, eigh
 
 from fedpca_flwr.maths import codec
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.codec import Coded
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, unpack
-
-Array = NDArray[np.float64]
 
 BLOCK = 128
 """Numbers that share a scale."""

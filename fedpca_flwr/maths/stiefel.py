@@ -7,9 +7,8 @@ the manifold (paper 002, section II-A).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from fedpca_flwr.maths.arrays import Array
 
 
 def transposed(X: Array) -> Array:

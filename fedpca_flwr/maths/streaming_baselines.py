@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr, svd
 
-Array = NDArray[np.float64]
+from fedpca_flwr.maths.arrays import Array
 
 
 class PowerMethod:

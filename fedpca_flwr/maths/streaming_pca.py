@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr, svd
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import rounding
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.moments import Head, pool_heads
 from fedpca_flwr.maths.rank_rules import Fixed, RankRule
-
-Array = NDArray[np.float64]
 
 NOISE = 1e-12
 """What is smaller than this against the largest singular value is rounding: its direction would be arbitrary."""

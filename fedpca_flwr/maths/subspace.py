@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
 
-Array = NDArray[np.float64]
+from fedpca_flwr.maths.arrays import Array
 
 
 def principal_angles(a: Array, b: Array) -> Array:

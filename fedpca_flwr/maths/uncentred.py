@@ -12,11 +12,10 @@ with its centred scatter S_k. Only the second term is large, and it alone is mad
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, packed_size, two_sum
 
-Array = NDArray[np.float64]
 Double = tuple[Array, Array]
 """high + low."""
 

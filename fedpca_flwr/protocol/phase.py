@@ -10,10 +10,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 SERVER = "the server"
 """How errors name whoever asked."""
 
-Limits = Mapping[str, NDArray[np.float64]]
+Limits = Mapping[str, Array]
 """By field, the largest size that each entry of the sum over all parties can have."""
 
 
@@ -155,7 +153,7 @@ class Sum(Ask):
 
 
 @dataclass(frozen=True)
-class Total(Mapping[str, NDArray[np.float64]]):
+class Total(Mapping[str, Array]):
     """The sum of the parties' replies, by field.
 
     Attributes
@@ -174,7 +172,7 @@ class Total(Mapping[str, NDArray[np.float64]]):
     low: Fields = field(default_factory=dict)
     missed: Fields = field(default_factory=dict)
 
-    def __getitem__(self, name: str) -> NDArray[np.float64]:
+    def __getitem__(self, name: str) -> Array:
         return self.fields[name]
 
     def __iter__(self) -> Iterator[str]:

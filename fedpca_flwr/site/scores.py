@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import site_file
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import chunks
-
-Array = NDArray[np.float64]
 
 
 def projections(data: NDArray[Any], components: Array, mean: Array, scale: Array) -> Iterator[tuple[Array, float]]:

@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.protocol.phase import Limits
-
-Array = NDArray[np.float64]
 
 MEASURE_WORDS = 6
 """For each value of the first sums."""

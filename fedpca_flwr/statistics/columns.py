@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.messages import Reply
@@ -26,8 +26,6 @@ from fedpca_flwr.statistics.column_limits import MEASURE_WORDS, of_left, of_meas
 from fedpca_flwr.statistics.columns_strategy import ColumnsRun
 from fedpca_flwr.statistics.heads import COUNT
 from fedpca_flwr.statistics.row_limits import require_bound, require_resolved
-
-Array = NDArray[np.float64]
 
 
 class ColumnsOptions(CountOptions):

@@ -11,18 +11,16 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.loadings import Loadings, run_digest
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Block, block_of, energies
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.statistics.row_limits import require_within
-
-Array = NDArray[np.float64]
 
 
 class ColumnsClient(PCAClient):

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.graph import metropolis_weights
 from fedpca_flwr.maths.heads import Heads
 from fedpca_flwr.maths.krylov import random_block
@@ -21,8 +21,6 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.solution import require_variance
 from fedpca_flwr.statistics.graphs import GraphOptions, network
 from fedpca_flwr.statistics.rows_client import RowsClient
-
-Array = NDArray[np.float64]
 
 DIVERGED = 1e3
 """Norm of an iterate that no stable run reaches (that of the solution is the root of n-components)."""

@@ -8,8 +8,8 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.graph import Adjacency, metropolis_weights, mixing_rate
@@ -23,8 +23,6 @@ from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution
 from fedpca_flwr.statistics.graphs import GraphOptions, network, rounds_between
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-
-Array = NDArray[np.float64]
 
 STANDSTILL = 1e-11
 """Degrees of a step that is rounding."""

@@ -15,11 +15,11 @@ from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import qr
 
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import added
 from fedpca_flwr.maths.graph import Adjacency, graph_of
 from fedpca_flwr.maths.power_merge import direction, merged
@@ -38,8 +38,6 @@ from fedpca_flwr.statistics.columns import (
     rows_in_clear,
 )
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
-
-Array = NDArray[np.float64]
 
 LOCAL = Payload((Field("value", ()), Field("vector", ("n",))))
 """A party's leading direction, and its weight."""

@@ -8,14 +8,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Block, block_of
 from fedpca_flwr.maths.power_merge import deflated, direction, overwritten
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.statistics.columns_client import ColumnsClient
-
-Array = NDArray[np.float64]
 
 
 class MergeClient(ColumnsClient):

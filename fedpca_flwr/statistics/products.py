@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import added
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, pool_heads
@@ -24,8 +25,6 @@ from fedpca_flwr.statistics.heads import HEAD, head_of
 from fedpca_flwr.statistics.row_limits import of_product, require_bound
 from fedpca_flwr.statistics.rows import CENTRE, SPREAD, centre_phases, pooled_centre
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-
-Array = NDArray[np.float64]
 
 DIAGONAL = Field("diagonal", ("d",), kind="size")
 

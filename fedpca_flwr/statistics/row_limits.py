@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, packed_size, two_sum
 from fedpca_flwr.protocol.phase import Limits
-
-Array = NDArray[np.float64]
 
 ROWS = 2**40
 """Rows that all parties together may have."""

@@ -11,10 +11,10 @@ from collections.abc import Generator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, pool
 from fedpca_flwr.maths.moments import within as inside
 from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares
@@ -38,8 +38,6 @@ from fedpca_flwr.statistics.row_limits import (
     rows_in,
 )
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-
-Array = NDArray[np.float64]
 
 CENTRE, SPREAD = Field("centre", ("d",)), Field("spread", ("d",), kind="size")
 

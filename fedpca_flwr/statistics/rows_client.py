@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.uncentred import mean_products, mean_squares, total_of
@@ -90,7 +91,7 @@ class RowsClient(PCAClient):
         head, diagonal = head_and_diagonal(self.used)
         return {**head_fields(head, diagonal), "diagonal": diagonal}
 
-    def first_block(self) -> NDArray[np.float64]:
+    def first_block(self) -> Array:
         """The block (d, b) of the first product, which all parties make alike."""
         raise NotImplementedError
 
@@ -109,7 +110,7 @@ class RowsClient(PCAClient):
             head, _ = head_and_diagonal(self.used)
         return {"product": scatter_product(self.used, head, V)}
 
-    def loadings(self, asked: Fields) -> NDArray[np.float64]:
+    def loadings(self, asked: Fields) -> Array:
         """The components (k, d) by which this party projects its rows."""
         return asked["components"]
 

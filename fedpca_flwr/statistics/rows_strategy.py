@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
@@ -29,7 +29,7 @@ class RowsStrategy(PCAStrategy):
         What a reader must know of them.
     """
 
-    missed: NDArray[np.float64] = np.zeros(1)
+    missed: Array = np.zeros(1)
     cautions: Sequence[str] = ()
 
     @abstractmethod

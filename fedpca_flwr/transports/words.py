@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError, DisclosureError, TravelError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import SERVER, Phase, Phases, Total
@@ -119,7 +119,7 @@ def opened(layout: Layout, vectors: Sequence[Words], senders: Sequence[str]) -> 
     return Total(fields, parties, missed=missed_by(layout, parties))
 
 
-def missed_by(layout: Layout, parties: int) -> dict[str, NDArray[np.float64]]:
+def missed_by(layout: Layout, parties: int) -> dict[str, Array]:
     """Bound on what fixed point rounded off in each entry of a sum over so many parties."""
     return {name: parties * layout.resolution * limit for name, limit in layout.limits.items()}
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
+
 Rows = list[NDArray[Any]]
 
 
@@ -27,8 +29,8 @@ class Result(NamedTuple):
         Bytes that a client sends.
     """
 
-    components: NDArray[np.float64]
-    variances: NDArray[np.float64]
+    components: Array
+    variances: Array
     rounds: int
     up: float
 
@@ -128,11 +130,11 @@ def dp_pca(parts: Rows, k: int, epsilon: float, delta: float = 1e-5) -> Result:
     return _pooled(stats, k)
 
 
-def _moments(X: NDArray[Any]) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
+def _moments(X: NDArray[Any]) -> tuple[int, Array, Array]:
     return len(X), X.mean(axis=0), np.cov(X, rowvar=False, ddof=0)
 
 
-def _pooled(stats: list[tuple[int, NDArray[np.float64], NDArray[np.float64]]], k: int) -> Result:
+def _pooled(stats: list[tuple[int, Array, Array]], k: int) -> Result:
     weights = [n for n, _, _ in stats]
     mean = np.average([m for _, m, _ in stats], axis=0, weights=weights)
     pooled = np.zeros((mean.size, mean.size))
@@ -141,7 +143,7 @@ def _pooled(stats: list[tuple[int, NDArray[np.float64], NDArray[np.float64]]], k
     return _leading(pooled / sum(weights), k, mean.size)
 
 
-def _leading(C: NDArray[np.float64], k: int, d: int) -> Result:
+def _leading(C: Array, k: int, d: int) -> Result:
     values, vectors = np.linalg.eigh(C)
     return Result(vectors[:, ::-1][:, :k].T, values[::-1][:k], 1, 8 * (d * d + d + 1))
 

@@ -20,6 +20,7 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
 from fedpca_flwr.markdown import head, row
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
@@ -100,12 +101,12 @@ def line(pair: Pair, parts: list[NDArray[Any]], truth: PCAModel, repeats: int) -
     return [pair.title, *(cell for two in both for cell in two)]
 
 
-def _angle(components: NDArray[np.float64], truth: PCAModel) -> str:
+def _angle(components: Array, truth: PCAModel) -> str:
     degrees = principal_angles(components.T, truth.loadings()[0].T)
     return f"{degrees.max():.2g} / {degrees.mean():.2g}"
 
 
-def _error(variances: NDArray[np.float64], truth: PCAModel) -> str:
+def _error(variances: Array, truth: PCAModel) -> str:
     return f"{np.abs(variances / truth.explained_variance_ - 1).max():.1g}"
 
 

@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedpca_flwr.maths.arrays import Array
 
 
-def alternated(programs: Sequence[Callable[[], object]], repeats: int) -> NDArray[np.float64]:
+def alternated(programs: Sequence[Callable[[], object]], repeats: int) -> Array:
     """Seconds of every program, one row for each repetition."""
     return np.array([[seconds(program) for program in programs] for _ in range(repeats)])
 
 
-def ratio(times: NDArray[np.float64], of: int, to: int) -> float:
+def ratio(times: Array, of: int, to: int) -> float:
     """The median, over the repetitions, of one program's time to another's."""
     return float(np.median(times[:, of] / times[:, to]))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.measurements import lines
 from fedpca_flwr.model import PCAModel
 from simulations.hunt.draw import Draw
@@ -60,7 +61,7 @@ def modest(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
         yield "exact", "called approximate, but the gap is wide"
 
 
-def basis_of(model: PCAModel) -> NDArray[np.float64]:
+def basis_of(model: PCAModel) -> Array:
     """Directions (p, k): components, or scores divided by their lengths; those without any are left out."""
     if model.components_ is not None:
         return model.components_.T

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.perpca import perpca
 from fedpca_flwr.maths.personalised import (
     descended,
@@ -23,8 +23,6 @@ from fedpca_flwr.maths.personalised import (
     strength,
 )
 from fedpca_flwr.maths.stiefel import polar, retraction, tangent, transposed
-
-Array = NDArray[np.float64]
 
 NOISE = 0.5
 """Variance of the noise in all of the paper's experiments; that of the latent variables is 1."""

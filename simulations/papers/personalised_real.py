@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr import data
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.perpca import perpca
 from fedpca_flwr.maths.personalised import local_components
 from simulations.loopback import assemble
@@ -16,8 +16,6 @@ from simulations.papers.experiment import Row
 from simulations.run import quiet
 from strategies import run_config_of
 from strategies.personalised_client import OWN
-
-Array = NDArray[np.float64]
 
 CASES: dict[str, dict[str, Any]] = {
     "2 classes, 20 rows": {"parties": 50, "classes": 2, "rows": 20},

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rank_rules import Band, Fixed
 from fedpca_flwr.maths.streaming_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 from fedpca_flwr.maths.streaming_pca import Tracker, blocks
@@ -28,12 +28,12 @@ class Method(Protocol):
     """What takes blocks of rows and has directions (d, rank)."""
 
     @property
-    def vectors(self) -> NDArray[np.float64]: ...
+    def vectors(self) -> Array: ...
 
-    def update(self, rows: NDArray[np.float64]) -> None: ...
+    def update(self, rows: Array) -> None: ...
 
 
-def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: bool = False) -> NDArray[np.float64]:
+def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: bool = False) -> Array:
     """Gaussian rows (n, d) in a random basis, mean zero.
 
     The covariance has eigenvalues i^-alpha, as in the paper's text, or i^-2alpha, as in its code (there also divided by
@@ -45,7 +45,7 @@ def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: boo
     return ((basis * deviations) @ rng.standard_normal((d, n))).T
 
 
-def two_regimes(order: str, n: int) -> NDArray[np.float64]:
+def two_regimes(order: str, n: int) -> Array:
     """One row in twenty in ten strong directions, then the others in ten weak ones; or shuffled, or reversed."""
     rng = np.random.default_rng(2)
     basis, _ = np.linalg.qr(rng.standard_normal((100, 20)))
@@ -69,18 +69,18 @@ def sensors(folder: str) -> dict[str, Path]:
     return found
 
 
-def readings(path: str, *, centre: bool, rows: int = 0) -> NDArray[np.float64]:
+def readings(path: str, *, centre: bool, rows: int = 0) -> Array:
     """The first so many rows of a sensor file, all for 0; centred with their own mean, as the authors do, or not."""
     X = np.loadtxt(path)[: rows or None]
     return X - X.mean(axis=0) if centre else X
 
 
-def error(X: NDArray[np.float64], vectors: NDArray[np.float64]) -> float:
+def error(X: Array, vectors: Array) -> float:
     """Mean squared error of projection (equation 15)."""
     return float(np.vdot(X, X) - np.linalg.norm(X @ vectors) ** 2) / len(X)
 
 
-def offline(X: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+def offline(X: Array, k: int) -> Array:
     """The best k directions, by an SVD of everything."""
     return np.linalg.svd(X, full_matrices=False)[2][:k].T
 
@@ -105,14 +105,14 @@ def methods(d: int) -> dict[str, Method]:
     }
 
 
-def fed(method: Method, X: NDArray[np.float64], block: int = BLOCK) -> Method:
+def fed(method: Method, X: Array, block: int = BLOCK) -> Method:
     """A method that has seen all rows."""
     for part in blocks(X, block):
         method.update(part)
     return method
 
 
-def bounds(X: NDArray[np.float64]) -> dict[str, Method]:
+def bounds(X: Array) -> dict[str, Method]:
     """SPCA and the power method with the lowest and highest rank that SAPCA had on the way (figures 1e, 1f)."""
     tracker, d, ranks = printed(X.shape[1]), X.shape[1], []
     for part in blocks(X, BLOCK):
@@ -126,7 +126,7 @@ def bounds(X: NDArray[np.float64]) -> dict[str, Method]:
     }
 
 
-def followed(X: NDArray[np.float64], running: Mapping[str, Method], points: int = 20) -> Iterator[Row]:
+def followed(X: Array, running: Mapping[str, Method], points: int = 20) -> Iterator[Row]:
     """Error on the rows so far, and rank, of each method at so many times, evenly."""
     parts = list(blocks(X, BLOCK))
     times = set(np.linspace(1, len(parts), min(points, len(parts))).round().astype(int).tolist())

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
@@ -151,16 +151,16 @@ def graph_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
     return _by_pixel(graph_images(matrix(data, path), parties))
 
 
-def _by_pixel(made: dict[str, NDArray[np.float64]]) -> Iterable[Row]:
+def _by_pixel(made: dict[str, Array]) -> Iterable[Row]:
     for pixel, values in enumerate(zip(*made.values(), strict=True)):
         yield {"pixel": pixel, **dict(zip(made, map(float, values), strict=True))}
 
 
-def _run(method: str, X: NDArray[np.float64], parties: int, **options: Any) -> PCAModel:
+def _run(method: str, X: Array, parties: int, **options: Any) -> PCAModel:
     return run(method, np.array_split(X, parties, axis=1), engine="loopback", **options)
 
 
-def _measured(model: PCAModel, truth: NDArray[np.float64]) -> Row:
+def _measured(model: PCAModel, truth: Array) -> Row:
     assert model.scores_ is not None
     return {
         "angle": float(principal_angles(model.scores_, truth).max()),

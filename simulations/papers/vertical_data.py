@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.preprocessing import minmax_scale
 
 from fedpca_flwr import data
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import check
 
@@ -15,7 +15,7 @@ DIGIT = 3
 """The images of a study are those of one person; here of one digit."""
 
 
-def matrix(name: str, path: str = "") -> NDArray[np.float64]:
+def matrix(name: str, path: str = "") -> Array:
     """Rows (n, m).
 
     Parameters
@@ -36,15 +36,15 @@ def matrix(name: str, path: str = "") -> NDArray[np.float64]:
         return X
     source = data.load(name, path or ".")
     if name == "breast-cancer":
-        scaled: NDArray[np.float64] = minmax_scale(source.all_rows())
+        scaled: Array = minmax_scale(source.all_rows())
         return scaled
     chosen = np.flatnonzero(source.labels == DIGIT)[:180]
     X = np.asarray(source.rows(chosen), dtype=np.float64)
-    shares: NDArray[np.float64] = X / X.max()
+    shares: Array = X / X.max()
     return shares
 
 
-def densities(pattern: str, columns: int, rows: int) -> NDArray[np.float64]:
+def densities(pattern: str, columns: int, rows: int) -> Array:
     """The authors' Gaussian data: each column holds the density of its Gaussian at points drawn evenly within 3 sigma.
 
     ``single``: mean 0 and sigma 1 for all; ``mixture``: both drawn evenly from (0, columns) for each.
@@ -54,5 +54,5 @@ def densities(pattern: str, columns: int, rows: int) -> NDArray[np.float64]:
     if pattern == "mixture":
         mean, sigma = rng.uniform(0, columns, columns), rng.uniform(0, columns, columns)
     x = rng.uniform(mean - 3 * sigma, mean + 3 * sigma, (rows, columns))
-    values: NDArray[np.float64] = np.exp(-((x - mean) ** 2) / (2 * sigma**2)) / (np.sqrt(2 * np.pi) * sigma)
+    values: Array = np.exp(-((x - mean) ** 2) / (2 * sigma**2)) / (np.sqrt(2 * np.pi) * sigma)
     return values

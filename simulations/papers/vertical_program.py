@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import packed_gram
 from fedpca_flwr.maths.graph import graph_of
 from fedpca_flwr.maths.kernels import Kernel, centred, kernel_pairs
 from fedpca_flwr.maths.power_merge import local_product, merged, overwritten, power_iteration
-
-Array = NDArray[np.float64]
 
 CLUSTERS = 3
 

@@ -1,0 +1,9 @@
+"""What an array of numbers is called in signatures."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+"""Double precision; its shape stands in the docstring of what takes or returns it."""
