@@ -197,7 +197,7 @@ class PCAClient(NumPyClient):
         arrays = known.reply.to_arrays(fields)
         size = sum(array.nbytes for array in arrays)
         self.site.permit_size(size)
-        self.journal.told(", ".join(field.name for field in known.reply.fields), size)
+        self.journal.answered(", ".join(field.name for field in known.reply.fields), size)
         if phase == list(self.script)[-1]:
             self.journal.forget()
         return arrays

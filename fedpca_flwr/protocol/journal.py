@@ -34,7 +34,7 @@ class Journal(ABC):
         """Whether any question was answered."""
 
     @abstractmethod
-    def told(self, what: str, nbytes: int) -> None:
+    def answered(self, what: str, nbytes: int) -> None:
         """Note what leaves in answer to the last question."""
 
     @abstractmethod

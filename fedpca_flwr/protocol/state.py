@@ -67,7 +67,7 @@ class StateJournal(Journal):
     def begun(self) -> bool:
         return bool(self.record["questions"])
 
-    def told(self, what: str, nbytes: int) -> None:
+    def answered(self, what: str, nbytes: int) -> None:
         pass
 
     def release(

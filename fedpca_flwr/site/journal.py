@@ -74,7 +74,7 @@ class FileJournal(Journal):
         with self._opened() as database:
             return bool(self._of_kind(database, "question"))
 
-    def told(self, what: str, nbytes: int) -> None:
+    def answered(self, what: str, nbytes: int) -> None:
         with self._opened() as database:
             self._note(database, "answer", what, "", nbytes)
 
