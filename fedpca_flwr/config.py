@@ -7,14 +7,14 @@ sees it and cannot override it. Both use kebab-case keys on Flower's side.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from fedpca_flwr.config_errors import explain
 from fedpca_flwr.errors import ConfigError
 
 Count = Annotated[int, Field(ge=1)]
@@ -84,7 +84,7 @@ class Config(BaseModel):
         except ValidationError as error:
             faults = [fault for fault in error.errors() if fault["type"] != "extra_forbidden"]
             strangers = [str(f["loc"][0]) for f in error.errors() if f["type"] == "extra_forbidden"]
-            raise ConfigError(_explain(source, faults, strangers, cls.keys(), cls.public)) from None
+            raise ConfigError(explain(source, faults, strangers, cls.keys(), cls.public)) from None
 
 
 class RunConfig(Config):
@@ -181,6 +181,10 @@ class NodeConfig(Config):
     """With secure aggregation: refuse a sum of fewer parties."""
     group_secret: LocalPath = ""
     """With secure aggregation: path of a file with bytes that all sites share and the server does not know."""
+    identity: LocalPath = ""
+    """With secure aggregation: path of this site's own private key; a site with data of its own needs one."""
+    identities: LocalPath = ""
+    """With secure aggregation: path of the file with all sites' public keys, a line for each party."""
     journal: LocalPath = ""
     """Folder in which this site keeps what it was asked, has answered and has spent of its privacy; a site with data of
     its own needs one for secure aggregation and for private methods. Empty: only for the length of a run."""
@@ -222,26 +226,3 @@ class NodeConfig(Config):
         if self.ids and self.split != "columns":
             raise PydanticCustomError("ids", "'ids' is for data split by columns; say so with split='columns'")
         return self
-
-
-def _explain(source: str, faults: list[Any], strangers: list[str], known: Sequence[str], public: bool) -> str:
-    lines = []
-    for key in strangers:
-        near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(known)}"
-        lines.append(f"{source}: unknown key '{key}'{hint}")
-    by_key: dict[str, list[Any]] = {}
-    for fault in faults:
-        if not fault["loc"]:  # a check of several keys together; its text names them
-            lines.append(f"{source}: {fault['msg']}")
-            continue
-        by_key.setdefault(str(fault["loc"][0]).replace("_", "-"), []).append(fault)
-    for key, own in by_key.items():
-        if own[0]["type"] == "missing":
-            lines.append(f"{source}: '{key}' is missing")
-            continue
-        reasons = " or ".join(dict.fromkeys(fault["msg"][0].lower() + fault["msg"][1:] for fault in own))
-        given = own[0]["input"]
-        value = f"is {given!r}" if public or isinstance(given, int | float) else "has a value that is not allowed"
-        lines.append(f"{source}: '{key}' {value}, {reasons}")
-    return "\n".join(lines)

@@ -1,0 +1,41 @@
+"""`python -m fedpca_flwr.site`: what whoever runs a site does beside the runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.site.identity_files import make_key
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m fedpca_flwr.site", description="What a site does beside the runs.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    _add_keys(commands)
+    given = parser.parse_args(arguments)
+    try:
+        given.run(given)
+    except FedPCAError as error:
+        parser.exit(1, f"{parser.prog} {given.command}: {error}\n")
+
+
+def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    keys = commands.add_parser(
+        "keys",
+        help="make this site's identity: a private key, and the line for every site's list of public keys",
+        description="Write a new private key (Ed25519, readable by its owner only), which never leaves the site, and "
+        "print the line with its public key for the list that every site has (node-config 'identities').",
+    )
+    keys.add_argument("file", help="where the private key is written (node-config 'identity'); must not exist")
+    keys.add_argument("--partition-id", type=int, required=True, help="of this site, as in its node-config")
+    keys.add_argument("--name", default="", help="of this site: a comment in the line")
+    keys.set_defaults(run=_keys)
+
+
+def _keys(given: argparse.Namespace) -> None:
+    print(make_key(given.file, given.partition_id, given.name))
+
+
+if __name__ == "__main__":
+    main()

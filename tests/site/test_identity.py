@@ -1,0 +1,153 @@
+"""A site's identity: made in one command, kept to its owner, and a list of which every fault is named."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from fedpca_flwr.config import NodeConfig
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.site.__main__ import main
+from fedpca_flwr.site.identity import identity_of
+from fedpca_flwr.site.identity_files import make_key, read_members, read_private_key
+
+
+def made(tmp_path, parties=3):
+    """Each party's node-config, and the lines of the list."""
+    lines = [make_key(str(tmp_path / f"{party}.pem"), party, f"hospital {party}") for party in range(parties)]
+    (tmp_path / "list").write_text("# all of us\n\n" + "\n".join(lines) + "\n")
+    nodes = [
+        NodeConfig(
+            partition_id=party,
+            num_partitions=parties,
+            data="x.npy",
+            identity=str(tmp_path / f"{party}.pem"),
+            identities=str(tmp_path / "list"),
+        )
+        for party in range(parties)
+    ]
+    return nodes, lines
+
+
+def test_one_command_makes_a_key_and_prints_its_line(tmp_path, capsys):
+    file = tmp_path / "site.pem"
+    main(["keys", str(file), "--partition-id", "2", "--name", "hospital 2"])
+    public = read_private_key(str(file)).public_key().public_bytes_raw().hex()
+    assert capsys.readouterr().out == f"2 {public}  # hospital 2\n"
+
+
+def test_a_new_key_is_for_its_owner_only_however_the_process_was_started(tmp_path):
+    before = os.umask(0)
+    try:
+        make_key(str(tmp_path / "key"), 0)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
+def test_a_key_is_never_overwritten(tmp_path, capsys):
+    file = tmp_path / "key"
+    make_key(str(file), 0)
+    before = file.read_bytes()
+    with pytest.raises(SystemExit) as ended:
+        main(["keys", str(file), "--partition-id", "0"])
+    assert ended.value.code == 1
+    assert "exists already, and was left as it is" in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("party", "name", "text"),
+    [(-1, "", "partition-id is -1, expected a number from 0"), (0, "a\n1 key", "name is 'a.n1 key', expected at most")],
+)
+def test_a_line_that_would_be_none_is_not_made(party, name, text, tmp_path):
+    with pytest.raises(ConfigError, match=text):
+        make_key(str(tmp_path / "key"), party, name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_gives_every_partys_key_and_parties_know_each_other_by_it(tmp_path):
+    own, other, third = (identity_of(node) for node in made(tmp_path)[0])
+    said = own.sign(b"something")
+    assert other.signed(0, b"something", said)
+    assert third.signed(0, b"something", said)
+    assert not other.signed(0, b"something else", said)
+    assert not other.signed(2, b"something", said)
+    assert not other.signed(0, b"something", said[::-1])
+    assert own.digest == other.digest
+
+
+def test_comments_and_the_order_of_the_lines_do_not_matter(tmp_path):
+    _, lines = made(tmp_path)
+    (tmp_path / "other").write_text("".join(line.split("#")[0] + "\r\n" for line in lines[::-1]))
+    assert read_members(str(tmp_path / "other"), 3) == read_members(str(tmp_path / "list"), 3)
+
+
+def test_every_fault_of_the_list_is_named_at_once(tmp_path):
+    _, lines = made(tmp_path)
+    first, second, third = (line.split()[1] for line in lines)
+    text = f"0 {first}\n1 {second[:-2]}\nhospital {second}\n0 {third}\n7 {third}\n2 {first} # two\n3 {second} {third}\n"
+    (tmp_path / "list").write_text(text)
+    with pytest.raises(ConfigError) as told:
+        read_members(str(tmp_path / "list"), 4)
+    for fault in (
+        "line 2: it is not a partition-id and 64 hexadecimal digits",
+        "line 3: it is not a partition-id",
+        "line 4: partition 0 has a line already",
+        "line 5: partition 7, expected 0 to 3",
+        "line 6: partition 2 has the key of partition 0",
+        "line 7: it is not a partition-id",
+        "no line for partition 1, 2, 3",
+    ):
+        assert fault in str(told.value)
+    assert "line 1" not in str(told.value)
+    assert str(tmp_path) not in str(told.value)
+
+
+def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_belongs_there(tmp_path):
+    nodes, lines = made(tmp_path)
+    swapped = nodes[0].model_copy(update={"identity": nodes[1].identity})
+    with pytest.raises(ConfigError, match="another key for partition 0 than that of the site's own") as told:
+        identity_of(swapped)
+    assert told.value.local == lines[1].split("#")[0].strip().replace("1", "0", 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"identity": "", "identities": ""}, "names no 'identity' and no 'identities'"),
+        ({"identities": ""}, "'identity' is set, but 'identities' is not"),
+        ({"identity": ""}, "'identities' is set, but 'identity' is not"),
+        ({"identity": "absent"}, "the file of 'identity' cannot be read"),
+        ({"identities": "absent"}, "the file of 'identities' cannot be read"),
+    ],
+)
+def test_what_a_site_lacks_is_named(given, text, tmp_path):
+    node = made(tmp_path)[0][0].model_copy(update=given)
+    with pytest.raises(ConfigError, match=text) as told:
+        identity_of(node)
+    assert "absent" not in str(told.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of other systems are not these")
+def test_a_private_key_that_others_may_read_is_refused(tmp_path):
+    node = made(tmp_path)[0][0]
+    (tmp_path / "0.pem").chmod(0o640)
+    with pytest.raises(ConfigError, match=r"others than its owner may read or write; .*chmod 600"):
+        identity_of(node)
+
+
+@pytest.mark.parametrize("text", ["no key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
+def test_a_file_that_is_no_private_key_is_named(text, tmp_path):
+    file = tmp_path / "key"
+    file.write_text(text)
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match="holds no Ed25519 private key in PEM"):
+        read_private_key(str(file))
+
+
+def test_a_site_without_data_has_an_identity_that_protects_nothing():
+    own, other = (identity_of(NodeConfig(partition_id=i, num_partitions=3)) for i in range(2))
+    assert other.signed(0, b"something", own.sign(b"something"))
