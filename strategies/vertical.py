@@ -16,6 +16,7 @@ at home.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -139,16 +140,17 @@ class Vertical(ColumnsStrategy):
 
     def _merge(self) -> Generator[Ask, Any, ScoresSolution]:
         k, kept = self.options.n_components, self.options.kept(self.n_rows)
-        directions = sum(min(kept, width) for width in self.widths)
-        if directions < k:
+        sent = sum(min(kept, width) for width in self.widths)
+        if sent < k:
             raise ConfigError(
-                f"run-config: 'rank' is {self.options.rank}: the {len(self.widths)} parties send {directions} "
+                f"run-config: 'rank' is {self.options.rank}: the {len(self.widths)} parties send {sent} "
                 f"directions in all, fewer than n-components = {k}; raise 'rank' (0: 2 n-components)"
             )
         replies = yield Ask("merge")
         blocks = sorted((reply.fields["directions"] for reply in replies), key=lambda block: block.tobytes())
-        pairs = yield from measured_pairs(merged_directions(blocks, self.options.n_components))
-        return ScoresSolution(pairs=pairs, total=self.total)
+        directions, following = merged_directions(blocks, k)
+        pairs = yield from measured_pairs(directions)
+        return ScoresSolution(pairs=replace(pairs, following=following), total=self.total)
 
     def _krylov(self) -> Generator[Ask, Any, ScoresSolution]:
         options, n, enough = self.options, self.n_rows, False

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import block_of, packed_gram
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.kernels import (
+    NEGLIGIBLE,
     Kernel,
     Name,
     centred,
@@ -162,7 +164,9 @@ class VerticalKernel(ColumnsStrategy):
             found = nystrom_pairs(K, places, k)
         else:
             K = _finite(kernel.matrix(added, self.n_rows))
-            found = kernel_pairs(centred(K), k)
+            pairs, total, positive = kernel_pairs(centred(K), k)
+            missed = float(np.max(sums.missed.get(self.options.asked, 0.0)))
+            found = replace(pairs, error=kernel.error(added, self.n_rows, missed)), total, positive
         return self._solution(*found, kernel=kernel, size=float(np.abs(K).max()))
 
     def projected(self, model: PCAModel, solution: ScoresSolution) -> Program:
@@ -203,6 +207,12 @@ class VerticalKernel(ColumnsStrategy):
                 "identical, or it cannot tell them apart: set center=true, or another 'gamma' (it is "
                 f"{kernel.gamma:.2g})"
             )
+        may_be = pairs.values[k - 1 : k].sum() + pairs.error > NEGLIGIBLE * pairs.values[0]
+        if positive < k < n and may_be and self.transport.sums_only:
+            raise ConfigError(
+                f"run-config: 'n-components' is {k}, but beside their largest value the fixed point of secure sums "
+                "does not tell these rows apart well enough: set scale=true, lower 'gamma', or run in clear"
+            )
         if positive < k:
             few = self.options.landmarks
             change = f"'landmarks' = {few}, of which some are alike" if few else "'gamma' and 'coef0'"
@@ -224,26 +234,31 @@ class VerticalKernelClient(ColumnsClient):
             deviation = self.block.X - asked["level"]
             return {"spread": np.asarray(np.vdot(deviation, deviation))}
         if phase == "distances":
-            return {"distances": packed_distances(self.block.X)}
+            return {"distances": packed_distances(self._compared)}
         if phase == "products":
             return {"products": packed_gram(self.block.X)}
         if phase == "landmarks":
             return self._to_landmarks(asked["places"])
         return super().statistics(phase, asked)
 
+    @cached_property
+    def _compared(self) -> Array:
+        """What distances and inner products are of: distances do not change when the columns are centred, but lose
+        fewer digits, and their limit is the less."""
+        of_distances = self.options.function.of_distances
+        return block_of(self.data, scale=self.options.scale).X if of_distances else self.block.X
+
     def _to_landmarks(self, places: NDArray[np.int64]) -> Fields:
         rows = len(self.data)
         if places.max() >= rows or len(set(places.tolist())) < places.size:
             raise ContractError(f"the server's {places.size} landmarks are not different ones of the {rows} rows")
-        return {"landmarks": to_landmarks(self.block.X, places, distances=self.options.function.of_distances)}
+        return {"landmarks": to_landmarks(self._compared, places, distances=self.options.function.of_distances)}
 
     def measures(self, asked: Fields) -> Fields:
         X = self.block.X
         if not self.transport.sums_only:
             return {**super().measures(asked), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
-        # distances do not change when the columns are centred, and their limit is the less
-        own = block_of(self.data, scale=self.options.scale) if self.options.function.of_distances else self.block
-        return {"energy": np.asarray(own.energy), "sum": np.asarray(X.sum())}
+        return {"energy": np.asarray(np.vdot(self._compared, self._compared)), "sum": np.asarray(X.sum())}
 
     def project(self, asked: Fields) -> Fields:
         with np.errstate(all="ignore"):

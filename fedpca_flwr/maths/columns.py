@@ -76,13 +76,13 @@ def leading_directions(X: Array, rank: int) -> Array:
     return np.hstack([U[:, :kept] * s[:kept], np.zeros((len(X), rank - kept))])
 
 
-def merged_directions(blocks: Sequence[Array], k: int) -> Array:
+def merged_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
     """An orthonormal basis (n, k) of the leading directions of all parties' `leading_directions` together.
 
-    Exact where no party left a singular value out.
+    The number is the squared singular value after them. Exact where no party left a singular value out.
     """
-    U: Array = svd(np.hstack(blocks), full_matrices=False, check_finite=False)[0]
-    return U[:, :k]
+    U, s, _ = svd(np.hstack(blocks), full_matrices=False, check_finite=False)
+    return U[:, :k], float(s[k] ** 2) if s.size > k else 0.0
 
 
 def energies(X: Array, U: Array) -> Array:

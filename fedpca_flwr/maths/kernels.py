@@ -14,8 +14,9 @@ from scipy.linalg import eigh, svd
 from scipy.spatial.distance import cdist, pdist, squareform
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.certificate import frobenius, rounding
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
-from fedpca_flwr.maths.moments import unpack
+from fedpca_flwr.maths.moments import pack, unpack
 
 Name = Literal["rbf", "sigmoid", "linear", "polynomial"]
 
@@ -53,6 +54,31 @@ class Kernel:
             if self.name == "sigmoid":
                 return np.tanh(self.gamma * sums + self.coef0)
             return sums if self.name == "linear" else (self.gamma * sums + self.coef0) ** self.degree
+
+    def error(self, packed: Array, n: int, missed: float) -> float:
+        """Bound on the spectral norm of what is wrong with `matrix`, centred.
+
+        Parameters
+        ----------
+        packed : ndarray
+            As in `matrix`.
+        n : int
+        missed : float
+            By how much an entry of ``packed`` may be off, besides the rounding of float64.
+        """
+        eps = float(np.finfo(np.float64).eps)
+        if self.of_distances:
+            off = 4 * eps * np.sqrt(packed) * np.sqrt(packed.max(initial=0.0)) + rounding(n) * packed + missed
+            below = np.maximum(packed - off, 0.0)
+        else:
+            lengths = np.sqrt(np.diagonal(unpack(packed, n)).clip(min=0.0))
+            off = rounding(n) * pack(np.outer(lengths, lengths)) + missed
+            below = packed - off
+        around = self(packed)
+        with np.errstate(over="ignore", invalid="ignore"):
+            wrong = np.maximum(np.abs(self(packed + off) - around), np.abs(self(below) - around))
+        largest = 1.0 if self.of_distances else float(np.abs(around).max())
+        return 2**0.5 * frobenius(wrong) + 4 * eps * n * largest
 
     def matrix(self, packed: Array, n: int) -> Array:
         """The matrix (n, n) from what `packed_distances` or `columns.packed_gram` of all parties add up to."""

@@ -91,6 +91,7 @@ class ScatterProducts:
         self.run = run
         self._between: Array = np.empty((0, 0))
         self._asked: dict[str, Array] = {}  # with every product
+        self._remainder: Array = np.empty(0)  # what the mean has beyond the centre that is asked with it
 
     def variances(self) -> Generator[Ask, Any, None]:
         """Ask for `head` and `diagonal` alone."""
@@ -98,7 +99,7 @@ class ScatterProducts:
             self._pool((yield Ask("heads")))
             return
         pooled = yield from pooled_centre(self.run)
-        self.head, self.diagonal = pooled.head, pooled.diagonal
+        self.head, self.diagonal, self._remainder = pooled.head, pooled.diagonal, pooled.remainder
         self._asked = {"centre": pooled.centre, "spread": pooled.spread}
         self.run.missed = self.run.missed + self.run.public.parties * Layout({}).resolution * pooled.spread**2
 
@@ -117,7 +118,7 @@ class ScatterProducts:
         block = V.astype(np.float64)
         if not self._asked:
             return self._with_between(total["product"], block), np.zeros(1)
-        lost = self.head.n * np.outer(self.head.remainder, self.head.remainder @ block)
+        lost = self.head.n * np.outer(self._remainder, self._remainder @ block)
         return total["product"] - lost, total.missed["product"]
 
     def _pool(self, replies: Sequence[Reply]) -> None:

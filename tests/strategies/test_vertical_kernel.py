@@ -98,3 +98,33 @@ def test_a_kernel_that_is_the_same_everywhere_is_said_to_be():
     ):
         run("vertical-kernel", parties, engine="loopback", n_components=2)
     assert run("vertical-kernel", parties, engine="loopback", n_components=2, center=True).n_components_ == 2
+
+
+def test_time_stamps_are_as_far_apart_as_their_differences():
+    """The fault: scaled but not centred they are huge, and their distances had few digits; called exact, 9e-6 off."""
+    X = rows(40, 7)
+    stamps = 1.6e18 + np.round(X * 1e9)
+    model = fit(stamps, 2, gamma=0.1, scale=True)
+    scaled = (stamps - 1.6e18 - (stamps - 1.6e18).mean(axis=0)) / (stamps - 1.6e18).std(axis=0)
+    truth = KernelPCA(3, kernel="rbf", gamma=0.1, eigen_solver="dense").fit_transform(scaled)
+    assert model.log["exact"]
+    assert principal_angles(model.scores_, truth).max() <= 1e-9
+
+
+def test_what_a_kernel_loses_of_large_products_is_said():
+    """Products of 1e16 hold nothing of variances of 1."""
+    model = fit(rows(40, 7) + 1e8, 2, kernel="linear")
+    assert not model.log["exact"]
+    assert fit(rows(40, 7) + 1e8, 2, kernel="linear", center=True).log["exact"]
+
+
+def test_rows_that_fixed_point_does_not_tell_apart_are_refused():
+    """The fault: the secure kernel had ones where the true one has none, and spoke of its positive eigenvalues."""
+    X = rows(12, 12)
+    X[:, 0] *= 1e80
+    X[1] = X[0]
+    X[1, 1:] += 1e20
+    options = {"n_components": 11, "gamma": 0.01, "secure_aggregation": True, "bound": 1e84, "min_parties": 2}
+    assert fit(X, 2, n_components=11, gamma=0.01).n_components_ == 11
+    with pytest.raises(ConfigError, match="fixed point of secure sums does not tell these rows apart"):
+        fit(X, 2, **options)
