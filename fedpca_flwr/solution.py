@@ -10,7 +10,8 @@ import numpy as np
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
-from fedpca_flwr.maths.moments import Moments, safe_deviation, unpack, varying
+from fedpca_flwr.maths.moments import Moments, unpack
+from fedpca_flwr.maths.scaling import certainly_varying, safe_deviation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float, cente
     """
     check_components(n_components, moments.count, moments.n_features)
     deviation = safe_deviation(diagonal, moments.count, moments.mean) if scale else None
-    rank = min(moments.count - center, varying(diagonal, moments.mean) + (not center))
+    rank = min(moments.count - center, certainly_varying(diagonal, moments.mean) + (not center))
     if not center:
         diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2
         moments = moments.about_zero()

@@ -20,7 +20,8 @@ from strategies.adaptive import Adaptive, AdaptiveClient
 from strategies.adaptive_choice import CHOICES
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
-from strategies.compressed import Compressed, CompressedClient
+from strategies.compressed import Compressed
+from strategies.compressed_client import CompressedClient
 from strategies.dp_pca import DPPCA, DPPCAClient
 from strategies.dsa import DSA, DSAClient
 from strategies.fast_pca import FastPCA, FastPCAClient
@@ -28,8 +29,10 @@ from strategies.personalised import Personalised
 from strategies.personalised_client import PersonalisedClient
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
-from strategies.sapca import SAPCA, SAPCAClient
-from strategies.streaming import Streaming, StreamingClient
+from strategies.sapca import SAPCA
+from strategies.sapca_client import SAPCAClient
+from strategies.streaming import Streaming
+from strategies.streaming_client import StreamingClient
 from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
 from strategies.vertical import Vertical, VerticalClient
 from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh
 
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import frobenius
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
@@ -40,10 +40,8 @@ from fedpca_flwr.protocol.phase import Ask, Sum, Total
 from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.rows import pooled_centre
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.personalised_client import PersonalisedClient
-from strategies.personalised_script import GLOBAL_ROUNDS, GRID, HELD_OUT, PersonalisedOptions, phases
-
-__all__ = ["CARD", "Personalised", "PersonalisedClient"]
+from strategies.personalised_choice import best_mu, held_out_errors, require_enough_rows
+from strategies.personalised_script import GLOBAL_ROUNDS, HELD_OUT, PersonalisedOptions, phases
 
 SETTLED = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""
@@ -115,11 +113,11 @@ class Personalised(RowsStrategy):
             first = yield from self._rows_used(HELD_OUT)
             found = yield from self._shared(first, mus, [])
             errors: Total = yield Sum("choose", {"shared": found.pooled, **first.centre})
-            mus, best = _chosen(errors["errors"], first.total)
+            mus, best = best_mu(errors["errors"], first.total)
         used = yield from self._rows_used("")
         if self.options.mu == "held-out":
             held = used.rows - first.rows
-            measured = _of_choice(errors["errors"][[0, best, -1]], held)
+            measured = held_out_errors(errors["errors"][[0, best, -1]], held)
             notes += [] if held else ["no party has 5 rows, of which one can be held out: mu is infinity"]
         found = yield from self._shared(used, mus, notes)
         return (yield from self._reported(used, found, mus[0], notes, measured))
@@ -139,7 +137,8 @@ class Personalised(RowsStrategy):
         else:
             sums = yield from pooled_centre(self, prefix)
             pooled, diagonal, spread = sums.head, sums.diagonal, {"spread": sums.spread}
-            _require_enough(self.options.n_components, sums.rows, prefix)
+            if prefix:
+                require_enough_rows(self.options.n_components, sums.rows)
             self.n_components(sums.rows, pooled.mean.size)
         mean, remainder = pooled.mean, pooled.remainder
         if not self.options.center:
@@ -183,7 +182,7 @@ class Personalised(RowsStrategy):
         return Found(pairs.vectors, strengths, V, iterations)
 
     def _reported(
-        self, used: Used, found: Found, mu: float, notes: list[str], chosen: dict[str, float]
+        self, used: Used, found: Found, mu: float, notes: list[str], choice: dict[str, float]
     ) -> Generator[Ask, Any, Solution]:
         """The shared components by their variance, and what the parties' own are worth."""
         finite = found.strengths[np.isfinite(found.strengths)]
@@ -192,7 +191,7 @@ class Personalised(RowsStrategy):
         values, rotation = eigh((gram + gram.T) / 2)
         pairs = Eigenpairs(values[::-1], fix_signs(found.shared[0] @ rotation[:, ::-1]), following=0.0)
         self._error = float(sums["error"]) / used.rows
-        measured = {"mu": mu, **chosen}
+        measured = {"mu": mu, **choice}
         if 0 < mu < math.inf:
             measured["objective_per_row"] = self._error + float(found.strengths[0]) * distances / used.rows
             measured["objective_iterations"] = found.iterations
@@ -205,20 +204,6 @@ class Personalised(RowsStrategy):
             rows=used.rows,
             notes=notes,
             measured=measured,
-        )
-
-
-def _require_enough(k: int, rows: int, prefix: str) -> None:
-    """Refuse more components than rows while some are held out.
-
-    Raises
-    ------
-    ConfigError
-    """
-    if prefix and k > rows:
-        raise ConfigError(
-            f"run-config: 'n-components' is {k}, and all parties together have {rows} rows while some are held out to "
-            "choose 'mu'; ask for so many at most, or set 'mu'"
         )
 
 
@@ -237,20 +222,3 @@ def _head(reply: Reply, expected: int) -> Head:
     if used != expected:
         raise ContractError(f"{reply.sender}: it used {int(used)} rows, expected {expected} of its {reply.rows}")
     return Head(int(used), mean, remainder if remainder.size else np.zeros_like(mean))
-
-
-def _chosen(errors: Array, total: float) -> tuple[tuple[float], int]:
-    """The mu of the least error on the rows held out, and its place; of equals the one that shares most."""
-    best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * total)[-1])
-    return ((0.0, *GRID, math.inf)[best],), best
-
-
-def _of_choice(errors: Array, held: int) -> dict[str, float]:
-    """What the rows held out say of the local, the personal and the pooled components."""
-    local, personal, pooled = map(float, errors / max(held, 1))
-    return {
-        "held_out_rows": held,
-        "held_out_squared_error_per_row": personal,
-        "local_held_out_squared_error_per_row": local,
-        "global_held_out_squared_error_per_row": pooled,
-    }

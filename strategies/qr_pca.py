@@ -39,7 +39,8 @@ from fedpca_flwr.maths.factors import (
     triangular,
     unpack_trapezoid,
 )
-from fedpca_flwr.maths.moments import Head, safe_deviation, varying
+from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.scaling import certainly_varying, safe_deviation
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
@@ -121,7 +122,7 @@ class QRPCA(RowsStrategy):
         rows, head = pooled.rows, pooled.head
         diagonal = pooled.diagonal()
         scale = safe_deviation(diagonal, head.n, head.mean) if self.options.scale else np.ones_like(head.mean)
-        rank = varying(diagonal, head.mean) + (not self.options.center)
+        rank = certainly_varying(diagonal, head.mean) + (not self.options.center)
         if not self.options.center:
             rows = np.vstack([rows, np.sqrt(head.n) * (head.mean + head.remainder)])
             head = Head(head.n, np.zeros_like(head.mean), np.zeros_like(head.mean))

@@ -34,7 +34,6 @@ from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.sapca_client import (
     NOTHING,
-    SAPCAClient,
     SAPCAOptions,
     levels_of,
     phases,
@@ -42,8 +41,6 @@ from strategies.sapca_client import (
     sends_at,
     subspace_in,
 )
-
-__all__ = ["SAPCA", "SAPCAClient"]
 
 CARD = MethodCard(
     name="sapca",

@@ -15,13 +15,11 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field as Limits
 
-from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import block_of, packed_gram
@@ -29,7 +27,6 @@ from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.kernels import (
     NEGLIGIBLE,
     Kernel,
-    Name,
     centred,
     inverse_spread,
     kernel_pairs,
@@ -40,91 +37,16 @@ from fedpca_flwr.maths.kernels import (
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
-from fedpca_flwr.statistics.column_limits import of_distances, of_inner_products, of_landmarks
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
 from fedpca_flwr.statistics.columns import (
-    DIRECTIONS,
-    ENERGY,
-    SINGULAR,
-    ColumnsOptions,
-    bounded,
-    keeping_phase,
     known_energy,
-    measures_phase,
     resolved,
-    rows_phases,
     same_rows,
 )
 from fedpca_flwr.statistics.columns_client import ColumnsClient
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
-
-
-class KernelOptions(ColumnsOptions):
-    """Options of VERTICAL-KERNEL."""
-
-    kernel: Name = "rbf"
-    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
-    ``linear``: x'y."""
-    gamma: Annotated[float, Limits(ge=0)] = 0.0
-    """0: 1 / (m var X)."""
-    coef0: float = 1.0
-    """Of ``sigmoid`` and ``polynomial``."""
-    degree: Count = 3
-    """Of ``polynomial``."""
-    center: bool = False
-    """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
-    landmarks: Annotated[int, Limits(ge=0)] = 0
-    """Rows to which distances are taken; 0: all."""
-
-    @property
-    def function(self) -> Kernel:
-        """The kernel, with ``gamma`` where it is given."""
-        return Kernel(self.kernel, self.gamma, self.coef0, self.degree)
-
-    @property
-    def asked(self) -> Literal["distances", "products", "landmarks"]:
-        """What the parties add up: the phase, and its field."""
-        if self.landmarks:
-            return "landmarks"
-        return "distances" if self.function.of_distances else "products"
-
-
-def phases(config: RunConfig, options: KernelOptions) -> Phases:
-    """The questions of the run's kernel."""
-    if options.landmarks and not options.function.semidefinite:
-        raise ConfigError(
-            f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "
-            "eigenvalues, for which the approximation is wrong without notice; set landmarks=0"
-        )
-    known = {
-        "distances": bounded(
-            config,
-            Phase(reply=Payload((Field("distances", ("n(n-1)/2",)),))),
-            lambda energy, asked, public: of_distances(energy, public.rows),
-        ),
-        "products": bounded(
-            config,
-            Phase(reply=Payload((Field("products", ("n(n+1)/2",), kind="scatter"),))),
-            lambda energy, asked, public: of_inner_products("products", energy, public.rows),
-        ),
-        "landmarks": bounded(
-            config,
-            Phase(
-                asked=Payload((Field("places", ("c",), "int64", kind="size"),)),
-                reply=Payload((Field("landmarks", ("n", "c")),)),
-                sizes=lambda public: {"c": public.options.landmarks},
-            ),
-            lambda energy, asked, public: of_landmarks(energy, public.rows, asked["places"].size),
-        ),
-    }
-    measures = (ENERGY, Field("level", ()), Field("spread", (), kind="size"))
-    sums = ("energy",) if options.gamma else ("energy", "sum")
-    begin = rows_phases(config, measures=measures, sums=sums, centred=["energy"] * options.function.of_distances)
-    if config.transport != "clear" and not options.gamma:
-        begin = {**begin, "spread": measures_phase(("spread",), Field("level", ()))}
-    return {**begin, options.asked: known[options.asked], **keeping_phase(DIRECTIONS, SINGULAR)}
-
+from strategies.vertical_kernel_script import KernelOptions, phases
 
 CARD = MethodCard(
     name="vertical-kernel",

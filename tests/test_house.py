@@ -1,4 +1,4 @@
-"""Methods know nothing of each other: what several of them use is not in `strategies`."""
+"""Methods know nothing of each other, what several of them use is not in `strategies`, and files are short."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from strategies import METHODS
 
-FOLDER = Path(__file__).parents[1] / "strategies"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "strategies"
 MODULES = {path.stem: path.read_text() for path in FOLDER.glob("*.py") if not path.stem.startswith("__")}
 NAMES = {method.strategy.__module__.removeprefix("strategies.") for method in METHODS.values()}
 
@@ -64,3 +65,29 @@ def test_imports_of_methods_are_seen_in_every_form(code):
 def test_an_import_of_the_registry_would_be_a_circle_and_is_seen(code):
     assert imported(code) == {"METHODS"}
     assert method_of("METHODS") is None
+
+
+LONGEST = 250
+"""Lines of a file."""
+
+TOO_LONG = {"strategies/dp_pca.py"}
+"""To be split; no other is added."""
+
+
+def lengths():
+    """Lines by path, of every file of code that is not a test."""
+    folders = ("fedpca_flwr", "strategies", "simulations")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in files}
+
+
+def test_no_file_is_longer_than_a_reader_holds():
+    found = lengths()
+    assert len(found) > 100
+    long = {path: lines for path, lines in found.items() if lines > LONGEST and path not in TOO_LONG}
+    assert not long, f"longer than {LONGEST} lines: {long}; split each where its purposes part"
+
+
+@pytest.mark.parametrize("path", TOO_LONG)
+def test_an_exception_goes_when_its_file_is_short(path):
+    assert lengths().get(path, 0) > LONGEST, f"{path} is short enough: take it out of TOO_LONG"

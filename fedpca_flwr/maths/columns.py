@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import pack, safe_deviation, unscaled
+from fedpca_flwr.maths.moments import pack
+from fedpca_flwr.maths.scaling import constant_features, safe_deviation
 
 
 class Block(NamedTuple):
@@ -52,7 +53,7 @@ def block_of(data: NDArray[Any], *, center: bool = True, scale: bool = False) ->
     centred -= remainder
     diagonal = np.einsum("ij,ij->j", centred, centred)
     constant = diagonal <= n * (np.finfo(np.float64).eps * mean) ** 2
-    centred[:, constant | (scale & unscaled(diagonal, n, mean))] = 0.0
+    centred[:, constant | (scale & constant_features(diagonal, n, mean))] = 0.0
     deviation = safe_deviation(diagonal, n, mean) if scale else np.ones_like(mean)
     if not center:
         return Block(X / deviation, np.zeros_like(mean), deviation)

@@ -14,9 +14,11 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import qr
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.certificate import rounding, sine_theorem
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.krylov import KnownProducts, random_block
@@ -31,6 +33,30 @@ def corrected(matrix: Array, V: Array, E: Array) -> Array:
     half = E - V @ ((inner + inner.T) / 4)
     change = half @ V.T
     return matrix + change + change.T
+
+
+def corrected_angle_bound(pairs: Eigenpairs, error: float, on_block: float, block: NDArray[np.float32] | None) -> float:
+    """Bound on the angle to the components of a matrix whose approximation was corrected, in degrees.
+
+    Davis and Kahan, with the residual of the exact matrix.
+
+    Parameters
+    ----------
+    pairs : Eigenpairs
+        Of the approximation.
+    error, on_block : float
+        Spectral norms of what it gets wrong, everywhere and on the block of the last correction.
+    block : ndarray of shape (d, b), optional
+        None before any correction.
+    """
+    rounded = rounding(len(pairs.vectors)) * float(pairs.values[0])
+    residual = error = error + rounded
+    if block is not None:
+        V = block.astype(np.float64)
+        inside = V.T @ pairs.vectors
+        outside = float(np.linalg.norm(pairs.vectors - V @ inside, 2))
+        residual = min(residual, (on_block + rounded) * float(np.linalg.norm(inside, 2)) + error * outside)
+    return sine_theorem(residual, float(pairs.values[-1]) - pairs.following - error)
 
 
 class RefinedSketch:

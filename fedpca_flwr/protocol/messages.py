@@ -23,14 +23,7 @@ UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 """What that text does not hold."""
 
 
-LONGEST_MESSAGE = 4000
-"""Characters of the text of a client's error."""
-
-UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
-"""What that text does not hold."""
-
-
-class About(Config):
+class PartyInfo(Config):
     """What a client says of itself in every reply."""
 
     public = False
@@ -47,7 +40,7 @@ class About(Config):
         return sender(self.partition_id, self.name)
 
 
-class Report(Config):
+class ErrorReport(Config):
     """What a client says instead when something is wrong; partition -1: it does not know which it is."""
 
     public = False
@@ -91,20 +84,20 @@ def sender(party: int, name: str) -> str:
     return f"client {party} ({name})" if name else f"client {party}"
 
 
-def said_by(metrics: dict[str, Any]) -> About | Report:
+def info_of(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
     """What a client says of itself, checked: it may be anything."""
     try:
-        return (Report if "error" in metrics else About).parse(metrics, source="a client's reply")
+        return (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source="a client's reply")
     except ConfigError as error:
         raise ContractError(f"{error}; do all parties run the same version?") from None
 
 
 def reply_of(result: FitRes) -> Reply:
     """A party's reply, before its arrays are read."""
-    about = About.parse(result.metrics)
+    info = PartyInfo.parse(result.metrics)
     if result.num_examples < 1:
-        raise ContractError(f"{about.sender}: it says that it has {result.num_examples} rows, expected at least 1")
-    return Reply(about.partition_id, about.name, result.num_examples, result.parameters.tensors)
+        raise ContractError(f"{info.sender}: it says that it has {result.num_examples} rows, expected at least 1")
+    return Reply(info.partition_id, info.name, result.num_examples, result.parameters.tensors)
 
 
 def arrays_in(reply: Reply) -> list[NDArray[Any]]:

@@ -21,23 +21,13 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from fedpca_flwr.config import RunConfig
-from fedpca_flwr.errors import BY_NAME, ConfigError, ContractError, PartyError, QuorumError
-from fedpca_flwr.protocol.messages import About, Reply, Report, reply_of, said_by, sender
+from fedpca_flwr.errors import ContractError, QuorumError
+from fedpca_flwr.protocol.admission import columns_of, raise_reported, require_features, require_one_run
+from fedpca_flwr.protocol.failures import reason_of
+from fedpca_flwr.protocol.messages import ErrorReport, PartyInfo, Reply, info_of, reply_of, sender
 
 Results = list[tuple[ClientProxy, Any]]
 """Flower's results of one round: `FitRes` by client."""
-
-REASONS = (
-    ("expired due to its TTL", "the round-deadline passed"),
-    ("within its deadline", "the round-deadline passed"),
-    ("ActorDied", "its process died"),
-    ("stopped responding", "its process died"),
-    ("Node Unavailable", "its node is offline"),
-)
-"""Flower's texts, which may quote anything, and what we say instead."""
-
-MOST_FEATURES = 2**24
-"""A claim beyond this is refused before anything of that size is made."""
 
 
 class Quorum:
@@ -110,10 +100,10 @@ class Quorum:
 
     def complete(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies by party, or the error that says whose is missing, doubled, refused or in the wrong run."""
-        said = [said_by(result.metrics) for _, result in results]
+        said = [info_of(result.metrics) for _, result in results]
         answered = frozenset(client.cid for client, _ in results)
-        self._raise_reported(said)
-        self._check_partitions([about for about in said if isinstance(about, About)])
+        raise_reported(said)
+        self._check_partitions([info for info in said if isinstance(info, PartyInfo)])
         replies = []
         while results:  # taken one by one: the caller's list is emptied, so that no payload outlives its use
             client, result = results.pop()
@@ -126,7 +116,7 @@ class Quorum:
         self._check_members(replies)
         missing = self._missing({reply.party for reply in replies}, said)
         if missing:
-            reasons = sorted({_reason(failure) for failure in failures}) or ["no reply"]
+            reasons = sorted({reason_of(failure) for failure in failures}) or ["no reply"]
             self._go_on_without(missing, "; ".join(reasons))
             self._members = answered
         parties = [{"party": r.party, "name": r.name, "rows": r.rows} for r in replies]
@@ -187,14 +177,10 @@ class Quorum:
                 (reasons if isinstance(outcome, str) else said).append(outcome)
         if not said:
             raise QuorumError(f"no client said what it holds ({reasons[0]})")
-        about = [said_by(properties) for properties in said]
-        self._raise_reported(about)
-        known = [one for one in about if isinstance(one, About)]
-        for one in known:
-            if not one.features:
-                raise ContractError(f"{one.sender}: it did not say how many features its rows have")
-            if one.features > MOST_FEATURES:
-                raise ContractError(f"{one.sender}: it says {one.features} features, at most {MOST_FEATURES:,} can be")
+        info = [info_of(properties) for properties in said]
+        raise_reported(info)
+        known = [one for one in info if isinstance(one, PartyInfo)]
+        require_features(known)
         self.expected = self.expected or _most_common(one.num_partitions for one in known)
         if reasons and not self.config.survivors:
             missing = self._missing({one.partition_id for one in known}, known)
@@ -208,20 +194,14 @@ class Quorum:
                 GetPropertiesIns(config={}), timeout=self.config.join_deadline, group_id=0
             ).properties
         except Exception as failure:  # Flower raises what it likes here
-            return _reason(failure)
+            return reason_of(failure)
 
-    def _raise_reported(self, said: Sequence[About | Report]) -> None:
-        reports = sorted((r for r in said if isinstance(r, Report)), key=lambda r: r.partition_id)
-        if reports:
-            lines = [f"{report.sender}: {report.message}" for report in reports]
-            raise BY_NAME.get(reports[0].error, PartyError)("\n".join(lines))
-
-    def _missing(self, answered: set[int], said: Sequence[About | Report]) -> list[int]:
+    def _missing(self, answered: set[int], said: Sequence[PartyInfo | ErrorReport]) -> list[int]:
         """The partitions of the parties that did not answer; -1 for one that nobody knows yet."""
         if not self.open_membership:
             return sorted(set(range(self.total)) - set(self.dropped) - answered)
         everyone = {party["party"] for party in self._parties}
-        if {about.num_partitions for about in said if isinstance(about, About)} == {self.expected}:
+        if {info.num_partitions for info in said if isinstance(info, PartyInfo)} == {self.expected}:
             everyone |= set(range(self.expected))
         lacking = self.expected - len(answered)
         return (sorted(everyone - answered) or [-1] * lacking) if lacking > 0 else []
@@ -231,30 +211,10 @@ class Quorum:
         if doubled and self.open_membership:
             raise QuorumError(f"several clients say they are '{doubled[0]}': give each a name of its own")
 
-    def _check_partitions(self, said: Sequence[About]) -> None:
-        said = sorted(said, key=lambda about: about.partition_id)
-        for about in said:
-            if not self.open_membership and about.num_partitions != self.total:
-                raise ConfigError(
-                    f"{about.sender}: its node-config says the rows are in {about.num_partitions} partitions, the run "
-                    f"expects {self.total} clients; both must be the same, or part of the rows would be left out"
-                )
-            if self.open_membership and about.simulated and about.num_partitions != said[0].num_partitions:
-                raise ConfigError(
-                    f"{about.sender}: its node-config says the rows are in {about.num_partitions} partitions, the run "
-                    f"expects {said[0].num_partitions}, as {said[0].sender} says; the parts would overlap"
-                )
-            if about.simulated != said[0].simulated:
-                alone = next(other for other in said if other.simulated)
-                raise ConfigError(f"{alone.sender}: its node-config names no 'data', but that of other clients does")
-        named = [about for about in said if about.columns]
-        for about in named:
-            if about.columns != named[0].columns:
-                raise ConfigError(
-                    f"{about.sender}: its column names, or their order, differ from those of {named[0].sender}"
-                )
-            self.columns = about.columns
-        self.simulated = all(about.simulated for about in said)
+    def _check_partitions(self, said: Sequence[PartyInfo]) -> None:
+        require_one_run(said, partitions=None if self.open_membership else self.total)
+        self.columns = columns_of(said) or self.columns
+        self.simulated = all(info.simulated for info in said)
 
 
 def _most_common(values: Iterable[int]) -> int:
@@ -264,8 +224,3 @@ def _most_common(values: Iterable[int]) -> int:
 
 def _names(parties: Sequence[int]) -> str:
     return ", ".join(f"client {party}" if party >= 0 else "a client" for party in parties)
-
-
-def _reason(failure: Any) -> str:
-    text = f"{type(failure).__name__} {failure}" if isinstance(failure, BaseException) else ""
-    return next((ours for theirs, ours in REASONS if theirs in text), "it failed; see its own log")

@@ -14,7 +14,6 @@ from fedpca_flwr.maths.moments import (
     pack,
     packed_size,
     pool,
-    safe_deviation,
     unpack,
     within,
 )
@@ -113,12 +112,3 @@ def test_a_constant_feature_never_has_a_negative_scatter(value, n):
     X = np.column_stack([np.full(n, value), rows(n, 3)])
     assert 0 <= Moments.of(X).diagonal()[0] <= 1e-28 * value**2
     assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2
-
-
-def test_a_constant_feature_has_deviation_one():
-    X = rows(100, 4)
-    X[:, 1] = 0.1
-    moments = Moments.of(X)
-    deviation = safe_deviation(moments.diagonal(), moments.count, moments.mean)
-    assert deviation[1] == 1
-    np.testing.assert_allclose(np.delete(deviation, 1), np.delete(X.std(axis=0), 1), rtol=1e-12)

@@ -1,0 +1,66 @@
+"""A party of the compressed method: an encoding of its own scatter, and what that gets wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import spectral_norm
+from fedpca_flwr.maths.moments import Moments, pack, unpack
+from fedpca_flwr.maths.products import head_and_diagonal
+from fedpca_flwr.maths.refine import corrected
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.statistics.heads import head_fields
+from fedpca_flwr.statistics.rows_client import RowsClient
+from strategies.compressed_codec import codec_of, decoded_block, encoded_block, unit_of
+from strategies.compressed_script import CompressedOptions
+
+
+class CompressedClient(RowsClient):
+    """Returns an encoding of its own scatter, and what that gets wrong."""
+
+    options: CompressedOptions
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
+        if phase == "project":
+            return super().statistics(phase, asked)
+        if phase == "scale":
+            head, diagonal = head_and_diagonal(self.data)
+            return {**head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
+        if phase == "correction":
+            return self._correction(asked["block"].astype(np.float64))
+        moments = Moments.of(self.data)
+        d = moments.n_features
+        diagonal = moments.diagonal()
+        unit = unit_of(float(diagonal.sum()))
+        scatter = moments.scatter / unit
+        codec = codec_of(self.options, d, float(asked["step"]) / unit, self.site.config.seed)
+        try:
+            coded = codec.encode(scatter, d)
+        except ValueError as error:
+            raise ConfigError(f"run-config: 'step' is {self.options.step}: {error}") from None
+        missing = scatter - codec.decode(coded, d)
+        if self.options.corrections:
+            self.site.state["missing"] = [missing, unit]
+        wrong = unit * spectral_norm(unpack(missing, d))
+        return {
+            "code": coded.code,
+            "scales": coded.scales,
+            **head_fields(moments.head, diagonal),
+            "trace": np.array([diagonal.sum()]),
+            "wrong": np.array([wrong, wrong]),
+        }
+
+    def _correction(self, V: Array) -> Fields:
+        """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
+        packed, unit = self.site.state["missing"]
+        lower = unpack(packed, len(V))
+        missing = lower + np.tril(lower, -1).T
+        coded = encoded_block(missing @ V)
+        missing = corrected(missing, V, -decoded_block(coded, V.shape))
+        self.site.state["missing"] = [pack(missing), unit]
+        wrong = float(unit) * np.array([spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
+        return {"code": coded.code, "scales": coded.scales, "wrong": wrong}

@@ -1,0 +1,67 @@
+"""What a run of the compressed method may ask: its options, and its phases."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field as Limits
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.protocol.card import CountOptions
+from fedpca_flwr.protocol.payload import Field, Payload
+from fedpca_flwr.protocol.phase import Phase, Phases
+from fedpca_flwr.statistics.heads import HEAD
+from fedpca_flwr.statistics.rows import projection_phase
+
+
+class CompressedOptions(CountOptions):
+    """Options of the compressed method."""
+
+    codec: Literal["quantise", "shared-step", "low-rank", "combined", "top-k", "sketch"] = "quantise"
+    """How the scatter travels."""
+    bits: Annotated[int, Limits(ge=4, le=32)] = 16
+    """For each value; of all codecs but ``shared-step``."""
+    step: Annotated[float, Limits(gt=0, le=1)] = 1e-5
+    """Of ``shared-step`` and ``combined``: in units of the mean variance of a feature."""
+    rank: Annotated[int, Limits(ge=0)] = 0
+    """Of ``low-rank``, ``combined`` and ``sketch``: how many vectors; 0: 2 n-components."""
+    keep: Annotated[float, Limits(gt=0, le=1)] = 0.1
+    """Of ``top-k``: which share of the entries."""
+    corrections: Annotated[int, Limits(ge=0, le=10)] = 0
+    """Rounds in which the parties say what their approximation gets wrong about the leading components."""
+
+    def block(self, d: int) -> int:
+        """Columns of the block of a correction."""
+        return min(self.n_components + 10, d)
+
+    @property
+    def stepped(self) -> bool:
+        return self.codec in {"shared-step", "combined"}
+
+
+CODE = (Field("code", ("any",), "uint8"), Field("scales", ("any",), "float32"))
+TRACE = Field("trace", ("1",), kind="size")
+WRONG = Field("wrong", ("2",), kind="size")
+"""Spectral norms of what a party's approximation gets wrong: everywhere, and on the block of the correction."""
+
+
+def phases(config: RunConfig, options: CompressedOptions) -> Phases:
+    """The scale of the step, the encoded scatters, the corrections."""
+    step = Field("step", (), kind="size")
+    block = Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")
+    scale = {"scale": Phase(reply=Payload((*HEAD, TRACE)))}
+    encoded = {"encoded": Phase(asked=Payload((step,)), reply=Payload((*CODE, *HEAD, TRACE, WRONG)))}
+    correction = {
+        "correction": Phase(
+            asked=Payload((block,)),
+            reply=Payload((*CODE, WRONG)),
+            sizes=lambda public: {"b": options.block(public.features)},
+            times=options.corrections,
+        )
+    }
+    return {
+        **(scale if options.stepped else {}),
+        **encoded,
+        **(correction if options.corrections else {}),
+        **projection_phase(config),
+    }
