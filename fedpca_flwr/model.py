@@ -14,7 +14,7 @@ from fedpca_flwr import model_file
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.frames import finite_matrix, new_rows
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.sklearn_model import to_sklearn
 from fedpca_flwr.solution import Solution
 from fedpca_flwr.summary import summary
 
@@ -71,75 +71,30 @@ class PCAModel:
     @classmethod
     def of(cls, solution: Solution, log: dict[str, Any]) -> PCAModel:
         """The model of what a method found."""
-        return cls.from_eigenpairs(
-            solution.pairs,
-            mean=solution.mean,
-            total=solution.total,
-            rows=solution.rows,
-            scale=solution.scale,
-            log=log,
-        )
-
-    @classmethod
-    def from_eigenpairs(
-        cls, pairs: Eigenpairs, *, mean: Array, total: float, rows: int, scale: Array | None, log: dict[str, Any]
-    ) -> PCAModel:
-        """The model of a scatter matrix's leading eigenpairs.
-
-        Parameters
-        ----------
-        pairs : Eigenpairs
-            Of the scatter (not divided by anything).
-        mean : ndarray of shape (d,)
-        total : float
-            Trace of the scatter.
-        rows : int
-            Rows of all parties, at least 2.
-        scale : ndarray of shape (d,) or None
-        log : dict
-        """
+        pairs = solution.pairs
         return cls(
             components_=np.ascontiguousarray(pairs.vectors.T),
-            mean_=mean,
-            scale_=scale,
+            mean_=solution.mean,
+            scale_=solution.scale,
             log=log,
-            **_variances(pairs.values, total, rows, len(pairs.vectors)),
+            **_variances(pairs.values, solution.total, solution.rows, len(pairs.vectors)),
         )
 
     @classmethod
-    def of_scores(cls, pairs: Eigenpairs, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
-        """The model of the leading eigenpairs of ``X X'`` for n rows X whose columns lie at different parties.
+    def of_scores(cls, scores: Array, values: Array, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
+        """The model of rows whose columns lie at different parties.
 
         Parameters
         ----------
-        pairs : Eigenpairs
-            Vectors (n, k): the directions of the scores.
+        scores : ndarray of shape (n, k)
+        values : ndarray of shape (k,)
+            Sums of the squared scores: the leading eigenvalues of ``X X'``.
         total : float
             Trace of ``X X'``.
         features : int
             Columns of all parties.
         log : dict
         """
-        variances = _variances(pairs.values, total, len(pairs.vectors), features)
-        scores = pairs.vectors * variances["singular_values_"]
-        return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
-
-    @classmethod
-    def of_new_scores(cls, scores: Array, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
-        """The scores (n, k) of new rows by the components of an earlier run.
-
-        Variances are of the new rows, about the means of the fitted ones.
-
-        Parameters
-        ----------
-        scores : ndarray of shape (n, k)
-        total : float
-            Energy of the new rows about those means.
-        features : int
-            Columns of all parties.
-        log : dict
-        """
-        values = np.einsum("ij,ij->j", scores, scores)
         variances = _variances(values, total, len(scores), features)
         return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
 
@@ -240,29 +195,7 @@ class PCAModel:
 
     def to_sklearn(self) -> PCA | Pipeline:
         """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
-        # Here, for a party's sake: its SuperNode starts a process for every message, and this import takes seconds.
-        from sklearn.decomposition import PCA
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-
-        _, mean = self.loadings()
-        pca = PCA(n_components=self.n_components_)
-        for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
-            setattr(pca, name, getattr(self, name).copy())
-        pca.mean_ = mean.copy() if self.scale_ is None else np.zeros_like(mean)
-        pca.noise_variance_ = self.noise_variance_
-        pca.n_samples_ = self.n_samples_
-        pca.n_components_ = self.n_components_
-        pca.n_features_in_ = self.n_features_in_
-        scaler = StandardScaler()
-        if self.feature_names_in_ is not None:
-            first = pca if self.scale_ is None else scaler
-            first.feature_names_in_ = self.feature_names_in_.copy()
-        if self.scale_ is None:
-            return pca
-        scaler.mean_, scaler.scale_, scaler.var_ = mean.copy(), self.scale_.copy(), self.scale_**2
-        scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples_, self.n_features_in_
-        return make_pipeline(scaler, pca)
+        return to_sklearn(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model to one file (`fedpca_flwr.model_file`), whole or not at all; ``.npz`` is appended."""
@@ -280,32 +213,9 @@ class PCAModel:
             if names := about.pop("feature_names_in_", None):
                 arrays["feature_names_in_"] = np.array(names, dtype=object)
             values: dict[str, Any] = {"components_": None, "mean_": None, **arrays, **about}
-            return cls(**values)._checked()
-        except ContractError:
-            raise
+            return cls(**values)
         except Exception as error:  # what is in the file may be anything
             raise model_file.not_whole(path, error) from None
-
-    def _checked(self) -> PCAModel:
-        k, n = self.n_components_, self.n_samples_
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
-            ("explained_variance_", "explained_variance_ratio_", "singular_values_"), (k,)
-        )
-        if self.components_ is None:
-            shapes |= {"scores_": (n, k)}
-        else:
-            d = self.n_features_in_
-            shapes |= {"components_": (k, d), "mean_": (d,)} | ({} if self.scale_ is None else {"scale_": (d,)})
-        for name, shape in shapes.items():
-            array = getattr(self, name)
-            if array is None or array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
-                raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
-        names = self.feature_names_in_
-        if names is not None and not (len(names) == self.n_features_in_ and all(isinstance(one, str) for one in names)):
-            raise ContractError("the model's feature_names_in_ are not a text for each feature")
-        if not isinstance(self.log, dict) or not isinstance(self.n_samples_, int):
-            raise ContractError("the model's history is not whole")
-        return self
 
     def summary(self) -> str:
         """What a person wants to know first, as lines of text."""

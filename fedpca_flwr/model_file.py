@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.files import written_whole
+from fedpca_flwr.json_numbers import from_json, to_json
 
 FORMAT = 2
 """In files of format 1, of the first versions, ``measured`` held texts."""
@@ -37,12 +38,14 @@ def model_file(path: str | os.PathLike[str]) -> Path:
 def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Path:
     """Write arrays, and whatever JSON can hold, to the file of this name: whole or not at all."""
     target = model_file(path)
+    log = {**about["log"], "measured": to_json(about["log"].get("measured", {}))}
+    text = json.dumps({"format": FORMAT, **about, "log": log}, indent=2, allow_nan=False)
     with written_whole(target) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             buffer = io.BytesIO()
             np.save(buffer, array, allow_pickle=False)
             archive.writestr(f"{name}.npy", buffer.getvalue())
-        archive.writestr("model.json", json.dumps({"format": FORMAT, **about}, indent=2))
+        archive.writestr("model.json", text)
     return target
 
 
@@ -72,7 +75,15 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
         raise not_whole(path, error) from None
     if version not in (1, FORMAT):
         raise ContractError(f"{target}: the model's format is {version!r}, not 1 or {FORMAT}; which version wrote it?")
-    return arrays, _without_texts(about, path) if version == 1 else about
+    about = _without_texts(about, path) if version == 1 else about
+    try:
+        _require_whole(arrays, about)
+        about["log"]["measured"] = from_json(about["log"].get("measured", {}))
+    except ContractError:
+        raise
+    except Exception as error:  # what is in the file may be anything
+        raise not_whole(path, error) from None
+    return arrays, about
 
 
 def _without_texts(about: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -83,6 +94,29 @@ def _without_texts(about: dict[str, Any], path: str | os.PathLike[str]) -> dict[
         return {**about, "log": {**log, "measured": {}, "notes": [*log.get("notes", []), *texts]}}
     except Exception as error:
         raise not_whole(path, error) from None
+
+
+def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
+    """Refuse arrays of other shapes than a model's, or that are not finite; and what is no history."""
+    log, n, names = about["log"], about["n_samples_"], about.get("feature_names_in_")
+    if not isinstance(log, dict) or not isinstance(n, int):
+        raise ContractError("the model's history is not whole")
+    (k,) = arrays["explained_variance_"].shape
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+        ("explained_variance_", "explained_variance_ratio_", "singular_values_"), (k,)
+    )
+    if "components_" in arrays:
+        _, d = arrays["components_"].shape
+        shapes |= {"components_": (k, d), "mean_": (d,)} | ({"scale_": (d,)} if "scale_" in arrays else {})
+    else:
+        d = sum(party["features"] for party in log["parties"])
+        shapes |= {"scores_": (n, k)}
+    for name, shape in shapes.items():
+        array = arrays.get(name)
+        if array is None or array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+            raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
+    if names is not None and not (len(names) == d and all(isinstance(one, str) for one in names)):
+        raise ContractError("the model's feature_names_in_ are not a text for each feature")
 
 
 def _require_sizes(archive: zipfile.ZipFile) -> None:

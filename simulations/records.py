@@ -13,6 +13,7 @@ from typing import Any
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import written_whole
+from fedpca_flwr.json_numbers import from_json, to_json
 from fedpca_flwr.method_text import changed, options_of, written
 from strategies import method_of
 
@@ -82,6 +83,7 @@ def read(folder: Path) -> list[Record]:
         records = [json.loads(line) for line in lines]
         for record in records:
             record.setdefault("bound", 0.0)  # a record of before there was this key
+            record["measured"] = from_json(record["measured"])
             identity(record)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{target} is not a file of a comparison ({type(error).__name__}); name another") from None
@@ -94,4 +96,4 @@ def read(folder: Path) -> list[Record]:
 def append(folder: Path, record: Record) -> None:
     """Add a record to those in a folder."""
     with (folder / RUNS).open("a") as stream:
-        stream.write(json.dumps(record) + "\n")
+        stream.write(json.dumps({**record, "measured": to_json(record["measured"])}, allow_nan=False) + "\n")

@@ -105,8 +105,10 @@ class VerticalScores(ColumnsRun):
         sums: Total = yield Sum("scores", self.with_energy({"components": np.arange(k)}))
         notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
         log = self.history(Certainty(self.exact, []), [*notes, *self.order_notes()], {})
-        model = PCAModel.of_new_scores(sums["scores"], total=self.total, features=self.columns, log=log)
-        yield Ask("project", {"scores": sums["scores"]})
+        scores = sums["scores"]
+        values = np.einsum("ij,ij->j", scores, scores)  # of the new rows, about the means of the fitted ones
+        model = PCAModel.of_scores(scores, values, total=self.total, features=self.columns, log=log)
+        yield Ask("project", {"scores": scores})
         self.model = model
 
 

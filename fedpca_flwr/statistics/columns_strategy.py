@@ -190,7 +190,9 @@ class ColumnsStrategy(ColumnsRun):
         """The model of what the method found."""
         told = self.certainty(solution.pairs.of_rank(self.n_rows - getattr(self.options, "about_means", True)))
         log = self.history(told, [*solution.notes, *self.order_notes()], solution.measured)
-        return PCAModel.of_scores(solution.pairs, total=solution.total, features=self.columns, log=log)
+        values, directions = solution.pairs.values, solution.pairs.vectors
+        scores = directions * np.sqrt(values.clip(min=0.0))
+        return PCAModel.of_scores(scores, values, total=solution.total, features=self.columns, log=log)
 
     def projected(self, model: PCAModel, solution: ScoresSolution) -> Program:
         """Let every party keep the scores and its loadings; what that leaves must be what the model foretells."""

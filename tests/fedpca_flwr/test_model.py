@@ -202,3 +202,19 @@ def test_scaled_models_reconstruct_in_the_units_of_the_data(model):
     full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True, engine="loopback")
     np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
     assert reconstruction_error(full, X) < 1e-15
+
+
+def test_an_infinite_number_is_json_and_comes_back(tmp_path):
+    """JSON has no infinity: what Python writes for it, other readers refuse."""
+
+    def refused(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    model = run("personalised mu=infinity", cut(X, 150, 150), n_components=2)
+    with zipfile.ZipFile(model.save(tmp_path / "model")) as archive:
+        text = json.loads(archive.read("model.json"), parse_constant=refused)
+    assert text["log"]["measured"]["mu"] == "infinity"
+    again = PCAModel.load(tmp_path / "model")
+    assert again.log["measured"] == model.log["measured"]
+    assert again.log["measured"]["mu"] == np.inf
+    assert again.summary() == model.summary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 
 import numpy as np
@@ -41,6 +42,14 @@ def test_a_comparison_goes_on_where_it_was_cut(tmp_path, monkeypatch):
     assert called == ["ap-cov"]
     assert [r["max angle"] for r in first] == [r["max angle"] for r in second]
     assert len([json.loads(line) for line in target.read_text().splitlines()]) == 2
+
+
+def test_an_infinite_number_is_json_and_comes_back(tmp_path):
+    (first,) = compare(["personalised mu=infinity"], clients=[3], output=tmp_path)
+    assert "Infinity" not in (tmp_path / "runs.jsonl").read_text()
+    (again,) = compare(["personalised mu=infinity"], clients=[3], output=tmp_path)
+    assert again == first
+    assert again["measured"]["mu"] == math.inf
 
 
 def test_another_file_is_not_overwritten(tmp_path):

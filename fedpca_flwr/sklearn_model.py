@@ -1,0 +1,40 @@
+"""A model as scikit-learn's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import Pipeline
+
+    from fedpca_flwr.model import PCAModel
+
+
+def to_sklearn(model: PCAModel) -> PCA | Pipeline:
+    """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
+    # Here, for a party's sake: its SuperNode starts a process for every message, and this import takes seconds.
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    _, mean = model.loadings()
+    pca = PCA(n_components=model.n_components_)
+    for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
+        setattr(pca, name, getattr(model, name).copy())
+    pca.mean_ = mean.copy() if model.scale_ is None else np.zeros_like(mean)
+    pca.noise_variance_ = model.noise_variance_
+    pca.n_samples_ = model.n_samples_
+    pca.n_components_ = model.n_components_
+    pca.n_features_in_ = model.n_features_in_
+    scaler = StandardScaler()
+    if model.feature_names_in_ is not None:
+        first = pca if model.scale_ is None else scaler
+        first.feature_names_in_ = model.feature_names_in_.copy()
+    if model.scale_ is None:
+        return pca
+    scaler.mean_, scaler.scale_, scaler.var_ = mean.copy(), model.scale_.copy(), model.scale_**2
+    scaler.n_samples_seen_, scaler.n_features_in_ = model.n_samples_, model.n_features_in_
+    return make_pipeline(scaler, pca)
