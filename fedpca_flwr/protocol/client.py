@@ -52,6 +52,8 @@ class Home(Protocol):
 
     def permit_size(self, nbytes: int) -> None: ...
 
+    def permit_sum(self, split: str, members: Sequence[str]) -> None: ...
+
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]: ...
 
 
@@ -86,6 +88,11 @@ class PCAClient(NumPyClient):
 
     def permit_survivors(self, dropped: int) -> None:
         """Refuse to open a sum without so many of the parties, where that breaks a promise."""
+
+    def permit_sum(self, members: Sequence[str]) -> None:
+        """Refuse to be in a sum over these, where it and an earlier one would tell a share; noise hides that."""
+        if not self.card.noised:
+            self.site.permit_sum(self.card.split, members)
 
     @property
     def exposes(self) -> str:
@@ -160,8 +167,8 @@ class PCAClient(NumPyClient):
     def _permit(self) -> None:
         """The site's own policy, before anything is computed."""
         self.site.permit(self.card, self.exposes, sums_only=self.transport.sums_only)
-        self.ready()
         self.site.require_journal(self.card, sums_only=self.transport.sums_only)
+        self.ready()
 
     def _report(self, error: Exception) -> dict[str, Any]:
         """What is told of an error; once anything was answered it ends the run for this party."""

@@ -55,6 +55,25 @@ class Journal(ABC):
             one: then nothing is noted.
         """
 
+    @property
+    @abstractmethod
+    def data_key(self) -> bytes:
+        """The secret of its digests of data; empty where nothing outlasts the run."""
+
+    @abstractmethod
+    def remember(self, kind: str, data: str, told: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+        """Note what later runs must know of this site's data.
+
+        Parameters
+        ----------
+        kind : str
+        data : str
+            Digest of the data.
+        told : callable
+            Is given what was noted of that kind in all runs, of the same data and of others, and returns what to note
+            now, nothing for an empty text; or raises what refuses it.
+        """
+
     @abstractmethod
     def end(self, why: str) -> None:
         """Note that this party answers no more in this run."""

@@ -75,6 +75,13 @@ class StateJournal(Journal):
     ) -> None:
         """Nothing: a budget over runs needs a folder, and within a run every phase is answered once."""
 
+    @property
+    def data_key(self) -> bytes:
+        return b""
+
+    def remember(self, kind: str, data: str, told: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+        """Nothing: what other runs were told needs a folder."""
+
     def end(self, why: str) -> None:
         self.record["ended"] = why
         self.forget()

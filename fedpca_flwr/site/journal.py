@@ -2,11 +2,13 @@
 
 A question is on disk before it is answered, in one transaction with the check that it may be asked, so that a process
 that dies between the two never answers twice. Secrets of a run leave it when the run has ended; what was asked, told
-and released stays.
+and released stays, and so does what later runs over the same rows must know (`fedpca_flwr.site.repeats`). Each event
+holds a digest of the one before (`fedpca_flwr.site.chain`).
 """
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,19 +17,16 @@ from functools import cached_property
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.protocol.journal import ENDED, Journal
-from fedpca_flwr.site import ledger
+from fedpca_flwr.site import chain, ledger
 from fedpca_flwr.store import Layout, Store, StoreError
 
 LAYOUT = Layout(
     what="journal",
     file="site.sqlite",
     application=b"FPCs",
-    format=1,
-    tables=f"""
-CREATE TABLE event (
-    number INTEGER PRIMARY KEY, time TEXT NOT NULL, run TEXT NOT NULL, party INTEGER NOT NULL,
-    kind TEXT NOT NULL, about TEXT NOT NULL, digest TEXT NOT NULL, bytes INTEGER NOT NULL);
-CREATE INDEX event_of_run ON event (run, party);
+    format=2,
+    tables=f"""{chain.TABLES}
+CREATE TABLE data_key (value BLOB NOT NULL);
 CREATE TABLE secret (
     run TEXT NOT NULL, party INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (run, party, name));
@@ -91,6 +90,25 @@ class FileJournal(Journal):
             database.execute("INSERT INTO release VALUES (?, ?, ?, ?, ?)", (*self.key, phase, relation, multiplier))
             self._store.seal(database)
 
+    @cached_property
+    def data_key(self) -> bytes:
+        with self._opened() as database:
+            if not database.execute("SELECT value FROM data_key").fetchall():
+                database.execute("INSERT INTO data_key VALUES (?)", (secrets.token_bytes(32),))
+            (value,) = database.execute("SELECT value FROM data_key").fetchone()
+        return bytes(value)
+
+    def remember(self, kind: str, data: str, told: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+        with self._opened() as database:
+            chain.require_whole(database, self._store.file)  # what was known is never nothing
+            noted = database.execute("SELECT digest, about FROM event WHERE kind = ? ORDER BY number", (kind,))
+            known: dict[bool, list[str]] = {True: [], False: []}
+            for digest, about in noted:
+                known[digest == data].append(about)
+            about = told(known[True], known[False])
+            if about:
+                self._note(database, kind, about, data)
+
     def end(self, why: str) -> None:
         with self._opened() as database:
             self._end(database, why)
@@ -135,10 +153,7 @@ class FileJournal(Journal):
 
     def _note(self, database: sqlite3.Connection, kind: str, about: str, digest: str = "", nbytes: int = 0) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        database.execute(
-            "INSERT INTO event (time, run, party, kind, about, digest, bytes) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (now, *self.key, kind, about, digest, nbytes),
-        )
+        chain.append(database, (now, *self.key, kind, about, digest, nbytes))
 
     def _end(self, database: sqlite3.Connection, why: str) -> None:
         self._note(database, "ended", why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.messages import LONGEST_MESSAGE, UNPRINTABLE
 from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.protocol.state import Context, State, StateJournal
+from fedpca_flwr.site import repeats
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.table import Table
@@ -150,6 +151,29 @@ class Site:
                 f"the reply would have {nbytes:,} bytes, this site allows {self.node.max_reply_bytes:,} "
                 "(node-config 'max-reply-bytes')"
             )
+
+    def permit_sum(self, split: str, members: Sequence[str]) -> None:
+        """Refuse a secure sum that with an earlier one would tell a party's share (`fedpca_flwr.site.repeats`).
+
+        Raises
+        ------
+        DisclosureError
+        """
+        repeats.permit_sum(self.journal, self.node, self._in_own_order(split), members, split=split)
+
+    def permit_bound(self, split: str) -> None:
+        """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds.
+
+        Raises
+        ------
+        DataError, DisclosureError
+        """
+        repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
+
+    def _in_own_order(self, split: str) -> NDArray[Any]:
+        """The rows that take part, in the order of the file, which no run can change."""
+        rows, places = self.data(split), self.table.places
+        return rows if places is None else rows[places]
 
     def _permit_method(self, card: MethodCard, sums_only: bool) -> None:
         allowed = self.node.allowed_methods.replace(",", " ").split()

@@ -20,7 +20,7 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
-from fedpca_flwr.statistics.row_limits import require_within
+from fedpca_flwr.statistics.row_limits import require_bound, require_few_rows
 
 
 class ColumnsClient(PCAClient):
@@ -35,7 +35,9 @@ class ColumnsClient(PCAClient):
 
     def ready(self) -> None:
         if self.transport.sums_only and self.site.config.bound:
-            require_within(self.site.config.bound, self.data, self.site.node.num_partitions)
+            require_bound(self.site.config.bound)
+            self.site.permit_bound(self.card.split)
+            require_few_rows(len(self.data), self.site.node.num_partitions)
         self._require_hidden_inner_products()
 
     @cached_property

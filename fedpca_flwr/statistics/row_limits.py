@@ -81,19 +81,14 @@ def require_bound(bound: float) -> None:
         )
 
 
-def require_within(bound: float, data: NDArray[Any], parties: int) -> None:
-    """Refuse rows of one of ``parties`` that may not be in a sum of rows whose values are at most ``bound`` in size.
+def require_few_rows(rows: int, parties: int) -> None:
+    """Refuse more rows of one of ``parties`` than a sum of rows has room for.
 
     Raises
     ------
-    ConfigError, DataError
+    DataError
     """
-    require_bound(bound)
-    if max(-float(data.min()), float(data.max())) > bound:
-        raise DataError(
-            f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
-        )
-    if len(data) > ROWS // parties:
+    if rows > ROWS // parties:
         raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
 
 

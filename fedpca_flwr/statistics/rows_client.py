@@ -18,7 +18,7 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.site.scores import projections, score_file
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.statistics.heads import head_fields
-from fedpca_flwr.statistics.row_limits import require_within
+from fedpca_flwr.statistics.row_limits import require_bound, require_few_rows
 
 
 class RowsClient(PCAClient):
@@ -33,7 +33,9 @@ class RowsClient(PCAClient):
 
     def ready(self) -> None:
         if self.transport.sums_only and not self.card.noised and self.site.config.bound:
-            require_within(self.site.config.bound, self.data, self.site.node.num_partitions)
+            require_bound(self.site.config.bound)
+            self.site.permit_bound(self.card.split)
+            require_few_rows(len(self.data), self.site.node.num_partitions)
 
     @property
     def used(self) -> NDArray[Any]:

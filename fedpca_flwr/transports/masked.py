@@ -125,6 +125,7 @@ class MaskedParty(Masked, PartyTransport):
                 f"the server sent {len(publics)} keys, of which {known} differ, expected those of {expected} parties, "
                 "this site's own included"
             )
+        party.permit_sum(self.group.members(publics))
         party.journal.keep("publics", b"".join(publics))
 
 

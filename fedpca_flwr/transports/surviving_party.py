@@ -99,6 +99,7 @@ class SurvivingParty(Surviving, PartyTransport):
             )
         if len(asked["sealed"]) != len(members):
             raise ContractError(f"the server sent {len(asked['sealed'])} sealed shares, expected {len(members)}")
+        party.permit_sum(self.group.members([channels.ring.run_key(place) for place in survivors]))
         revealed = []
         for place, text in zip(members, asked["sealed"], strict=True):
             shares = channels.unsealed(place, text.tobytes())

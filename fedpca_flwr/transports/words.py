@@ -50,6 +50,12 @@ class Group:
     configuration: str
     survivors: int = 0
 
+    def members(self, run_keys: Sequence[bytes]) -> list[str]:
+        """Who has these keys, in words that mean the same in every run: where somebody is missing, nobody knows who."""
+        if len(run_keys) == self.parties:
+            return [f"party {number} of {self.parties}" for number in range(self.parties)]
+        return sorted(f"the party of this run with key {key.hex()}" for key in run_keys)
+
     def require(self, parties: int) -> None:
         """Refuse a sum of too few.
 

@@ -1,0 +1,204 @@
+"""What one run alone does not tell and several over the same rows do: a party's share of a sum, and its largest value.
+
+Two secure sums over the same rows, the second without a party, differ by that party's share. Whether rows are within a
+run's `bound` is one bit, and 37 of them are the largest value to a billionth. So a site's journal remembers, beside a
+digest of the rows, whom each sum was over and which bounds were tried.
+
+A digest of all rows together knows rows that are the same, not rows that overlap. Digests of single rows would know
+those too, and a thief of the journal could test his guess of one. So rows that are not the same count as overlapping
+where their number is nearly that of earlier ones: a row more, less or corrected, or another order, leaves it so.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.config import NodeConfig
+from fedpca_flwr.errors import DataError, DisclosureError
+from fedpca_flwr.maths.moments import chunks
+from fedpca_flwr.protocol.journal import Journal
+
+BOUNDS = 3
+"""Answers to whether rows are within a bound, as far as no earlier one tells them."""
+
+ALLOW = ". If this site is content with that, set repeat='allow' in its node-config"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A secure sum that this site's rows were in, or may have been in.
+
+    Attributes
+    ----------
+    members : tuple of str
+        Whose sum, in words that mean the same in every run; sorted.
+    rows : int
+        This site's.
+    """
+
+    members: tuple[str, ...]
+    rows: int
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Opened:
+        held = json.loads(text)
+        return cls(tuple(held["members"]), held["rows"])
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Whether this site's rows are within a bound."""
+
+    bound: float
+    within: bool
+
+    def tells(self, bound: float) -> bool:
+        """Whether from this follows whether they are within another."""
+        return self.bound <= bound if self.within else bound <= self.bound
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Bounded:
+        return cls(**json.loads(text))
+
+
+def permit_sum(journal: Journal, node: NodeConfig, rows: NDArray[Any], members: Sequence[str], *, split: str) -> None:
+    """Note a sum over these parties before it can be opened, if it and earlier ones tell no party's share.
+
+    Parameters
+    ----------
+    journal : Journal
+    node : NodeConfig
+    rows : ndarray of shape (n, d)
+        This site's, in an order that is its own.
+    members : sequence of str
+        As `Opened.members`, in any order.
+    split : str
+        Where it is ``"columns"``, other rows are others at every party, and numbers of rows say nothing.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    if not journal.data_key:  # a simulation
+        return
+    now = Opened(tuple(sorted(members)), len(rows))
+
+    def told(same: Sequence[str], others: Sequence[str]) -> str:
+        if node.repeat == "refuse":
+            near = [] if split == "columns" else [Opened.of(text) for text in others]
+            require_same_members(now, [Opened.of(text) for text in same], near, least=node.min_rows)
+        return "" if now.text() in same else now.text()
+
+    journal.remember("opened", digest_of(journal.data_key, rows), told)
+
+
+def permit_bound(journal: Journal, node: NodeConfig, rows: NDArray[Any], bound: float) -> None:
+    """Refuse rows (n, d) beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds.
+
+    Raises
+    ------
+    DataError, DisclosureError
+    """
+    now = Bounded(bound, within=max(-float(rows.min()), float(rows.max())) <= bound)
+
+    def told(same: Sequence[str], others: Sequence[str]) -> str:
+        before = [Bounded.of(text) for text in same]
+        if any(earlier.tells(bound) for earlier in before):
+            return ""
+        if node.repeat == "refuse":
+            require_few(before)
+        return now.text()
+
+    known = repr(bound).encode()
+    if journal.data_key and journal.recall("bound") != known:  # else this run was told
+        journal.remember("bound", digest_of(journal.data_key, rows), told)
+        journal.keep("bound", known)
+    if not now.within:
+        raise DataError(
+            f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
+        )
+
+
+def sentence(kind: str, about: str) -> str:
+    """What an event of a journal is about, for people."""
+    if kind == "opened":
+        opened = Opened.of(about)
+        return f"{opened.rows} rows in a sum over {len(opened.members)} parties"
+    if kind == "bound":
+        bounded = Bounded.of(about)
+        return f"rows {'within' if bounded.within else 'beyond'} {bounded.bound:g}"
+    return about
+
+
+def digest_of(key: bytes, rows: NDArray[Any]) -> str:
+    """HMAC-SHA256 of the values of rows (n, d), whatever their type and layout."""
+    mac = hmac.new(key, f"{rows.shape}".encode(), "sha256")
+    for chunk in chunks(rows):
+        mac.update(np.add(chunk, 0.0, dtype=np.float64, order="C"))  # also makes -0.0 zero
+    return mac.hexdigest()
+
+
+def require_same_members(now: Opened, same: Sequence[Opened], others: Sequence[Opened], *, least: int) -> None:
+    """Refuse a sum that differs from an earlier one by a party's share, or by few rows.
+
+    Parameters
+    ----------
+    now : Opened
+    same : sequence of Opened
+        The earlier ones over the same rows.
+    others : sequence of Opened
+        Those over other rows of this site, as far as these may overlap.
+    least : int
+        Fewer rows this site answers nothing about.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    for earlier in same:
+        if earlier.members != now.members:
+            raise DisclosureError(
+                f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this one is "
+                f"over {len(now.members)}, not the same ones: the difference of the two sums would be the share of "
+                "those that are in one of them only. Run with the same parties" + ALLOW
+            )
+    for earlier in others:
+        if abs(earlier.rows - now.rows) < least:
+            raise DisclosureError(
+                "this site's rows were in a secure sum already but for a few, it may be fewer than its own minimum "
+                f"(node-config 'min-rows' = {least}): the difference of the two sums would be those few. Wait until "
+                "more are new" + ALLOW
+            )
+
+
+def require_few(before: Sequence[Bounded]) -> None:
+    """Refuse to tell whether rows are within yet another bound.
+
+    Parameters
+    ----------
+    before : sequence of Bounded
+        What was told of the same rows.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    if len(before) >= BOUNDS:
+        raise DisclosureError(
+            f"this site has told of {BOUNDS} values of 'bound' whether its rows are within them, and tells no more: "
+            "of enough of them its largest value would follow. Run with one that it has accepted; a generous 'bound' "
+            "costs nothing" + ALLOW
+        )

@@ -1,0 +1,316 @@
+"""Several runs over the same rows: what their differences told, and a site's journal does not let them tell."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
+from fedpca_flwr.site.repeats import BOUNDS, digest_of
+from tests.families import cut, rows
+from tests.harness import at_sites, finish, proxy_of, server_of
+
+SECURE = {"n_components": 4, "secure_aggregation": True, "bound": 20.0}
+SURVIVING = {**SECURE, "survivors": 4}
+PARTIES = cut(rows(400, 4) + 2, 150, 100, 80, 50, 20)
+
+
+def sites(folder, parties, method="p-cov", *, split="rows", keys=None, options=SECURE, **node):
+    """A run of sites with a file and a journal each, which they keep from run to run."""
+    keys = range(len(parties)) if keys is None else keys
+    nodes = []
+    for key, own in zip(keys, parties, strict=True):
+        home = folder / f"site{key}"
+        home.mkdir(parents=True, exist_ok=True)
+        np.save(home / "rows.npy", own)
+        files = {"data": str(home / "rows.npy"), "journal": str(home / "journal")}
+        nodes.append({"min-parties": 2, "split": split, **files, **node})
+    return at_sites(server_of(method, parties, **{**options, "min_rows": 10}), nodes)
+
+
+def without(server, party):
+    """Let a party be silent from the beginning."""
+
+    def silent(ins, timeout, group_id):
+        raise TimeoutError("no reply within its deadline of 1 s")
+
+    proxy_of(server, party).fit = silent
+    return server
+
+
+def asked_first(server):
+    """What comes before the questions of a run: whoever may not take part in it says so here."""
+    server.strategy.quorum.gather(server.client_manager())
+
+
+def replies_to(server, phase):
+    """Fills with what the parties reply in a phase."""
+    replies = []
+    for party in range(len(server.client_manager().all())):
+        proxy = proxy_of(server, party)
+
+        def fit(ins, timeout, group_id, honest=proxy.fit):
+            reply = honest(ins, timeout, group_id)
+            if ins.config["phase"] == phase:
+                replies.append(reply)
+            return reply
+
+        proxy.fit = fit
+    return replies
+
+
+def difference(model, other):
+    """Count, mean and covariance of the rows that are in one model and not in the other, which have all components."""
+    counts = [m.n_samples_ for m in (model, other)]
+    sums = [m.n_samples_ * m.mean_ for m in (model, other)]
+    squares = [
+        (m.n_samples_ - 1) * (m.components_.T * m.explained_variance_) @ m.components_
+        + m.n_samples_ * np.outer(m.mean_, m.mean_)
+        for m in (model, other)
+    ]
+    n = counts[0] - counts[1]
+    mean = (sums[0] - sums[1]) / n
+    return n, mean, (squares[0] - squares[1]) / n - np.outer(mean, mean)
+
+
+def events(folder, kind):
+    with contextlib.closing(sqlite3.connect(folder / "journal" / "site.sqlite")) as database:
+        return database.execute("SELECT about, digest FROM event WHERE kind = ?", (kind,)).fetchall()
+
+
+# A sum, and the same without a party
+
+
+@pytest.mark.parametrize("options", [SECURE, SURVIVING], ids=["masked", "surviving"])
+def test_with_the_rule_off_the_difference_of_two_sums_is_a_partys_share(tmp_path, options):
+    """The attack, by the code that people run."""
+    given = {"options": options, "repeat": "allow"}
+    whole = finish(sites(tmp_path, PARTIES, **given))
+    if options is SURVIVING:
+        fewer = finish(without(sites(tmp_path, PARTIES, **given), 4))
+    else:
+        fewer = finish(sites(tmp_path, PARTIES[:4], **given))
+    n, mean, covariance = difference(whole, fewer)
+    assert n == 20
+    np.testing.assert_allclose(mean, PARTIES[4].mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(covariance, np.cov(PARTIES[4].T, bias=True), atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("p-cov", "p-cov"), ("ap-cov", "sub-it"), ("sub-it", "ap-cov"), ("personalised", "p-cov")]
+)
+def test_a_second_sum_without_a_party_is_refused_whatever_the_method(tmp_path, first, second):
+    options = {**SECURE, "n_components": 2}
+    finish(sites(tmp_path, PARTIES, first, options=options))
+    with pytest.raises(DisclosureError, match="client 0: this site's rows were in a secure sum over 5 parties al"):
+        finish(sites(tmp_path, PARTIES[:4], second, options=options))
+
+
+def test_every_site_refuses_and_tells_nothing_but_why(tmp_path):
+    """Nobody sends a word of the second sum, whoever is asked first; the text holds no number of rows."""
+    finish(sites(tmp_path, PARTIES))
+    server = sites(tmp_path, PARTIES[:4])
+    replies = replies_to(server, "means")
+    with pytest.raises(DisclosureError):
+        finish(server)
+    (text,) = {reply.metrics["message"] for reply in replies}
+    assert [reply.parameters.tensors for reply in replies] == [[]] * 4
+    assert "the difference of the two sums would be the share of those that are in one of them only" in text
+    assert not any(str(len(part)) in text for part in PARTIES)
+
+
+def test_a_sum_of_survivors_is_refused_before_anything_is_revealed(tmp_path):
+    finish(sites(tmp_path, PARTIES, options=SURVIVING))
+    server = without(sites(tmp_path, PARTIES, options=SURVIVING), 4)
+    replies = replies_to(server, "reveal")
+    with pytest.raises(DisclosureError, match="over 5 parties already, and this one is over 4"):
+        finish(server)
+    assert [(reply.metrics["error"], reply.parameters.tensors) for reply in replies] == [("DisclosureError", [])] * 4
+
+
+def test_another_sum_of_as_many_survivors_is_refused(tmp_path):
+    """Five sums of four of five parties each are five equations for five shares."""
+    finish(without(sites(tmp_path, PARTIES, options=SURVIVING), 4))
+    with pytest.raises(DisclosureError, match="over 4 parties already, and this one is over 4, not the same ones"):
+        finish(without(sites(tmp_path, PARTIES, options=SURVIVING), 3))
+
+
+def test_a_sum_of_columns_without_a_party_is_refused(tmp_path):
+    """That of as many other rows is not: there, every party has as many."""
+    columns = [np.ascontiguousarray(part) for part in np.split(rows(40, 12), [4, 7, 9], axis=1)]
+    given = {"split": "columns", "may-show": "inner products", "options": {**SECURE, "n_components": 2}}
+    finish(sites(tmp_path, columns, "vertical", **given))
+    finish(sites(tmp_path, [part + 1 for part in columns], "vertical", **given))
+    with pytest.raises(DisclosureError, match="the share of those that are in one of them only"):
+        finish(sites(tmp_path, [part + 1 for part in columns[:3]], "vertical-kernel", **given))
+
+
+@pytest.mark.parametrize("options", [SECURE, SURVIVING], ids=["masked", "surviving"])
+def test_the_same_parties_may_ask_for_as_much_as_they_like(tmp_path, options):
+    """What their sums tell is of all of them together."""
+    first = finish(sites(tmp_path, PARTIES, options=options))
+    again = finish(sites(tmp_path, PARTIES, options=options))
+    assert again.components_.tobytes() == first.components_.tobytes()
+    finish(sites(tmp_path, PARTIES, "ap-cov", options={**options, "n_components": 1}))
+    assert len(events(tmp_path / "site0", "opened")) == 1
+
+
+def test_a_run_that_never_came_to_its_sum_counts_for_nothing(tmp_path):
+    with pytest.raises(DisclosureError, match="min-parties"):
+        finish(sites(tmp_path, PARTIES, **{"min-parties": 6}))
+    finish(sites(tmp_path, PARTIES[:4]))
+
+
+def test_noise_protects_and_is_not_refused(tmp_path):
+    """What a release costs is in the ledger, whoever else is in the sum."""
+    options = {"secure_aggregation": True, "n_components": 2, "clip": 5.0, "centre_clip": 5.0, "noise_seed": 0}
+    finish(sites(tmp_path, PARTIES, "dp-pca", options=options))
+    finish(sites(tmp_path, PARTIES[:4], "dp-pca", options=options))
+    assert events(tmp_path / "site0", "opened") == []
+
+
+# The same rows, and nearly the same
+
+
+@pytest.mark.parametrize("change", ["one more", "one less", "one corrected", "another order", "less of them used"])
+def test_a_sum_over_rows_that_are_nearly_those_of_an_earlier_one_is_refused(tmp_path, change):
+    """One row more at one site, and the difference of two sums is that row."""
+    finish(sites(tmp_path, PARTIES))
+    own = PARTIES[0].copy()
+    own[0] += change == "one corrected"
+    own = {"one more": np.vstack([own, own[:1] + 1]), "one less": own[1:], "another order": own[::-1]}.get(change, own)
+    node = {"round-rows": 4} if change == "less of them used" else {}
+    with pytest.raises(DisclosureError, match="client 0: this site's rows were in a secure sum already but for a few"):
+        finish(sites(tmp_path, [own, *PARTIES[1:]], **node))
+
+
+def test_as_many_new_rows_as_a_site_answers_about_make_other_data(tmp_path):
+    finish(sites(tmp_path, PARTIES))
+    finish(sites(tmp_path, [np.vstack([PARTIES[0], PARTIES[0][:10] + 1]), *PARTIES[1:]]))
+
+
+def test_the_same_numbers_are_the_same_rows_however_they_are_kept():
+    own = np.arange(12.0).reshape(4, 3) - 5
+    key = b"k" * 32
+    same = [own.astype(np.float32), np.asfortranarray(own), own.astype(np.int8), np.where(own == 0, -0.0, own)]
+    assert {digest_of(key, other) for other in same} == {digest_of(key, own)}
+    others = [own[::-1], own.reshape(3, 4), own[:3], own + 1e-12]
+    assert len({digest_of(key, other) for other in [own, *others]}) == 5
+    assert digest_of(b"l" * 32, own) != digest_of(key, own)
+
+
+def test_no_run_changes_the_digest_of_rows_that_it_puts_in_order(tmp_path):
+    """Ids are ordered by digests with the run's seed for salt."""
+    table, parties = rows(40, 9), []
+    for key, part in enumerate(np.split(table, [4, 6], axis=1)):
+        (tmp_path / f"site{key}").mkdir()
+        text = "\n".join(
+            [",".join(["id", *(f"c{i}" for i in range(part.shape[1]))])]
+            + [",".join([f"p{i}", *map(repr, map(float, row))]) for i, row in enumerate(part)]
+        )
+        (tmp_path / f"site{key}" / "rows.csv").write_text(text)
+        parties.append(part)
+
+    def run(seed):
+        nodes = [
+            {
+                "data": str(tmp_path / f"site{i}" / "rows.csv"),
+                "journal": str(tmp_path / f"site{i}" / "journal"),
+                "ids": "id",
+                "split": "columns",
+                "may-show": "inner products",
+            }
+            for i in range(3)
+        ]
+        finish(at_sites(server_of("vertical", parties, **{**SECURE, "n_components": 1}, seed=seed), nodes))
+
+    run(1)
+    run(2)
+    assert len(events(tmp_path / "site0", "opened")) == 1
+
+
+# A bound, tried again and again
+
+
+def largest_by_bisection(folder, runs, **node):
+    """What the server knows of the largest value of site 1 after so many runs: an interval."""
+    low, high, refused = 0.0, 2.0**37, 0
+    for _ in range(runs):
+        bound = (low + high) / 2
+        try:
+            asked_first(sites(folder, PARTIES[:3], options={**SECURE, "bound": bound}, **node))
+        except DataError:
+            low = bound
+        except DisclosureError:
+            refused += 1
+        else:
+            high = bound
+    return low, high, refused
+
+
+def test_37_runs_bisect_the_largest_value_with_the_rule_off(tmp_path):
+    low, high, refused = largest_by_bisection(tmp_path, 37, repeat="allow")
+    largest = max(np.abs(part).max() for part in PARTIES[:3])
+    assert refused == 0
+    assert low < largest <= high
+    assert high - low <= 1.0
+
+
+def test_37_runs_learn_three_bits_of_the_largest_value(tmp_path):
+    low, high, refused = largest_by_bisection(tmp_path, 37)
+    assert refused == 37 - BOUNDS
+    assert high - low == 2.0 ** (37 - BOUNDS)
+
+
+def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
+    """Larger than one that was accepted, or not larger than one that was not."""
+
+    def run(bound, **node):
+        asked_first(sites(tmp_path, PARTIES[:3], options={**SECURE, "bound": bound}, **node))
+
+    run(100.0)
+    for bound in (100.0, 200.0, 300.0, 400.0):
+        run(bound)
+    for bound in (1.0, 0.5, 0.25, 1.0):
+        with pytest.raises(DataError, match=r"hold values beyond the run's 'bound' = (1|0.5|0.25) "):
+            run(bound)
+    run(50.0)
+    with pytest.raises(DisclosureError, match="has told of 3 values of 'bound' whether its rows are within them"):
+        run(40.0)
+    run(60.0)
+    assert len(events(tmp_path / "site0", "bound")) == BOUNDS
+    run(40.0, repeat="allow")
+    run(40.0)
+
+
+def test_a_site_without_a_journal_tells_of_no_bound(tmp_path):
+    """It could not remember how often it did."""
+    with pytest.raises(ConfigError, match="node-config names no 'journal'"):
+        finish(sites(tmp_path, PARTIES[:3], options={**SECURE, "bound": 0.1}, journal=""))
+
+
+# The journal's file
+
+
+def test_the_journal_tells_nothing_of_the_rows(tmp_path):
+    finish(sites(tmp_path, PARTIES))
+    finish(sites(tmp_path / "twin", PARTIES))
+    ((about, own),) = events(tmp_path / "site0", "opened")
+    ((same, twin),) = events(tmp_path / "twin" / "site0", "opened")
+    assert about == same
+    assert own != twin
+    content = (tmp_path / "site0" / "journal" / "site.sqlite").read_bytes()
+    assert not any(np.float64(value).tobytes() in content for value in PARTIES[0].ravel())
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM event WHERE kind = 'opened'", "UPDATE event SET digest = 'x'"])
+def test_a_journal_that_was_made_to_forget_is_an_error(tmp_path, damage):
+    finish(sites(tmp_path, PARTIES))
+    with contextlib.closing(sqlite3.connect(tmp_path / "site0" / "journal" / "site.sqlite")) as database:
+        database.execute(damage)
+        database.commit()
+    with pytest.raises(DisclosureError, match="client 0: this site's journal cannot be used"):
+        finish(sites(tmp_path, PARTIES[:4]))
