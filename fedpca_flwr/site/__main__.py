@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
-from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.errors import ContractError, FedPCAError
+from fedpca_flwr.site.audit import audit
 from fedpca_flwr.site.identity_files import make_key
 
 
@@ -13,6 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fedpca_flwr.site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_keys(commands)
+    _add_journal(commands)
     given = parser.parse_args(arguments)
     try:
         given.run(given)
@@ -35,6 +38,32 @@ def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _keys(given: argparse.Namespace) -> None:
     print(make_key(given.file, given.partition_id, given.name))
+
+
+def _add_journal(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    journal = commands.add_parser(
+        "journal",
+        help="show what this site was asked and has told, and whether a line of it was changed",
+        description="Print a site's journal as a table, and whether the chain of its lines' digests is whole: the exit "
+        "code is 1 where a line is missing, was added, changed or moved. The digest of the last line, kept elsewhere, "
+        "shows later that nobody has written the whole journal anew.",
+    )
+    journal.add_argument("folder", help="the journal (node-config 'journal')")
+    instead = journal.add_mutually_exclusive_group()
+    instead.add_argument("--export", metavar="FILE", type=Path, help="write it as JSON lines instead")
+    instead.add_argument("--check", action="store_true", help="print the verdict only")
+    journal.set_defaults(run=_journal)
+
+
+def _journal(given: argparse.Namespace) -> None:
+    found = audit(given.folder)
+    if given.export:
+        found.export(given.export)
+    elif not given.check:
+        print(found.table())
+    if found.gap:
+        raise ContractError(found.verdict)
+    print(found.verdict)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,19 @@ INSERT INTO chain VALUES (0, '');
 
 
 def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
-    """Add an event: time, run, party, kind, about, digest, bytes."""
-    events, last = database.execute("SELECT events, last FROM chain").fetchone()
+    """Add an event: time, run, party, kind, about, digest, bytes.
+
+    Raises
+    ------
+    StoreError
+    """
+    kept = database.execute("SELECT events, last FROM chain").fetchall()
+    if len(kept) != 1:
+        raise StoreError(
+            "the journal is damaged: it has lost the digest of its last event; restore it from a copy, or name another "
+            "folder"
+        )
+    ((events, last),) = kept
     line = (events + 1, *event)
     digest = following(last, line)
     database.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*line, digest))

@@ -1,0 +1,103 @@
+"""A site's journal for its reader: as a table, as a file for others, and whether any line was changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.files import written_whole
+from fedpca_flwr.site import chain
+from fedpca_flwr.site.journal import LAYOUT
+from fedpca_flwr.site.repeats import sentence
+from fedpca_flwr.store import Store
+
+SHOWN = ("time", "run", "party", "kind", "about", "bytes")
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the journal, in the order of its digest."""
+
+    number: int
+    time: str
+    run: str
+    party: int
+    kind: str
+    about: str
+    digest: str
+    bytes: int
+    chain: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What a journal holds.
+
+    Attributes
+    ----------
+    events : sequence of Event
+    gap : int
+        The number of the first event that is missing or was changed; 0: none.
+    """
+
+    events: Sequence[Event]
+    gap: int
+
+    @property
+    def verdict(self) -> str:
+        """Whether the chain is whole, in a sentence."""
+        if self.gap:
+            return f"event {self.gap} is missing, was added or was changed; what follows it proves nothing"
+        last = self.events[-1].chain if self.events else "none"
+        return (
+            f"{len(self.events)} events, none is missing or was changed since it was written; last digest: {last} "
+            "(keep it elsewhere: whoever owns the file could make the whole chain anew, with another last digest)"
+        )
+
+    def table(self) -> str:
+        """The events in columns, for people."""
+        lines = [SHOWN, *(tuple(_shown(event, name) for name in SHOWN) for event in self.events)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(SHOWN))]
+        return "\n".join(
+            "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        )
+
+    def export(self, file: Path) -> None:
+        """Write a JSON object a line, by which anybody can follow the chain: whole or not at all.
+
+        Raises
+        ------
+        ConfigError
+        """
+        try:
+            with written_whole(file, 0o600) as stream:
+                for event in self.events:
+                    stream.write(json.dumps(vars(event)).encode() + b"\n")
+        except OSError as error:
+            raise ConfigError(
+                f"{file} cannot be written ({error.strerror}); name a file in a folder that can"
+            ) from None
+
+
+def audit(folder: str) -> Audit:
+    """Read a journal.
+
+    Raises
+    ------
+    ConfigError, StoreError
+        Where there is none, or none that can be read.
+    """
+    store = Store(folder, LAYOUT)
+    if not store.exists():
+        raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")
+    names = ", ".join(field.name for field in fields(Event))
+    with store.transaction() as database:
+        events = [Event(*line) for line in database.execute(f"SELECT {names} FROM event ORDER BY number")]
+        return Audit(events, chain.first_gap(database))
+
+
+def _shown(event: Event, name: str) -> str:
+    return sentence(event.kind, event.about) if name == "about" else str(getattr(event, name))

@@ -1,0 +1,179 @@
+"""A site's journal for its reader: a table, a file, and every line that is not as it was written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+import stat
+
+import pytest
+
+from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.site.__main__ import main
+from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.repeats import Bounded, Opened
+
+
+def written(folder):
+    """A journal of two runs of one party."""
+    for run in ("11", "22"):
+        journal = FileJournal(str(folder), run, 3)
+        for phase in ("keys", "means"):
+            journal.begin(phase, "ab" * 32, lambda answered: None)
+            journal.answered("masked", 4096)
+        journal.keep("private", b"a secret of the run")
+        bounded = Bounded(16.0, within=run == "22").text()
+        journal.remember("bound", "cd" * 32, lambda same, others, text=bounded: text)
+        journal.remember("opened", "cd" * 32, lambda same, others: Opened(("a", "b", "c"), 180).text())
+    journal.end("QuorumError")
+    return folder
+
+
+def changed(folder, *statements):
+    with contextlib.closing(sqlite3.connect(folder / "site.sqlite")) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+
+
+def verdict(folder, capsys):
+    """Exit code and what is printed."""
+    try:
+        main(["journal", str(folder), "--check"])
+    except SystemExit as ended:
+        return ended.code, capsys.readouterr().err
+    return 0, capsys.readouterr().out
+
+
+def test_it_is_printed_as_a_table(tmp_path, capsys):
+    main(["journal", str(written(tmp_path))])
+    header, *lines, said = capsys.readouterr().out.splitlines()
+    assert header.split() == ["time", "run", "party", "kind", "about", "bytes"]
+    assert len(lines) == 13
+    assert lines[0].split()[1:] == ["11", "3", "question", "keys", "0"]
+    assert lines[1].split()[1:] == ["11", "3", "answer", "masked", "4096"]
+    assert "bound     rows beyond 16 " in lines[4]
+    assert "opened    180 rows in a sum over 3 parties " in lines[5]
+    assert lines[-1].split()[1:] == ["22", "3", "ended", "QuorumError", "0"]
+    assert len({line.index(end) for line, end in zip(lines[:2], ("question", "answer"), strict=True)}) == 1
+    assert said.startswith("13 events, none is missing or was changed since it was written; last digest: ")
+
+
+def test_whoever_has_the_export_can_follow_the_chain(tmp_path, capsys):
+    """By what SECURITY.md says of it, and nothing of ours."""
+    file = tmp_path / "audit" / "journal.jsonl"
+    main(["journal", str(written(tmp_path / "journal")), "--export", str(file)])
+    lines, last = [json.loads(line) for line in file.read_text().splitlines()], ""
+    assert len(lines) == 13
+    for line in lines:
+        *content, digest = line.values()
+        assert list(line) == ["number", "time", "run", "party", "kind", "about", "digest", "bytes", "chain"]
+        assert hashlib.sha256(json.dumps([last, *content]).encode()).hexdigest() == digest
+        last = digest
+    assert last in capsys.readouterr().out
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in file.parent.iterdir()] == ["journal.jsonl"]
+
+
+def test_an_export_holds_no_secret(tmp_path):
+    folder = written(tmp_path / "journal")
+    FileJournal(str(folder), "33", 3).keep("private", b"a secret of the run")
+    key = FileJournal(str(folder), "33", 3).data_key
+    main(["journal", str(folder), "--export", str(tmp_path / "out")])
+    content = (tmp_path / "out").read_text()
+    assert not any(secret in content for secret in ("a secret of the run", key.hex(), b"a secret of the run".hex()))
+
+
+def test_a_whole_journal_says_its_last_digest_which_grows_with_it(tmp_path, capsys):
+    code, first = verdict(written(tmp_path), capsys)
+    assert code == 0
+    assert verdict(tmp_path, capsys) == (0, first)
+    FileJournal(str(tmp_path), "33", 3).end("QuorumError")
+    code, second = verdict(tmp_path, capsys)
+    assert code == 0
+    assert first.split("last digest: ")[1] != second.split("last digest: ")[1]
+
+
+COPY = "INSERT INTO event SELECT number + 100, time, run, party, kind, about, digest, bytes, chain FROM event "
+
+
+@pytest.mark.parametrize(
+    ("gap", "statements"),
+    [
+        (5, ["DELETE FROM event WHERE number = 5"]),
+        (1, ["DELETE FROM event WHERE number = 1"]),
+        (13, ["DELETE FROM event WHERE number = 13"]),
+        (1, ["DELETE FROM event"]),
+        (5, ["DELETE FROM event WHERE number = 5", "UPDATE event SET number = number - 1 WHERE number > 5"]),
+        (2, ["UPDATE event SET bytes = 4095 WHERE number = 2"]),
+        (2, ["UPDATE event SET about = 'scores' WHERE number = 2"]),
+        (3, ["UPDATE event SET time = '2020-01-01T00:00:00+00:00' WHERE number = 3"]),
+        (6, ["UPDATE event SET digest = 'x' WHERE number = 6"]),
+        (7, ["UPDATE event SET run = '11' WHERE number = 7"]),
+        (13, ["UPDATE event SET chain = 'x' WHERE number = 13"]),
+        (
+            4,
+            [
+                "UPDATE event SET number = 99 WHERE number = 4",
+                "UPDATE event SET number = 4 WHERE number = 5",
+                "UPDATE event SET number = 5 WHERE number = 99",
+            ],
+        ),
+        (14, [COPY + "WHERE number = 13"]),
+        (14, ["UPDATE chain SET events = 12"]),
+        (14, ["DELETE FROM chain"]),
+    ],
+    ids=str,
+)
+def test_a_line_that_was_removed_changed_moved_or_added_is_found(tmp_path, capsys, gap, statements):
+    changed(written(tmp_path), *statements)
+    code, said = verdict(tmp_path, capsys)
+    assert code == 1
+    assert f"event {gap} is missing, was added or was changed; what follows it proves nothing" in said
+
+
+def test_a_journal_goes_on_after_a_gap_and_still_shows_it(tmp_path, capsys):
+    changed(written(tmp_path), "DELETE FROM event WHERE number = 13")
+    FileJournal(str(tmp_path), "33", 3).end("QuorumError")
+    code, said = verdict(tmp_path, capsys)
+    assert code == 1
+    assert "event 13 is" in said
+
+
+def test_a_journal_that_lost_its_last_digest_is_not_gone_on_with(tmp_path):
+    changed(written(tmp_path), "DELETE FROM chain")
+    with pytest.raises(DisclosureError, match="journal cannot be used, so nothing may be answered") as caught:
+        FileJournal(str(tmp_path), "33", 3).end("QuorumError")
+    assert "has lost the digest of its last event" in caught.value.local
+
+
+def test_a_journal_with_a_gap_can_still_be_read_and_exported(tmp_path, capsys):
+    changed(written(tmp_path / "journal"), "UPDATE event SET bytes = 1 WHERE number = 2")
+    for more in ([], ["--export", str(tmp_path / "out")]):
+        with pytest.raises(SystemExit) as ended:
+            main(["journal", str(tmp_path / "journal"), *more])
+        assert ended.value.code == 1
+    assert len(capsys.readouterr().out.splitlines()) == 14
+    assert len((tmp_path / "out").read_text().splitlines()) == 13
+
+
+def test_what_is_no_journal_is_named_and_not_made(tmp_path, capsys):
+    code, said = verdict(tmp_path / "none", capsys)
+    assert (code, "there is no journal in" in said) == (1, True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_journal_of_another_format_is_named(tmp_path, capsys):
+    changed(written(tmp_path), "PRAGMA user_version = 1")
+    code, said = verdict(tmp_path, capsys)
+    assert code == 1
+    assert "has format 1, and this version of fedpca-flwr reads format 2; use the version that wrote it" in said
+
+
+def test_an_export_that_cannot_be_written_is_named(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        main(["journal", str(written(tmp_path / "journal")), "--export", str(tmp_path / "file" / "out")])
+    assert "out cannot be written (" in capsys.readouterr().err
