@@ -22,7 +22,8 @@ from strategies.approximate_covariance import ApproximateCovariance, Approximate
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.compressed import Compressed
 from strategies.compressed_client import CompressedClient
-from strategies.dp_pca import DPPCA, DPPCAClient
+from strategies.dp_pca import DPPCA
+from strategies.dp_pca_client import DPPCAClient
 from strategies.dsa import DSA, DSAClient
 from strategies.fast_pca import FastPCA, FastPCAClient
 from strategies.personalised import Personalised

@@ -11,19 +11,20 @@ from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.grid import STEPS
 from fedpca_flwr.maths.moments import packed_size
+from fedpca_flwr.maths.noise import LARGEST, whole_deviation
 from fedpca_flwr.maths.privacy import Relation, composed, gaussian_epsilon, gaussian_multiplier, sensitivity
 from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.phase import Limits as SumLimits
-from fedpca_flwr.statistics.row_limits import FIRST_WORDS as SUM_WORDS
-from fedpca_flwr.statistics.row_limits import ROWS
 
-__all__ = ["SUM_WORDS", "DPOptions", "Noise"]
+ROWS = 2**34
+"""Rows that all parties together may have: their products, and noise, add up in a word of 64 bits."""
 
 FAR = 60.0
 """Standard deviations that no noise reaches (probability 1e-780)."""
 
-Positive = Annotated[float, Limits(gt=0)]
+Bound = Annotated[float, Limits(ge=1e-150, le=1e150)]
 
 WEIGHTS: dict[str, dict[str, float]] = {
     "centre": {"sums": 1.0},
@@ -51,9 +52,9 @@ class DPOptions(CountOptions):
     """Of the whole run, for one row."""
     relation: Relation = "add-remove"
     """Which data sets are neighbours."""
-    clip: Positive | None = None
+    clip: Bound | None = None
     """To which distance from the centre rows are shortened, in the unit of the data; required."""
-    centre_clip: Positive | None = None
+    centre_clip: Bound | None = None
     """The same from zero, for the sum that gives the centre; required by ``two-stage``."""
     release: Literal["two-stage", "joint"] = "two-stage"
     """Whether a private centre comes first, or sum and products at once."""
@@ -83,6 +84,8 @@ class DPOptions(CountOptions):
             raise PydanticCustomError(
                 "count", "count='noised' protects nothing with relation='replace-one', which keeps the number of rows"
             )
+        if self.private and max(max(self.noise(phase)[1:]) for phase in self.phases) > LARGEST:
+            raise PydanticCustomError("noise", "'epsilon' and 'delta' are so small that their noise would hide any sum")
         return self
 
     @property
@@ -107,31 +110,32 @@ class DPOptions(CountOptions):
         return bound
 
     def noise(self, phase: str) -> Noise:
-        """The noise of a phase."""
+        """The noise that each party adds in a phase."""
         share = {"centre": self.centre_share, "products": 1 - self.centre_share, "joint": 1.0}[phase]
         multiplier = self.multiplier / math.sqrt(share)
         weights, count = WEIGHTS[phase], COUNT if self.count == "noised" and "sums" in WEIGHTS[phase] else 0.0
-        deviation = multiplier * sensitivity(self.relation, **weights, count=count)
-        bound = self.bound(phase)
+        of_party = 1.0 if self.trust == "local" else self.honest_parties**-0.5
+        deviation = multiplier * sensitivity(self.relation, **weights, count=count) * of_party
+
+        def whole(weight: float, unit: int) -> int:
+            return whole_deviation(deviation / weight * unit) if weight else 0
+
         return Noise(
             multiplier,
-            rows=deviation / count if count else 0.0,
-            sum=deviation * bound / weights.get("sums", math.inf),
-            products=deviation * bound**2 / weights.get("products", math.inf),
+            rows=whole(count, STEPS),
+            sum=whole(weights.get("sums", 0.0), STEPS),
+            products=whole(weights.get("products", 0.0), STEPS**2),
         )
 
-    def limits(self, phase: str, d: int, parties: int, rows: int) -> SumLimits:
-        """Public limits on the sums of a phase over all parties; ``rows`` is what the first stage told, 0 before."""
-        bound, noise, reach = self.bound(phase), self.noise(phase), FAR * parties
-        most = ROWS
-        if phase == "products":
-            most = max(rows, 0) + int(2 * reach * self.noise(self.phases[0]).rows) + 1
+    def limits(self, phase: str, d: int, parties: int) -> SumLimits:
+        """Public limits on the sums of a phase over all parties, in steps: below 2^62, so that whole numbers stay."""
+        noise, reach = self.noise(phase), FAR * parties
         limits: dict[str, Array] = {}
         if phase != "products":
-            limits["rows"] = np.array(ROWS + reach * noise.rows)
-            limits["sum"] = np.full(d, most * bound + reach * noise.sum)
+            limits["rows"] = np.array(ROWS * STEPS + reach * noise.rows)
+            limits["sum"] = np.full(d, ROWS * STEPS + reach * noise.sum)
         if phase != "centre":
-            limits["products"] = np.full(packed_size(d), most * bound**2 + reach * noise.products)
+            limits["products"] = np.full(packed_size(d), ROWS * STEPS**2 + reach * noise.products)
         return limits
 
     def epsilon_of_a_replacement(self) -> float:
@@ -145,18 +149,18 @@ class DPOptions(CountOptions):
 
 
 class Noise(NamedTuple):
-    """The noise of one phase, as a whole: with ``trust='distributed'`` a party adds its share.
+    """The noise that one party adds in one phase: the whole of it, or with ``trust='distributed'`` its share.
 
     Attributes
     ----------
     multiplier : float
-        Standard deviation over sensitivity.
-    rows, sum, products : float
-        Standard deviations: of the row count; of a sum of rows, in the unit of the data; of the diagonal of a sum of
-        products, in squared units. 0 where there is none.
+        Standard deviation of the whole over the sensitivity.
+    rows, sum, products : int
+        Standard deviations in whole steps (`fedpca_flwr.maths.grid`): of the row count, in ``1 / STEPS``; of a sum of
+        rows; of the diagonal of a sum of products, in squared steps. 0 where there is none.
     """
 
     multiplier: float
-    rows: float
-    sum: float
-    products: float
+    rows: int
+    sum: int
+    products: int

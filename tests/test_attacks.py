@@ -8,8 +8,8 @@ from flwr.app import Context, RecordDict
 from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.maths.grid import whole_products, whole_sum
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack
-from fedpca_flwr.maths.privacy import clipped_products, clipped_sum
 from fedpca_flwr.table import Table
 from simulations import run
 from strategies import METHODS, build_client, run_config_of
@@ -128,7 +128,7 @@ def test_differential_privacy_hides_who_is_among_few_rows(epsilon, least, most):
     noise = DPOptions(**options).noise("joint")
     products = np.full(36, noise.products / np.sqrt(2))
     products[diagonal_positions(8)] = noise.products
-    worlds = [[clipped_sum(data, CLIP), clipped_products(data, np.zeros(8), CLIP)] for data in with_one_more()]
+    worlds = [[whole_sum(data, CLIP), whole_products(data, np.zeros(8), CLIP)] for data in with_one_more()]
     says = [
         np.mean([is_nearer_to_the_first(reply[1:], worlds, [noise.sum, products]) for reply in many])
         for many in (replies("dp-pca", data, times=200, **options) for data in with_one_more())

@@ -70,9 +70,6 @@ def test_an_import_of_the_registry_would_be_a_circle_and_is_seen(code):
 LONGEST = 250
 """Lines of a file."""
 
-TOO_LONG = {"strategies/dp_pca.py"}
-"""To be split; no other is added."""
-
 
 def lengths():
     """Lines by path, of every file of code that is not a test."""
@@ -84,10 +81,5 @@ def lengths():
 def test_no_file_is_longer_than_a_reader_holds():
     found = lengths()
     assert len(found) > 100
-    long = {path: lines for path, lines in found.items() if lines > LONGEST and path not in TOO_LONG}
+    long = {path: lines for path, lines in found.items() if lines > LONGEST}
     assert not long, f"longer than {LONGEST} lines: {long}; split each where its purposes part"
-
-
-@pytest.mark.parametrize("path", TOO_LONG)
-def test_an_exception_goes_when_its_file_is_short(path):
-    assert lengths().get(path, 0) > LONGEST, f"{path} is short enough: take it out of TOO_LONG"

@@ -21,21 +21,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.linalg import blas
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, chunks, pack
-
 Relation = Literal["add-remove", "replace-one"]
-
-INSIDE = 1 - 1e-12
-"""A clipped row is this much shorter than the bound, so that no rounding makes it longer."""
 
 
 def sensitivity(relation: Relation, *, sums: float = 0.0, products: float = 0.0, count: float = 0.0) -> float:
@@ -94,47 +85,3 @@ def composed(multipliers: Iterable[float]) -> float:
     costs = [s**-2 if s > 0 else math.inf for s in multipliers]
     total = math.fsum(costs) if math.inf not in costs else math.inf
     return total**-0.5 if total else math.inf
-
-
-def clip(rows: NDArray[Any], bound: float) -> Array:
-    """Rows (n, d), each longer than ``bound`` shortened to it."""
-    return _shorten(rows.astype(np.float64), bound)
-
-
-def clipped_sum(data: NDArray[Any], bound: float) -> Array:
-    """Sum (d,) of clipped rows, read in chunks."""
-    total = np.zeros(data.shape[1])
-    for chunk in chunks(data):
-        total += clip(chunk, bound).sum(axis=0)
-    return total
-
-
-def clipped_products(data: NDArray[Any], centre: Array, bound: float) -> Array:
-    """Packed sum of ``vv'`` for ``v`` the clipped difference of a row and ``centre``; data are read in chunks.
-
-    Parameters
-    ----------
-    data : ndarray of shape (n, d)
-    centre : ndarray of shape (d,)
-    bound : float
-        In the unit of the data.
-
-    Returns
-    -------
-    ndarray of shape (d (d + 1) / 2,)
-        In squared units of the data.
-    """
-    d = data.shape[1]
-    products = np.zeros((d, d), order="F")
-    for chunk in chunks(data, CHUNK_ELEMENTS):
-        rows = _shorten(np.subtract(chunk, centre, dtype=np.float64), bound)
-        blas.dsyrk(1.0, rows.T, beta=1.0, c=products, overwrite_c=1, lower=1)
-    return pack(products)
-
-
-def _shorten(rows: Array, bound: float) -> Array:
-    """`clip`, in place."""
-    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    lengths = np.where(lengths > bound * INSIDE, lengths, bound * INSIDE)
-    rows *= (bound * INSIDE / lengths)[:, None]
-    return rows

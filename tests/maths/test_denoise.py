@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.denoise import NoisyCentre, denoised, largest_of_noise, without_noise
+from fedpca_flwr.maths.grid import clip
 from fedpca_flwr.maths.moments import pack
-from fedpca_flwr.maths.noise import fixed, symmetric
-from fedpca_flwr.maths.privacy import clip
 
 D = 300
+
+
+def symmetric(d, *seed):
+    """Normal noise of deviation 1 on the diagonal, as a packed triangle."""
+    noise = np.random.default_rng(seed).standard_normal((d, d))
+    return pack((noise + noise.T) / 2)
 
 
 def planted(*values, width=D):
@@ -26,7 +31,7 @@ def test_eigenvalues_lose_what_the_noise_adds():
     scatter, _ = planted(*truth)
     plain = denoised(scatter, D, 3, 0.0, drop=False)
     np.testing.assert_allclose(plain.pairs.values, truth, rtol=1e-10)
-    noisy = denoised(scatter + symmetric(D, fixed(3)), D, 3, 1.0, drop=False)
+    noisy = denoised(scatter + symmetric(D, 3), D, 3, 1.0, drop=False)
     np.testing.assert_allclose(noisy.pairs.values, truth, rtol=0.1)
     biased = truth + edge**2 / truth
     assert biased[-1] > 1.2 * truth[-1]
@@ -35,13 +40,13 @@ def test_eigenvalues_lose_what_the_noise_adds():
 def test_the_number_of_components_above_the_noise():
     edge = np.sqrt(D / 2)
     scatter, _ = planted(6 * edge, 3 * edge, 0.3 * edge)
-    assert denoised(scatter + symmetric(D, fixed(4)), D, 5, 1.0, drop=False).detectable == 2
+    assert denoised(scatter + symmetric(D, 4), D, 5, 1.0, drop=False).detectable == 2
 
 
 def test_noise_alone_shows_no_component():
     """Also where the noise chooses which features stay; 2 of 200 may be above the 99 % level, 8 are not chance."""
     d = 20
-    found = [denoised(symmetric(d, fixed(7, i)), d, 2, 1.0, drop=bool(i % 2)).detectable for i in range(200)]
+    found = [denoised(symmetric(d, 7, i), d, 2, 1.0, drop=bool(i % 2)).detectable for i in range(200)]
     assert sum(count > 0 for count in found) < 8
 
 
@@ -55,11 +60,10 @@ def test_what_the_centre_adds_is_no_component(times):
     excess = times * edge
     spike = pack(np.diag([excess, *np.zeros(d - 1)]))
     alarms = [
-        denoised(spike + symmetric(d, fixed(8, i)), d, 2, 1.0, drop=bool(i % 2), excess=excess).detectable
-        for i in range(200)
+        denoised(spike + symmetric(d, 8, i), d, 2, 1.0, drop=bool(i % 2), excess=excess).detectable for i in range(200)
     ]
     assert sum(count > 0 for count in alarms) < 8
-    more = pack(np.diag([2 * excess + 3 * edge, *np.zeros(d - 1)])) + symmetric(d, fixed(9))
+    more = pack(np.diag([2 * excess + 3 * edge, *np.zeros(d - 1)])) + symmetric(d, 9)
     assert denoised(more, d, 2, 1.0, drop=False, excess=excess).detectable == 1
 
 
@@ -87,8 +91,8 @@ def test_a_noisy_centre_is_as_far_off_as_it_says(length, of_rows):
 
 
 def test_dropping_features_without_signal_brings_the_components_nearer():
-    scatter, vectors = planted(120.0, 100.0, 80.0, width=30)
-    noisy = scatter + symmetric(D, fixed(5))
+    scatter, vectors = planted(480.0, 400.0, 320.0, width=30)
+    noisy = scatter + symmetric(D, 5)
 
     def lost(drop):
         found = denoised(noisy, D, 3, 1.0, drop=drop)
@@ -101,7 +105,7 @@ def test_dropping_features_without_signal_brings_the_components_nearer():
 
 
 def test_as_many_features_as_components_stay():
-    found = denoised(-np.abs(symmetric(D, fixed(6))), D, 7, 1.0, drop=True)
+    found = denoised(-np.abs(symmetric(D, 6)), D, 7, 1.0, drop=True)
     assert found.kept == 7
     np.testing.assert_allclose(found.pairs.vectors.T @ found.pairs.vectors, np.eye(7), atol=1e-12)
     assert (found.pairs.values >= 0).all()

@@ -9,14 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from scipy.linalg import subspace_angles
 
 from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr.maths.grid import STEPS, on_grid, whole_products, whole_sum
 from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.noise import fixed
-from fedpca_flwr.maths.privacy import clipped_products, clipped_sum, gaussian_multiplier
+from fedpca_flwr.maths.privacy import gaussian_multiplier
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
-from strategies.dp_pca import DPPCAClient
+from strategies.dp_pca_client import DPPCAClient
 from strategies.dp_pca_options import DPOptions
 from tests.families import cut, rows
 from tests.harness import client_of, finish, fit, server_of
@@ -49,15 +51,22 @@ def refused(answer):
 
 
 @pytest.mark.parametrize("release", ["two-stage", "joint"])
-def test_without_noise_and_clipping_it_is_the_exact_pca(release, monkeypatch):
-    """The noisy route itself. Not bit for bit: the rows are centred about c, which is the mean up to rounding."""
+def test_without_noise_it_is_the_exact_pca_of_the_rows_on_the_grid(release, monkeypatch):
+    """The noisy route itself, with nothing lost but what rounding rows to the grid loses."""
     monkeypatch.setattr("strategies.dp_pca_options.gaussian_multiplier", lambda epsilon, delta: 0.0)
-    model = fit("dp-pca", parties(), n_components=4, clip=1e3, centre_clip=1e3, release=release)
+    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, deviation, source: np.zeros(size))
+    model = fit("dp-pca", parties(), n_components=4, clip=50.0, centre_clip=50.0, release=release)
+    data, step = np.vstack(parties()), 50.0 / STEPS
+    centre = on_grid(data, 50.0).mean(axis=0) * step
+    placed = on_grid(data - centre, 50.0) * step if release == "two-stage" else on_grid(data, 50.0) * step - centre
+    values, vectors = np.linalg.eigh(placed.T @ placed / (len(data) - 1))
+    assert np.rad2deg(subspace_angles(model.components_.T, vectors[:, -4:])).max() <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, values[:-5:-1], rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, values[:-5:-1] / values.sum(), rtol=1e-9)
+    np.testing.assert_allclose(model.mean_, centre, atol=1e-12)
     exact = fit("p-cov", parties(), n_components=4)
-    assert principal_angles(model, exact).max <= 1e-6
-    np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-9)
-    np.testing.assert_allclose(model.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=1e-9)
-    np.testing.assert_allclose(model.mean_, exact.mean_, atol=1e-12)
+    np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-3)
+    assert principal_angles(model, exact).max <= 0.1
 
 
 @pytest.mark.parametrize("options", [{}, {"release": "joint"}, {"clip": "", "centre_clip": ""}], ids=str)
@@ -131,7 +140,7 @@ def test_the_model_says_what_it_promises_and_what_not():
     for part in (
         "epsilon 1, delta 1e-05, add-remove, of one row",
         "21.5388 (centre), 3.78788 (products)",
-        "not covered: errors and refusals, timing, rounding of floating point",
+        "not covered: errors and refusals, timing",
         "not covered: the parties' row counts; who knows them can tell that a row is there",
         "variances are those of the clipped second moment",
     ):
@@ -156,7 +165,7 @@ def noise_of(server, party, data):
     """The noise in a party's products, in units of what it should be."""
     centre = np.zeros(D)
     (products,), _, _ = products_about(server, centre, party)
-    noise = (products - clipped_products(data, centre, 5.0)) / (25 * gaussian_multiplier(1.0, 1e-5) / 0.97**0.5)
+    noise = (products - whole_products(data, centre, 5.0)) / (STEPS**2 * gaussian_multiplier(1.0, 1e-5) / 0.97**0.5)
     noise *= np.sqrt(2)
     noise[diagonal_positions(D)] /= np.sqrt(2)
     return noise
@@ -166,29 +175,30 @@ BOUNDS = {"clip": 5.0, "centre_clip": 2.0}
 
 
 def deviations_of(data, phase, **options):
-    """What a party's noise is made of, where each standard normal value is 1: of rows, sum, and products' diagonal."""
+    """What a party adds, in steps, where each number is as large as its deviation: to rows, sum, products' diagonal."""
     server = server_of("dp-pca", [data] * 3, **FRESH, **BOUNDS, **options)
     told, _, _ = products_about(server, np.zeros(D)) if phase == "products" else ask(server, phase)
     bound = BOUNDS["centre_clip" if phase == "centre" else "clip"]
-    true = {"rows": len(data), "sum": clipped_sum(data, bound), "products": clipped_products(data, np.zeros(D), bound)}
+    products = whole_products(data, np.zeros(D), bound)
+    true = {"rows": len(data) * STEPS, "sum": whole_sum(data, bound), "products": products}
     names = {"centre": ["rows", "sum"], "products": ["products"], "joint": ["rows", "sum", "products"]}[phase]
     found = {}
     for name, array in zip(names, told, strict=True):
         assert (array.shape == ()) == (name == "rows")
         noise = np.atleast_1d(array - true[name])
         if name == "products":
-            np.testing.assert_allclose(np.delete(noise, diagonal_positions(D)), noise[0] / np.sqrt(2), rtol=1e-9)
+            np.testing.assert_allclose(np.delete(noise, diagonal_positions(D)), noise[0] / np.sqrt(2), rtol=1e-6)
             noise = noise[diagonal_positions(D)]
         np.testing.assert_allclose(noise, noise[0], rtol=1e-9)
         found[name] = float(noise[0])
-    return bound, found
+    return found
 
 
-def change_by_one_row(relation, bound, deviations):
+def change_by_one_row(relation, deviations):
     """The most that one row (or another in its place) changes what is told, in deviations of its noise."""
     rows_told, length, products = (
         unit / deviations[name] if deviations.get(name) else 0.0
-        for name, unit in (("rows", 1.0), ("sum", bound), ("products", bound**2))
+        for name, unit in (("rows", STEPS), ("sum", STEPS), ("products", STEPS**2))
     )
     if relation == "add-remove":
         return np.sqrt(rows_told**2 + length**2 + products**2)
@@ -204,14 +214,17 @@ def change_by_one_row(relation, bound, deviations):
 )
 def test_the_noise_of_each_phase_is_what_one_row_needs(phase, options, monkeypatch):
     """With a bound of its own for each phase: the clip of the centre is not that of the products."""
-    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, source: np.ones(size))
+    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, deviation, source: np.full(size, deviation))
     release = "joint" if phase == "joint" else "two-stage"
-    bound, found = deviations_of(rows(50), phase, **options, release=release)
+    found = deviations_of(rows(50), phase, **options, release=release)
     assert ("rows" in found and found["rows"] > 0) == (options.get("count") == "noised" and phase != "products")
     share = {"centre": 0.03, "products": 0.97, "joint": 1.0}[phase]
     whole = {name: deviation * options.get("honest_parties", 1) ** 0.5 for name, deviation in found.items()}
-    change = change_by_one_row(options.get("relation", "add-remove"), bound, whole)
-    assert change == pytest.approx(share**0.5 / gaussian_multiplier(1.0, 1e-5), rel=1e-8)
+    change, allowed = (
+        change_by_one_row(options.get("relation", "add-remove"), whole),
+        share**0.5 / gaussian_multiplier(1.0, 1e-5),
+    )
+    assert allowed * (1 - 2e-4) < change <= allowed  # deviations are whole numbers of steps, rounded up
 
 
 def test_the_noise_of_a_sum_is_gaussian_with_its_own_bound():
@@ -219,8 +232,8 @@ def test_the_noise_of_a_sum_is_gaussian_with_its_own_bound():
     data, told = rows(50), []
     for _ in range(60):
         (_, total), _, _ = ask(server_of("dp-pca", [data], **FRESH, **BOUNDS))
-        told.append(total - clipped_sum(data, 2.0))
-    noise = np.concatenate(told) / (2.0 * gaussian_multiplier(1.0, 1e-5) / 0.03**0.5)
+        told.append(total - whole_sum(data, 2.0))
+    noise = np.concatenate(told) / (STEPS * gaussian_multiplier(1.0, 1e-5) / 0.03**0.5)
     assert abs(float((noise**2).sum()) - noise.size) < 5 * np.sqrt(2 * noise.size)
 
 
@@ -380,7 +393,7 @@ def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, te
 
 def test_a_noised_count_is_told_nowhere():
     (told, _), rows_told, said = ask(server_of("dp-pca", [rows(50)], **FRESH, count="noised"))
-    assert told != np.round(told)
+    assert told != 50 * STEPS
     assert rows_told == 1
     assert set(said) == {"partition-id", "num-partitions", "name", "columns", "simulated"}
     model = finish(server_of("dp-pca", [rows(50)], **FRESH, count="noised"))

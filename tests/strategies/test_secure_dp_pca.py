@@ -8,7 +8,8 @@ from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.maths.grid import MOST_ROWS, STEPS
+from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.protocol.phase import Public
 from strategies.dp_pca import phases
 from strategies.dp_pca_options import DPOptions
@@ -30,12 +31,11 @@ def private(**options):
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
-def test_the_model_is_that_without_up_to_fixed_point(options):
-    """With the same noise: rounding to fixed point is far below it."""
+def test_the_model_is_that_without_bit_for_bit(options):
+    """With the same noise: sums of whole numbers lose nothing on their way."""
     plain, secure = private(**options), private(**options, secure_aggregation=True)
-    assert principal_angles(plain, secure).max < 1e-5
-    np.testing.assert_allclose(secure.explained_variance_, plain.explained_variance_, rtol=1e-9)
-    np.testing.assert_allclose(secure.mean_, plain.mean_, atol=1e-9)
+    for name in ("components_", "explained_variance_", "mean_"):
+        assert getattr(plain, name).tobytes() == getattr(secure, name).tobytes(), name
     assert secure.log["measured"]["pairwise_masked_parties"] == 3
 
 
@@ -59,12 +59,11 @@ def test_the_server_meets_random_words_only():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda arrays: arrays[:1], "the server: sent 1 arrays, expected 2 \\(centre, rows\\)"),
+        (lambda arrays: [], "the server: sent 0 arrays, expected 1 \\(centre\\)"),
         (
-            lambda arrays: [arrays[0][:3], arrays[1]],
+            lambda arrays: [arrays[0][:3]],
             "the server: field 'centre' has shape \\(3,\\), expected \\(12,\\)",
         ),
-        (lambda arrays: [arrays[0], arrays[1] - 10**6], "the server: field 'rows' is .*, expected at least 1 row"),
     ],
 )
 def test_what_the_server_sends_is_checked_by_field(change, text):
@@ -102,26 +101,25 @@ def test_a_budget_is_not_met_by_masks_alone(tmp_path):
 
 @pytest.mark.parametrize("phase", ["centre", "products", "joint"])
 @pytest.mark.parametrize("count", ["public", "noised"])
-def test_no_sum_exceeds_its_limit(phase, count):
-    """Rows at the bound, all alike, and noise of twenty deviations at every party."""
+def test_whole_numbers_travel_as_they_are(phase, count):
+    """The most rows that there can be, at the bound, all alike, and noise of twenty deviations at every party."""
     values = {"clip": 2.0, "centre_clip": 3.0, "count": count}
     options = DPOptions(**values, release="joint" if phase == "joint" else "two-stage")
-    config = RunConfig(method="dp-pca", clients=5, secure_aggregation=True)
-    parties, d, rows_each = 5, 4, 10**6  # so many that noise does not hide them
+    config = RunConfig(method="dp-pca", clients=256, secure_aggregation=True)
+    parties, d, rows_each = 256, 4, MOST_ROWS
     noise = options.noise(phase)
-    told = parties * rows_each - int(20 * np.sqrt(parties) * options.noise(options.phases[0]).rows)
-    asked = {"rows": np.asarray(told)} if phase == "products" else {}
-    layout = phases(config, options)[phase].layout(asked, Public(config, options, parties, features=d))
-    bound = options.bound(phase)
-    row = np.full(d, bound / np.sqrt(d))
+    layout = phases(config, options)[phase].layout({}, Public(config, options, parties, features=d))
     fields = {
-        "rows": np.asarray(rows_each + 20 * noise.rows),
-        "sum": rows_each * row + 20 * noise.sum,
-        "products": rows_each * np.outer(row, row)[np.triu_indices(d)] + 20 * noise.products,
+        "rows": np.asarray(rows_each * STEPS + 20 * noise.rows + 1.0),
+        "sum": np.full(d, rows_each * STEPS + 20 * noise.sum + 1.0),
+        "products": np.full(packed_size(d), rows_each * STEPS**2 + 20 * noise.products + 1.0),
     }
     own = {name: fields[name] for name in layout.limits}
-    total = np.sum([layout.encode(own) for _ in range(parties)], axis=0, dtype=np.uint64)
-    count_of, decoded = layout.decode(total)
+    vectors = [layout.encode({name: sign * value for name, value in own.items()}) for sign in [1] * 255 + [-1]]
+    count_of, decoded = layout.decode_double(np.sum(vectors, axis=0, dtype=np.uint64))
     assert count_of == parties
     for name, value in own.items():
-        np.testing.assert_allclose(decoded[name], parties * value, rtol=1e-9)
+        high, low = decoded[name]
+        exact = [int(h) + int(rest) for h, rest in zip(np.ravel(high), np.ravel(low), strict=True)]
+        assert exact == [254 * int(v) for v in np.ravel(value)]
+        assert layout.words == 1

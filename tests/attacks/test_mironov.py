@@ -1,0 +1,126 @@
+"""From what one run of dp-pca shows, which of two neighbouring data sets was it (Mironov 2012)?
+
+The attacker knows both, and looks first for values that one of the two cannot have given: noise of floats reaches few
+floats. Where that tells nothing he takes the likelihood ratio, which is the best test that there is. Right answers: at
+most (e^epsilon + delta) / (1 + e^epsilon) of them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+from scipy.stats import norm
+
+from fedpca_flwr.maths.grid import STEPS, whole_products, whole_sum
+from fedpca_flwr.maths.moments import diagonal_positions, packed_size
+from strategies.dp_pca import DPPCA
+from strategies.dp_pca_options import DPOptions
+from tests.families import rows
+from tests.harness import client_of, finish, server_of
+
+D, DELTA, CLIP = 6, 1e-5, 3.0
+OPTIONS = {"release": "joint", "relation": "replace-one", "clip": CLIP, "noise_seed": 0, "n_components": 2}
+DISTRIBUTED = {"trust": "distributed", "honest_parties": 3, "secure_aggregation": True}
+OTHERS = [rows(30, D, seed=seed) for seed in (1, 2)]
+WORLDS = [np.vstack([rows(30, D), last]) for last in rows(2, D, seed=3) * 100]
+"""Two data sets that differ in their last row, which is as long as the clip allows."""
+
+
+def shown_by_a_reply(world, epsilon):
+    """Local trust: the server sees one party's reply."""
+    client = client_of(server_of("dp-pca", [WORLDS[world]], **OPTIONS, epsilon=epsilon), 0)
+    (_, total, products), _, said = client.fit([], {"phase": "joint"})
+    assert "error" not in said
+    return np.concatenate([total, products])
+
+
+def shown_by_a_sum(survivors, monkeypatch):
+    """Distributed trust: the server sees one sum, of which the attacker knows the other parties' rows."""
+    opened = []
+    in_units = DPPCA._in_units
+    monkeypatch.setattr(
+        DPPCA, "_in_units", lambda self, phase, sums: opened.append(sums) or in_units(self, phase, sums)
+    )
+    known = np.sum([exact(data) for data in OTHERS], axis=0)
+
+    def shown(world, epsilon):
+        given = {**OPTIONS, **DISTRIBUTED, "survivors": survivors, "epsilon": epsilon, "drop": False}
+        finish(server_of("dp-pca", [WORLDS[world], *OTHERS], **given))
+        sums = opened.pop()
+        return np.concatenate([sums["sum"], sums["products"]]) - known
+
+    return shown
+
+
+def exact(data):
+    return np.concatenate([whole_sum(data, CLIP), whole_products(data, np.zeros(D), CLIP)])
+
+
+def deviations(epsilon):
+    noise = DPOptions(release="joint", relation="replace-one", clip=CLIP, epsilon=epsilon).noise("joint")
+    off = np.full(packed_size(D), math.isqrt(noise.products**2 // 2) + 1)
+    off[diagonal_positions(D)] = noise.products
+    return np.concatenate([np.full(D, noise.sum), off])
+
+
+def impossible(noise, scale):
+    """How many of these values are neither whole nor ``scale * ndtri((k + 1/2) 2^-52)`` for a k."""
+    count = 0
+    for value, deviation in zip(noise, scale, strict=True):
+        z = value / deviation
+        width = 20 + int(3 * norm.pdf(z) * 2.0**52 * np.spacing(max(abs(value), 2.0**31)) / deviation)
+        if value == round(value) or width > 300:
+            continue
+        near = np.floor(ndtr(z) * 2.0**52) + np.arange(-width, width + 1)
+        reached = deviation * ndtri((near + 0.5) * 2.0**-52)
+        count += not (np.abs(reached - value) <= np.spacing(abs(value) + 2.0**31) / 2).any()
+    return count
+
+
+def right_answers(shown, epsilon, trials):
+    scale, stats, right = deviations(epsilon), [exact(data) for data in WORLDS], 0
+    for trial in range(trials):
+        world = trial % 2
+        seen = shown(world, epsilon)
+        cannot = [impossible(seen - stat, scale) for stat in stats]
+        far = [float((((seen - stat) / scale) ** 2).sum()) for stat in stats]
+        right += (cannot[0] < cannot[1] or (cannot[0] == cannot[1] and far[0] < far[1])) == (world == 0)
+    return right / trials
+
+
+def allowed(epsilon, trials):
+    """By the promise, and three standard errors."""
+    most = (math.exp(epsilon) + DELTA) / (1 + math.exp(epsilon))
+    return most + 3 * math.sqrt(most * (1 - most) / trials)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_one_reply_does_not_tell_which_of_two_data_sets_it_was(epsilon):
+    assert right_answers(shown_by_a_reply, epsilon, 200) <= allowed(epsilon, 200)
+
+
+@pytest.mark.parametrize("survivors", [0, 3], ids=["masked", "surviving"])
+def test_one_sum_of_shared_noise_does_not_tell_it(survivors, monkeypatch):
+    assert right_answers(shown_by_a_sum(survivors, monkeypatch), 0.1, 50) <= allowed(0.1, 50)
+
+
+def test_noise_of_floats_would_tell(monkeypatch):
+    """The same attack, where the noise is drawn as most do: it is the numbers, not their distribution."""
+
+    def floats(size, deviation, source):
+        words = np.frombuffer(source(8 * size), dtype="<u8") >> np.uint64(12)
+        return deviation * ndtri((words + 0.5) * 2.0**-52)
+
+    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", floats)
+    assert right_answers(shown_by_a_reply, 0.1, 40) > 0.95
+
+
+def test_noise_that_is_too_small_would_tell(monkeypatch):
+    options = DPOptions.noise
+    monkeypatch.setattr(
+        DPOptions, "noise", lambda self, phase: options(self, phase)._replace(sum=STEPS // 9, products=STEPS**2 // 9)
+    )
+    assert right_answers(shown_by_a_reply, 0.1, 40) > 0.95
