@@ -83,7 +83,7 @@ def test_with_infinite_epsilon_it_is_p_cov_bit_for_bit(options):
 def test_infinite_epsilon_is_for_simulations(tmp_path):
     options = {"n_components": 2, "epsilon": "infinity", "noise_seed": 0}
     with pytest.raises(ConfigError, match="'epsilon' is 'infinity': that is for simulations"):
-        finish(server_of("dp-pca", parties(), **options, site={"data": "x.npy"}))
+        finish(server_of("dp-pca", parties(), **options, site={"data": "x.npy", "journal": str(tmp_path)}))
     with pytest.raises(ConfigError, match="'infinity', which is p-cov; with secure-aggregation run p-cov itself"):
         fit("dp-pca", parties(), **options, secure_aggregation=True)
 
@@ -385,8 +385,9 @@ DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
     ],
     ids=["fixed noise", "more honest parties than trusted", "no secure aggregation", "more than there are"],
 )
-def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, text):
-    server = server_of("dp-pca", cut(rows(300), 100, 100, 100), **{**FRESH, **options}, site={"data": "x.npy", **site})
+def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, text, tmp_path):
+    site = {"data": "x.npy", "journal": str(tmp_path), **site}
+    server = server_of("dp-pca", cut(rows(300), 100, 100, 100), **{**FRESH, **options}, site=site)
     with pytest.raises(error, match=text):
         finish(server)
 
