@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -40,6 +42,26 @@ def test_the_wheel_holds_every_module_of_the_library_and_its_types(wheel):
     }
     assert ours <= wheel
     assert "fedpca_flwr/py.typed" in wheel
+
+
+def test_whoever_builds_a_commit_gets_the_same_bytes(tmp_path):
+    """Whenever his files were written, and whoever may read them."""
+    from hatchling.builders.sdist import SdistBuilder
+    from hatchling.builders.wheel import WheelBuilder
+
+    built: dict[str, list[bytes]] = {".whl": [], ".gz": []}
+    for name, day, mode in (("one", 1_700_000_000, 0o644), ("two", 1_750_000_000, 0o600)):
+        home = tmp_path / name
+        shutil.copytree(ROOT, home, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "dist"))
+        for path in home.rglob("*"):
+            os.utime(path, (day, day))
+            if path.is_file():
+                path.chmod(mode)
+        for builder in (WheelBuilder, SdistBuilder):
+            (file,) = builder(str(home)).build(directory=str(tmp_path / f"dist {name}"))
+            built[Path(file).suffix].append(Path(file).read_bytes())
+    for one, two in built.values():
+        assert one == two
 
 
 def test_all_that_is_shown_can_be_imported():
