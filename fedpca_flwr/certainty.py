@@ -43,20 +43,20 @@ def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certain
     ways : sequence of str
         What resolves more.
     """
-    k, told = pairs.values.size, resolution(pairs)
+    k, limit = pairs.values.size, resolution(pairs)
     most = k if pairs.rank is None else min(k, pairs.rank)
-    found = int((pairs.values > told.floor).sum())
+    found = int((pairs.values > limit.floor).sum())
     advice = f"; {' or '.join(ways)} resolves more" if ways else ""
     if found < most:
-        return Certainty(False, [_unresolved(pairs, found, told.floor) + advice], found)
+        return Certainty(False, [_unresolved(pairs, found, limit.floor) + advice], found)
     if most < k:
         text = f"the data have rank {most}: components {most + 1} to {k} have no variance and arbitrary directions"
-        return Certainty(exact and told.angle <= EXACT, [text])
-    if told.angle == 90:
+        return Certainty(exact and limit.angle <= EXACT, [text])
+    if limit.angle == 90:
         text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
         return Certainty(False, [text])
-    if exact and told.angle > EXACT:
-        return Certainty(False, [_turned(told) + advice])
+    if exact and limit.angle > EXACT:
+        return Certainty(False, [_turned(limit) + advice])
     return Certainty(exact, [])
 
 
@@ -69,8 +69,8 @@ def _unresolved(pairs: Eigenpairs, found: int, floor: float) -> str:
     )
 
 
-def _turned(told: Resolution) -> str:
+def _turned(limit: Resolution) -> str:
     return (
-        f"rounding may turn the components by {told.angle:.1g} degrees: the gap after the last variance is too small "
+        f"rounding may turn the components by {limit.angle:.1g} degrees: the gap after the last variance is too small "
         "beside the first"
     )

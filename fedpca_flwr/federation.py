@@ -119,10 +119,10 @@ class Federation:
         """The PCA of the rows of all members together; parameters as in `fedpca_flwr.solution.solve`."""
         pooled = self.moments()
         solution = solve(pooled, pooled.diagonal(), n_components=n_components, center=center, scale=scale)
-        told = certainty(solution.pairs, exact=True, ways=[] if scale else [SCALED])
+        certain = certainty(solution.pairs, exact=True, ways=[] if scale else [SCALED])
         about = {
             "method": "streaming",
-            "exact": told.exact,
+            "exact": certain.exact,
             "options": {"n-components": n_components, "center": center, "scale": scale},
             "columns": self.columns,
             "parties": [{"party": i, "name": key, "rows": rows} for i, (key, rows) in enumerate(self.members.items())],
@@ -131,7 +131,7 @@ class Federation:
                 "revision": self.revision,
                 "unsaved_changes": sum(entry["revision"] > self.revision for entry in self.journal),
             },
-            "notes": told.notes,
+            "notes": certain.notes,
         }
         return PCAModel.of(solution, about)
 

@@ -41,8 +41,8 @@ class Measurement:
 
 def lines(model: PCAModel) -> list[tuple[str, str]]:
     """The measurements of a model, as names and texts."""
-    told: Numbers = model.log.get("measured", {})
-    return [(one.line, one.text(told, model)) for one in MEASUREMENTS if one.numbers.keys() & told.keys()]
+    numbers: Numbers = model.log.get("measured", {})
+    return [(one.line, one.text(numbers, model)) for one in MEASUREMENTS if one.numbers.keys() & numbers.keys()]
 
 
 def _line(line: str, text: str | Text, **numbers: str) -> Measurement:

@@ -104,18 +104,18 @@ def _unknown(name: str, key: str, own: Sequence[str]) -> str:
     return f"'{name}' has no option '{key}'{hint} Its options: {', '.join(own) or 'none'}"
 
 
-def written(name: str, options: Mapping[str, Any]) -> str:
+def text_of(name: str, options: Mapping[str, Any]) -> str:
     """The text of a method with these options, in order of their names."""
-    words = [name, *(f"{key}={_told(options[key])}" for key in sorted(options))]
+    words = [name, *(f"{key}={_text_of_value(options[key])}" for key in sorted(options))]
     return " ".join(words)
 
 
 def canonical(name: str, options: Config) -> str:
     """The one text of a method with these options: those that are not the defaults."""
-    return written(name, changed(options))
+    return text_of(name, non_defaults(options))
 
 
-def changed(options: Config) -> dict[str, Scalar]:
+def non_defaults(options: Config) -> dict[str, Scalar]:
     """The options that are not the defaults, and belong into a method's text."""
     given = options.model_dump(by_alias=True)
     default = {key.replace("_", "-"): field.default for key, field in type(options).model_fields.items()}
@@ -133,5 +133,5 @@ def _value(text: str, annotation: object) -> Scalar:
     return text
 
 
-def _told(value: Scalar) -> str:
+def _text_of_value(value: Scalar) -> str:
     return shlex.quote(value) if isinstance(value, str) else json.dumps(value)

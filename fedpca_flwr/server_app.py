@@ -16,7 +16,7 @@ from fedpca_flwr.files import writable
 from fedpca_flwr.metrics import captured_variance, principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.model_file import model_file
-from fedpca_flwr.protocol.polling import prompt
+from fedpca_flwr.protocol.polling import poll_promptly
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.reference import pooled_pca
@@ -37,7 +37,7 @@ def main(grid: Grid, context: Context) -> None:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         raise
     if strategy.config.reference and strategy.quorum.simulated:
-        model.log["measured"] |= _beside_pooled(model, strategy)
+        model.log["measured"] |= _compared_with_pooled(model, strategy)
         written = model.save(target)
     print(f"\nFederated PCA\n{model.summary()}\n  {'model':<22}{written}\n", flush=True)
 
@@ -45,11 +45,11 @@ def main(grid: Grid, context: Context) -> None:
 def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
     """Run a strategy on a Flower grid and return its model."""
     config = ServerConfig(num_rounds=strategy.rounds, round_timeout=strategy.config.round_deadline)
-    start_grid(grid=prompt(grid), server=PCAServer(strategy), config=config)
+    start_grid(grid=poll_promptly(grid), server=PCAServer(strategy), config=config)
     return strategy.result()
 
 
-def _beside_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
+def _compared_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
     """What only a simulation can measure: it holds all rows. Nothing with a kernel, or where the model is of others."""
     rows = data.load(strategy.config.dataset, strategy.config.data_root).all_rows()
     if len(rows) != model.n_samples_ or "kernel" in model.log["options"]:

@@ -44,7 +44,7 @@ class Solution:
     notes: Sequence[str] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
 
-    def with_told(self, *, notes: Sequence[str] = (), measured: Mapping[str, float] | None = None) -> Solution:
+    def extended(self, *, notes: Sequence[str] = (), measured: Mapping[str, float] | None = None) -> Solution:
         """The same with more to tell."""
         return replace(self, notes=[*self.notes, *notes], measured={**self.measured, **(measured or {})})
 

@@ -60,19 +60,19 @@ class LoopbackProxy(ClientProxy):
         self.context = context
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        reply: FitRes = _within(timeout, lambda: self.make().fit(ins))
+        reply: FitRes = _with_deadline(timeout, lambda: self.make().fit(ins))
         return reply
 
     def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        reply: EvaluateRes = _within(timeout, lambda: self.make().evaluate(ins))
+        reply: EvaluateRes = _with_deadline(timeout, lambda: self.make().evaluate(ins))
         return reply
 
     def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
-        reply: GetPropertiesRes = _within(timeout, lambda: self.make().get_properties(ins))
+        reply: GetPropertiesRes = _with_deadline(timeout, lambda: self.make().get_properties(ins))
         return reply
 
     def get_parameters(self, ins: GetParametersIns, timeout: float | None, group_id: int | None) -> GetParametersRes:
-        reply: GetParametersRes = _within(timeout, lambda: self.make().get_parameters(ins))
+        reply: GetParametersRes = _with_deadline(timeout, lambda: self.make().get_parameters(ins))
         return reply
 
     def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
@@ -98,7 +98,7 @@ def assemble(run_config: dict[str, Any], parties: list[NDArray[Any]], site: dict
     for i, rows in enumerate(parties):
         node = {**own_site(site, i), "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=run_id, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
-        server.client_manager().register(LoopbackProxy(str(i + 1), _maker(context, rows), context))
+        server.client_manager().register(LoopbackProxy(str(i + 1), _client_builder(context, rows), context))
     return server
 
 
@@ -107,7 +107,7 @@ def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
     return {key: value[party] if key in FILES and isinstance(value, list) else value for key, value in site.items()}
 
 
-def _maker(context: Context, rows: NDArray[Any]) -> Callable[[], Client]:
+def _client_builder(context: Context, rows: NDArray[Any]) -> Callable[[], Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
         return Table(check(rows))
@@ -115,7 +115,7 @@ def _maker(context: Context, rows: NDArray[Any]) -> Callable[[], Client]:
     return lambda: build_client(context, load).to_client()
 
 
-def _within(seconds: float | None, work: Callable[[], Any]) -> Any:
+def _with_deadline(seconds: float | None, work: Callable[[], Any]) -> Any:
     """The result of ``work``, or its exception, or `TimeoutError`; a thread that is late is left behind."""
     outcome: list[tuple[Any, BaseException | None]] = []
 

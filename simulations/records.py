@@ -14,7 +14,7 @@ from typing import Any
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.json_numbers import from_json, to_json
-from fedpca_flwr.method_text import changed, options_of, written
+from fedpca_flwr.method_text import non_defaults, options_of, text_of
 from strategies import method_of
 
 Record = dict[str, Any]
@@ -35,12 +35,12 @@ def parsed(method: str) -> tuple[str, Record]:
     """
     source = f"method '{method}'"
     card = method_of(method, source).strategy.card
-    return card.name, changed(options_of(method, card.options, {}, source))
+    return card.name, non_defaults(options_of(method, card.options, {}, source))
 
 
 def named(record: Record) -> str:
     """A run's method with its options, as `parsed` reads it."""
-    return written(record["method"], record["options"])
+    return text_of(record["method"], record["options"])
 
 
 def by_setting(records: Iterable[Record]) -> list[list[Record]]:

@@ -86,12 +86,12 @@ def with_questions(security: str) -> str:
 
 def _questions(method: Method, travel: str) -> str:
     """The scripts of a method's examples, over one transport."""
-    told = []
+    texts = []
     for options in method.strategy.card.examples:
         script = script_of(method, TRAVEL[travel], options)
         if script is not None:
-            told.append(", ".join(_question(name, phase) for name, phase in script.items()))
-    return "; or ".join(dict.fromkeys(told)) or "-"
+            texts.append(", ".join(_question(name, phase) for name, phase in script.items()))
+    return "; or ".join(dict.fromkeys(texts)) or "-"
 
 
 def _question(name: str, phase: Phase) -> str:
@@ -116,10 +116,10 @@ def _cells(method: Method) -> list[str]:
 
 def _privacy(method: Method) -> str:
     card = method.strategy.card
-    told = ["differential privacy"] if card.noised else []
-    told += ["secure aggregation"] if "masked" in transports_of(method) else []
-    told += [f"a site must allow `{card.exposes}`"] if card.exposes else []
-    return ", ".join(told)
+    texts = ["differential privacy"] if card.noised else []
+    texts += ["secure aggregation"] if "masked" in transports_of(method) else []
+    texts += [f"a site must allow `{card.exposes}`"] if card.exposes else []
+    return ", ".join(texts)
 
 
 def _section(method: Method) -> str:

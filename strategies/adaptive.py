@@ -92,12 +92,12 @@ class Adaptive(RowsStrategy):
         require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
         self._candidates = sorted(candidates(forecast, self.options), key=self._cost)
         before, script = len(self.rounds_so_far), dict(SURVEY)
-        solution: Solution = yield from self._as_chosen(self._candidates[0], script)
+        solution: Solution = yield from self._go_on_as(self._candidates[0], script)
         notes: list[str] = []
-        missed = self._missed(solution)
+        missed = self._shortfall(solution)
         if missed:
             further, why = missed
-            solution = yield from self._as_chosen(further, script)
+            solution = yield from self._go_on_as(further, script)
             notes.append(f"{why}, so {further.method} went on")
         self.certificate = self.inner.certificate
         if self._chosen.angle:
@@ -119,7 +119,7 @@ class Adaptive(RowsStrategy):
         }
         return replace(solution, measured={**measured, **solution.measured}, notes=[*solution.notes, *notes])
 
-    def _missed(self, solution: Solution) -> tuple[Candidate, str] | None:
+    def _shortfall(self, solution: Solution) -> tuple[Candidate, str] | None:
         """Where the components are not as wanted: who goes on, and why."""
         chosen, certificate = self._chosen, self.inner.certificate
         pairs = solution.pairs.of_rank(solution.rows - 1)
@@ -137,7 +137,7 @@ class Adaptive(RowsStrategy):
         assert self._inner is not None
         return self._inner
 
-    def _as_chosen(self, chosen: Candidate, script: dict[str, Phase]) -> Program:
+    def _go_on_as(self, chosen: Candidate, script: dict[str, Phase]) -> Program:
         """Go on as another method, whose questions follow those of the ``script`` so far."""
         self._chosen = chosen
         kind = self.others[chosen.method].strategy
@@ -146,7 +146,7 @@ class Adaptive(RowsStrategy):
         self._inner.quorum, self._inner.rounds_so_far = self.quorum, self.rounds_so_far
         script |= self._inner.phases
         self.phases = dict(script)
-        return (yield from _of_method(self._inner.aggregate(), chosen.text))
+        return (yield from _with_method(self._inner.aggregate(), chosen.text))
 
     def modelled(self, solution: Solution) -> PCAModel:
         """The chosen method's model, which says of itself what that method knows, and how it was chosen."""
@@ -157,7 +157,7 @@ class Adaptive(RowsStrategy):
         return model
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:
-        return (yield from _of_method(self.inner.projected(model, solution), self._chosen.text))
+        return (yield from _with_method(self.inner.projected(model, solution), self._chosen.text))
 
     def _cost(self, candidate: Candidate) -> float:
         options = self.options
@@ -193,39 +193,39 @@ class AdaptiveClient(RowsClient):
             "variances": diagonal,
         }
 
-    def _chosen(self, told: str) -> RowsClient:
+    def _chosen(self, text: str) -> RowsClient:
         """The chosen method's client, with this party's own policy, data and memory.
 
         A run chooses once; after the rounded covariance an exact method may go on, after all others that on factors.
         """
-        method, _ = words_of(told)
+        method, _ = words_of(text)
         if method not in CHOICES:
             raise ContractError(f"the server chose '{method[:20]}', expected one of: {', '.join(CHOICES)}")
-        before = self._before(told, method)
-        site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": told})
+        before = self._before(text, method)
+        site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": text})
         other = self.others[method]
         inner: RowsClient = other.client(other.strategy.card, site, self._transport_of)
         inner.before = before
         return inner
 
-    def _before(self, told: str, method: str) -> Phases:
+    def _before(self, text: str, method: str) -> Phases:
         """The questions that come before those of the chosen method."""
         kept = [self.journal.recall(name) for name in ("chosen", "chosen then")]
         if kept[0] is None:
-            self.journal.keep("chosen", told.encode())
-        elif told.encode() not in kept:
+            self.journal.keep("chosen", text.encode())
+        elif text.encode() not in kept:
             first, _ = words_of(kept[0].decode())
             further = method == FACTORS if first != ROUNDED else method != ROUNDED
             if kept[1] is not None or first == FACTORS or not further:
                 raise ContractError("the server chose a method twice in one run")
-            self.journal.keep("chosen then", told.encode())
-        if kept[0] is None or told.encode() == kept[0]:
+            self.journal.keep("chosen then", text.encode())
+        if kept[0] is None or text.encode() == kept[0]:
             return SURVEY
         asked = self._chosen(kept[0].decode()).script
         return {name: phase for name, phase in asked.items() if name != "project"}
 
 
-def _of_method(program: Program, name: str) -> Program:
+def _with_method(program: Program, name: str) -> Program:
     """The same questions, as those of the method that was chosen."""
     answer = None
     while True:

@@ -13,7 +13,7 @@ from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.factors import trapezoid_size
 from fedpca_flwr.maths.forecast import Forecast
 from fedpca_flwr.maths.moments import packed_size
-from fedpca_flwr.method_text import written
+from fedpca_flwr.method_text import text_of
 from fedpca_flwr.protocol.card import CountOptions
 
 CHOICES = ("p-cov", "qr-pca", "sub-it", "compressed")
@@ -78,7 +78,7 @@ class Candidate:
     @property
     def text(self) -> str:
         """The method with its options, as the run-config has them."""
-        return written(self.method, self.options)
+        return text_of(self.method, self.options)
 
 
 def candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:

@@ -58,7 +58,7 @@ class ApproximateCovariance(RowsStrategy):
             angles = principal_angles(solution.pairs.vectors[:, :k], exact[:, :k])
             measured["angle_to_exact_max_degrees"] = float(angles.max())
             measured["angle_to_exact_mean_degrees"] = float(angles.mean())
-        return solution.with_told(notes=[NOTE], measured=measured)
+        return solution.extended(notes=[NOTE], measured=measured)
 
     def _solved(self, moments: Moments, diagonal: Array) -> Solution:
         return solve(moments, diagonal, **self.options.model_dump())

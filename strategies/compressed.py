@@ -91,7 +91,7 @@ class Compressed(RowsStrategy):
                 "eigenvalue; take another codec, or 'p-cov'"
             )
         worst = corrected_angle_bound(pairs, wrong, on_block, block)
-        self.certificate = min(worst, self._likely(matrix, step, wrong, len(replies)))
+        self.certificate = min(worst, self._likely_angle(matrix, step, wrong, len(replies)))
         excess = float(pairs.values.sum()) / total
         return Solution(
             pairs=pairs,
@@ -106,7 +106,7 @@ class Compressed(RowsStrategy):
             },
         )
 
-    def _likely(self, matrix: Array, step: float, wrong: float, parties: int) -> float:
+    def _likely_angle(self, matrix: Array, step: float, wrong: float, parties: int) -> float:
         """The angle, in degrees, that rounding to multiples of one step exceeds with a probability of 3e-4.
 
         If the errors are as independent as they look: a random symmetric matrix of them has a norm of 2 sqrt(d)

@@ -102,7 +102,7 @@ class DPPCA(RowsStrategy):
         if not options.private:
             moments, diagonal = yield from pooled_moments(self)
             solution = solve(moments, diagonal, n_components=options.n_components, center=True, scale=False)
-            return solution.with_told(notes=["not private: epsilon is infinite, and this is p-cov"])
+            return solution.extended(notes=["not private: epsilon is infinite, and this is p-cov"])
         first, last = options.phases[0], options.phases[-1]
         sums: Total = yield Sum(first)
         told, added = self._in_units(first, sums)

@@ -43,7 +43,7 @@ from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.personalised_choice import best_mu, held_out_errors, require_enough_rows
 from strategies.personalised_script import GLOBAL_ROUNDS, HELD_OUT, PersonalisedOptions, phases
 
-SETTLED = 1e-7
+CONVERGED = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""
 
 CARD = MethodCard(
@@ -61,7 +61,7 @@ CARD = MethodCard(
 
 
 @dataclass(frozen=True)
-class Used:
+class RowsUsed:
     """The rows that one pass uses.
 
     Attributes
@@ -82,7 +82,7 @@ class Used:
 
 
 @dataclass(frozen=True)
-class Found:
+class SharedComponents:
     """What one pass found: the PCA of its rows (d, k), and V (m, d, k) for m strengths.
 
     Attributes
@@ -120,14 +120,14 @@ class Personalised(RowsStrategy):
             measured = held_out_errors(errors["errors"][[0, best, -1]], held)
             notes += [] if held else ["no party has 5 rows, of which one can be held out: mu is infinity"]
         found = yield from self._shared(used, mus, notes)
-        return (yield from self._reported(used, found, mus[0], notes, measured))
+        return (yield from self._solution(used, found, mus[0], notes, measured))
 
     def squared_error(self, model: PCAModel) -> float:
         return self._error
 
     # The steps of a pass
 
-    def _rows_used(self, prefix: str) -> Generator[Ask, Any, Used]:
+    def _rows_used(self, prefix: str) -> Generator[Ask, Any, RowsUsed]:
         """Mean and variance of the rows that a pass uses."""
         if self.config.transport == "clear":
             replies = yield Ask(f"{prefix}start")
@@ -147,9 +147,9 @@ class Personalised(RowsStrategy):
             spread = {name: np.sqrt(values**2 + about_zero) for name, values in spread.items()}
             mean = remainder = np.zeros_like(mean)
         require_variance(diagonal, pooled.n, mean)
-        return Used(prefix, pooled.n, {"mean": mean, "remainder": remainder, **spread}, float(diagonal.sum()))
+        return RowsUsed(prefix, pooled.n, {"mean": mean, "remainder": remainder, **spread}, float(diagonal.sum()))
 
-    def _pooled_components(self, used: Used, notes: list[str]) -> Generator[Ask, Any, Eigenpairs]:
+    def _pooled_components(self, used: RowsUsed, notes: list[str]) -> Generator[Ask, Any, Eigenpairs]:
         """The PCA of the rows used: the end mu = infinity, and where V starts."""
         d = used.centre["mean"].size
         block = random_block(d, self.options.width(self.public), self.config.seed)
@@ -159,30 +159,30 @@ class Personalised(RowsStrategy):
             sums: Total = yield Sum(f"{used.prefix}product", {"block": found.block, **used.centre})
             missed = frobenius(sums.missed.get("product", np.zeros(1)))
             enough = found.add(found.block, sums["product"], error=missed)
-        notes += [f"PCA of all rows: {note}" for note in found.shortfall(f"{GLOBAL_ROUNDS} rounds were over")]
+        notes += [f"PCA of all rows: {note}" for note in found.shortfall_notes(f"{GLOBAL_ROUNDS} rounds were over")]
         return found.pairs
 
-    def _shared(self, used: Used, mus: Sequence[float], notes: list[str]) -> Generator[Ask, Any, Found]:
+    def _shared(self, used: RowsUsed, mus: Sequence[float], notes: list[str]) -> Generator[Ask, Any, SharedComponents]:
         """V for all values of mu that run."""
         pairs = yield from self._pooled_components(used, notes)
         unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected
         strengths, V = np.array(mus) * unit, np.repeat(pairs.vectors[None], len(mus), axis=0)
         iterations, moved = 0, np.inf
         if not (0 < mus[0] < math.inf):
-            return Found(pairs.vectors, strengths, V)
-        while moved > SETTLED and iterations < self.options.iterations:
+            return SharedComponents(pairs.vectors, strengths, V)
+        while moved > CONVERGED and iterations < self.options.iterations:
             asked = {"shared": V, "strengths": strengths, **used.centre}
             sums: Total = yield Sum(f"{used.prefix}share", asked)
             found = np.linalg.qr(sums["shared"]).Q
             moved, V = float(distance(found, V).max()), found
             iterations += 1
-        if moved > SETTLED:
+        if moved > CONVERGED:
             angle = math.degrees(math.asin(min(1.0, math.sqrt(moved))))
             notes.append(f"stopped after iterations = {iterations}; V still moved by {angle:.2g} degrees")
-        return Found(pairs.vectors, strengths, V, iterations)
+        return SharedComponents(pairs.vectors, strengths, V, iterations)
 
-    def _reported(
-        self, used: Used, found: Found, mu: float, notes: list[str], choice: dict[str, float]
+    def _solution(
+        self, used: RowsUsed, found: SharedComponents, mu: float, notes: list[str], choice: dict[str, float]
     ) -> Generator[Ask, Any, Solution]:
         """The shared components by their variance, and what the parties' own are worth."""
         finite = found.strengths[np.isfinite(found.strengths)]

@@ -12,12 +12,12 @@ from scipy.linalg import eigh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.personalised import (
-    descended,
+    converged_components,
     distance,
+    gradient_step,
     held_out,
     local_components,
     personal_components,
-    settled_components,
     shared,
 )
 from fedpca_flwr.maths.products import head_and_diagonal
@@ -55,14 +55,14 @@ class PersonalisedClient(RowsClient):
         if name == "share":
             return {"shared": self._shared(rows, asked["shared"], asked["strengths"])}
         if name == "choose":
-            held = _centred(self.data[self._held], asked["mean"], asked["remainder"])
+            held = _centred(self.data[self._held_out], asked["mean"], asked["remainder"])
             return {"errors": self._errors(rows, held, asked["shared"])}
-        return self._told(rows, asked["shared"], asked["strengths"])
+        return self._report_own(rows, asked["shared"], asked["strengths"])
 
     @property
     def used(self) -> NDArray[Any]:
         """This party's rows, without those that it holds out while mu is chosen."""
-        return self.data[~self._held] if self.holds_out else self.data
+        return self.data[~self._held_out] if self.holds_out else self.data
 
     def loadings(self, asked: Fields) -> Array:
         """Its own components, where it has any."""
@@ -71,7 +71,7 @@ class PersonalisedClient(RowsClient):
     # Inside
 
     @cached_property
-    def _held(self) -> NDArray[np.bool_]:
+    def _held_out(self) -> NDArray[np.bool_]:
         return held_out(self.data, self.site.config.seed)
 
     def _shared(self, rows: Array, V: Array, strengths: Array) -> Array:
@@ -83,34 +83,34 @@ class PersonalisedClient(RowsClient):
         else:
             if "largest" not in self.site.state or OWN not in self.site.state:
                 self.site.state["largest"] = [np.array([np.linalg.norm(rows, 2) ** 2])]
-            own, answer = descended(rows, own, V, strengths, self.site.state["largest"][0])
+            own, answer = gradient_step(rows, own, V, strengths, self.site.state["largest"][0])
         self.site.state[OWN] = [own]
         return answer
 
     def _errors(self, rows: Array, held: Array, V: Array) -> Array:
         """Squared errors on the rows held out: of the local components, of each strength's own, of the global V."""
-        return np.array([_left(held, U) for U in (local_components(rows, V), *self.site.state[OWN][0], V)])
+        return np.array([_squared_error(held, U) for U in (local_components(rows, V), *self.site.state[OWN][0], V)])
 
-    def _told(self, rows: Array, V: Array, strength: Array) -> Fields:
+    def _report_own(self, rows: Array, V: Array, strength: Array) -> Fields:
         """What a party tells of its own components, which stay here; without strength they are the shared ones."""
         if strength.size:
-            own = self._last(rows, V, float(strength[0]))
+            own = self._final_components(rows, V, float(strength[0]))
             _, rotation = eigh((rows @ own).T @ (rows @ own))
             self.site.state[OWN] = [fix_signs(own @ rotation[:, ::-1])[None]]
         own = self.site.state[OWN][0][0] if strength.size else V
         scores = rows @ V
         return {
-            "error": np.asarray(_left(rows, own)),
+            "error": np.asarray(_squared_error(rows, own)),
             "distance": distance(own, V),
             "gram": scores.T @ scores,
         }
 
-    def _last(self, rows: Array, V: Array, strength: float) -> Array:
+    def _final_components(self, rows: Array, V: Array, strength: float) -> Array:
         """This party's own components (d, k) for the final V."""
         if strength == 0:
             return local_components(rows, V)
         if self.options.solver == "closed-form":
-            return settled_components(rows, V, strength, self.site.state[OWN][0][0])
+            return converged_components(rows, V, strength, self.site.state[OWN][0][0])
         own: Array = self.site.state[OWN][0][0]
         return own
 
@@ -120,6 +120,6 @@ def _centred(rows: NDArray[Any], mean: Array, remainder: Array) -> Array:
     return centred
 
 
-def _left(rows: Array, U: Array) -> float:
+def _squared_error(rows: Array, U: Array) -> float:
     """The sum of squares (a number from 0) that a projection to U leaves of rows (n, d)."""
     return max(0.0, float(np.vdot(rows, rows) - np.square(rows @ U).sum()))

@@ -17,7 +17,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Limits as SumLimits
 from fedpca_flwr.protocol.phase import Phase, Phases, Public
 from fedpca_flwr.statistics.heads import HEAD
-from fedpca_flwr.statistics.row_limits import FIRST_WORDS, ROWS, of_product
+from fedpca_flwr.statistics.row_limits import FIRST_WORDS, ROWS, product_limits
 from fedpca_flwr.statistics.rows import centre_phases, projection_phase
 
 GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -97,7 +97,7 @@ def _pass(config: RunConfig, options: PersonalisedOptions, prefix: str, strength
         asked=Payload((Field("block", ("d", "<=b")), *_centre(config))),
         reply=Payload((Field("product", ("d", "b")),)),
         sizes=lambda public: {"b": options.width(public)},
-        limits=lambda asked, public: of_product(asked["spread"], asked["block"]),
+        limits=lambda asked, public: product_limits(asked["spread"], asked["block"]),
         times=GLOBAL_ROUNDS,
     )
     share = Phase(

@@ -87,8 +87,8 @@ class SAPCA(RowsStrategy):
         sent = self._sent_at(0, replies)
         for level in range(1, levels_of(parties) if self.options.topology == "tree" else 1):
             passed = {reply.party - 2 ** (level - 1): reply.fields for reply in sent}
-            told = {party: passed.get(party, NOTHING) for party in range(parties)}
-            each = {party: {name: fields[name] for name in NOTHING} for party, fields in told.items()}
+            received = {party: passed.get(party, NOTHING) for party in range(parties)}
+            each = {party: {name: fields[name] for name in NOTHING} for party, fields in received.items()}
             replies = yield Ask("merged", each=each)
             sent = self._sent_at(level, replies)
         self._rows_here = sum(reply.rows for reply in replies)
@@ -146,7 +146,7 @@ class SAPCA(RowsStrategy):
         rule, sigma = self.options.rule(), everything.sigma
         if isinstance(rule, Band):
             rule.rank = min(sigma.size, max(ranks))
-            return rule.settled(sigma)
+            return rule.stationary_rank(sigma)
         rank = rule.step(sigma, everything.energy)
         if isinstance(rule, Energy) and rank > sigma.size:
             held = float(sigma @ sigma) / everything.energy

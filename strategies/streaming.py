@@ -92,7 +92,7 @@ class Streaming(RowsStrategy):
         options = self.options.model_dump(include=set(ScaledOptions.model_fields))
         solution = solve(moments, moments.diagonal(), **options)
         self._names = self._named(operations)
-        return solution.with_told(notes=self._notes(operations), measured=self._measured(len(operations)))
+        return solution.extended(notes=self._notes(operations), measured=self._measured(len(operations)))
 
     def rows_here(self, model: PCAModel) -> int:
         assert self._here is not None
@@ -166,8 +166,8 @@ class Streaming(RowsStrategy):
         federation.replace(key, sent, columns)
         return "replaced"
 
-    def history(self, told: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
-        return {**super().history(told, notes, measured), "members": self._names}
+    def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
+        return {**super().history(certainty, notes, measured), "members": self._names}
 
     def _named(self, operations: Mapping[str, str]) -> dict[str, list[str]]:
         """The members of which something is true, by the word for it."""

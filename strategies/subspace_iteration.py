@@ -94,7 +94,7 @@ class SubspaceIteration(RowsStrategy):
         )
         V: NDArray[Any] = first
         if options.scale:
-            V = _on_the_wire(found, scale)
+            V = _next_block(found, scale)
             AV, missed = yield from A.times(V)
         while True:
             block = V.astype(np.float64)
@@ -107,7 +107,7 @@ class SubspaceIteration(RowsStrategy):
             done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
             if done or found.asked == options.max_rounds:
                 break
-            V = _on_the_wire(found, scale)
+            V = _next_block(found, scale)
             AV, missed = yield from A.times(V)
         return self._solution(found, Head(head.n, centre, head.remainder), total, scale)
 
@@ -127,7 +127,7 @@ class SubspaceIteration(RowsStrategy):
             products = {reply.party: reply.fields["product"].astype(np.float64) for reply in replies}
             V = block.astype(np.float64)
             AV = sketch.product(V) + added([units[party] * product for party, product in products.items()])
-            lost = [units[party] * _lost(product) for party, product in products.items()]
+            lost = [units[party] * _float32_error(product) for party, product in products.items()]
             error = math.fsum(lost) if options.wire == "float32" else 0.0
             if found.add(V, AV, error=error):
                 break
@@ -135,7 +135,7 @@ class SubspaceIteration(RowsStrategy):
 
     def _solution(self, found: BlockIteration, head: Head, total: float, scale: Array) -> Solution:
         self.certificate = found.certificate
-        notes = found.shortfall(f"max-rounds = {self.options.max_rounds}")
+        notes = found.shortfall_notes(f"max-rounds = {self.options.max_rounds}")
         if found.limited and self.options.wire == "float32":
             notes.append("products travelled in float32; with wire='float64' the angle can be certified to less")
         pairs, claimed = found.pairs, float(found.pairs.values.sum())
@@ -184,11 +184,11 @@ class SubspaceIterationClient(RowsClient):
         return np.asarray(missed / float(root) ** 2)
 
 
-def _on_the_wire(found: BlockIteration, scale: Array) -> NDArray[Any]:
+def _next_block(found: BlockIteration, scale: Array) -> NDArray[Any]:
     """The next block, which was chosen for features divided by their scale, in float32 where that loses nothing."""
     block = found.block / scale[:, None]
     sizes = np.abs(block[block != 0])
-    narrow = found.forgiving and sizes.min() > 1e-30 and sizes.max() < 1e30
+    narrow = found.allows_float32 and sizes.min() > 1e-30 and sizes.max() < 1e30
     return block.astype(np.float32 if narrow else np.float64)
 
 
@@ -202,7 +202,7 @@ def _root_unit(trace: float) -> float:
     return float(2.0 ** (np.frexp(trace)[1] // 2))
 
 
-def _lost(product: Array) -> float:
+def _float32_error(product: Array) -> float:
     """Bound on what float32 rounded off a product, which came in it (Frobenius norm)."""
     limits = np.finfo(np.float32)
     size = float(np.linalg.norm(product))

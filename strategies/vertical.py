@@ -35,14 +35,14 @@ from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
 from fedpca_flwr.solution import check_rounds
-from fedpca_flwr.statistics.column_limits import of_inner_products, of_product
+from fedpca_flwr.statistics.column_limits import inner_product_limits, product_limits
 from fedpca_flwr.statistics.columns import (
     ColumnsOptions,
-    begin,
     bounded,
     energies_phase,
     measured_pairs,
     projection_phase,
+    rows_and_energy,
     rows_phases,
 )
 from fedpca_flwr.statistics.columns_client import ColumnsClient
@@ -93,9 +93,11 @@ def phases(config: RunConfig, options: VerticalOptions) -> Phases:
         sizes=lambda public: {"r": public.options.kept(public.rows)},
     )
     solvers: dict[str, Phases] = {
-        "krylov": {"product": bounded(config, product, lambda energy, asked, _: of_product(energy, asked["block"]))},
+        "krylov": {
+            "product": bounded(config, product, lambda energy, asked, _: product_limits(energy, asked["block"]))
+        },
         "gram": {
-            "gram": bounded(config, gram, lambda energy, _, public: of_inner_products("gram", energy, public.rows))
+            "gram": bounded(config, gram, lambda energy, _, public: inner_product_limits("gram", energy, public.rows))
         },
         "merge": {"merge": merge, **energies_phase()},
     }
@@ -129,7 +131,7 @@ class Vertical(ColumnsStrategy):
         return super().exact if self.options.solver != "merge" else max(self.widths) <= self.options.kept(self.n_rows)
 
     def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
-        yield from begin(self)
+        yield from rows_and_energy(self)
         solvers = {"krylov": self._krylov, "gram": self._gram, "merge": self._merge}
         return (yield from solvers[self.options.solver]())
 
@@ -165,7 +167,7 @@ class Vertical(ColumnsStrategy):
         return ScoresSolution(
             pairs=found.pairs,
             total=self.total,
-            notes=found.shortfall(f"max-rounds = {options.max_rounds}"),
+            notes=found.shortfall_notes(f"max-rounds = {options.max_rounds}"),
             measured=found.measured,
         )
 

@@ -28,7 +28,7 @@ from fedpca_flwr.maths.kernels import (
     NEGLIGIBLE,
     Kernel,
     centred,
-    inverse_spread,
+    default_gamma,
     kernel_pairs,
     nystrom_pairs,
     packed_distances,
@@ -40,9 +40,9 @@ from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
 from fedpca_flwr.statistics.columns import (
-    known_energy,
+    aligned_rows,
     resolved,
-    same_rows,
+    total_energy,
 )
 from fedpca_flwr.statistics.columns_client import ColumnsClient
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
@@ -75,7 +75,7 @@ class VerticalKernel(ColumnsStrategy):
         return not self.options.landmarks
 
     def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
-        replies = yield from same_rows(self)
+        replies = yield from aligned_rows(self)
         places = self._places()
         kernel = replace(self.options.function, gamma=(yield from self._gamma(replies)))
         asked = {"places": places} if self.options.landmarks else {}
@@ -109,12 +109,12 @@ class VerticalKernel(ColumnsStrategy):
 
     def _gamma(self, replies: list[Reply]) -> Generator[Ask, Any, float]:
         """The run's, or ``1 / (m var X)``; and the energy of all columns."""
-        sums = yield from known_energy(self, replies)
+        sums = yield from total_energy(self, replies)
         if self.options.gamma:
             return self.options.gamma
         if sums is None:
-            told = [np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")]
-            return inverse_spread(*told)
+            received = [np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")]
+            return default_gamma(*received)
         level = float(sums["sum"]) / (self.n_rows * self.columns)
         spread: Total = yield Sum("spread", {"columns": np.asarray(self.columns), "level": np.asarray(level)})
         return self.n_rows / resolved(self, spread, "spread")

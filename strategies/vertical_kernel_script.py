@@ -11,7 +11,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.kernels import Kernel, Name
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Phase, Phases
-from fedpca_flwr.statistics.column_limits import of_distances, of_inner_products, of_landmarks
+from fedpca_flwr.statistics.column_limits import distance_limits, inner_product_limits, landmark_limits
 from fedpca_flwr.statistics.columns import (
     DIRECTIONS,
     ENERGY,
@@ -65,12 +65,12 @@ def phases(config: RunConfig, options: KernelOptions) -> Phases:
         "distances": bounded(
             config,
             Phase(reply=Payload((Field("distances", ("n(n-1)/2",)),))),
-            lambda energy, asked, public: of_distances(energy, public.rows),
+            lambda energy, asked, public: distance_limits(energy, public.rows),
         ),
         "products": bounded(
             config,
             Phase(reply=Payload((Field("products", ("n(n+1)/2",), kind="scatter"),))),
-            lambda energy, asked, public: of_inner_products("products", energy, public.rows),
+            lambda energy, asked, public: inner_product_limits("products", energy, public.rows),
         ),
         "landmarks": bounded(
             config,
@@ -79,7 +79,7 @@ def phases(config: RunConfig, options: KernelOptions) -> Phases:
                 reply=Payload((Field("landmarks", ("n", "c")),)),
                 sizes=lambda public: {"c": public.options.landmarks},
             ),
-            lambda energy, asked, public: of_landmarks(energy, public.rows, asked["places"].size),
+            lambda energy, asked, public: landmark_limits(energy, public.rows, asked["places"].size),
         ),
     }
     measures = (ENERGY, Field("level", ()), Field("spread", (), kind="size"))

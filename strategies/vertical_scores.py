@@ -25,14 +25,14 @@ from fedpca_flwr.protocol.card import CountOptions, MethodCard
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
-from fedpca_flwr.statistics.column_limits import of_scores
+from fedpca_flwr.statistics.column_limits import score_limits
 from fedpca_flwr.statistics.columns import (
+    aligned_rows,
     bounded,
     k_of_options,
     keeping_phase,
-    known_energy,
     rows_phases,
-    same_rows,
+    total_energy,
 )
 from fedpca_flwr.statistics.columns_client import ColumnsClient
 from fedpca_flwr.statistics.columns_strategy import ColumnsRun
@@ -51,16 +51,16 @@ SCALED = Field("scaled", (), "int64", kind="size")
 
 def phases(config: RunConfig, options: ScoresOptions) -> Phases:
     """Rows, their scores, and the sum of these for everyone."""
-    told = (Field("run", (), "uint64"), Field("components", (), "int64", kind="count"), SCALED)
+    of_loadings = (Field("run", (), "uint64"), Field("components", (), "int64", kind="count"), SCALED)
     scores = Phase(
         asked=Payload((Field("components", ("<=k",), "int64", kind="size"),)),
         reply=Payload((Field("scores", ("n", "k")),)),
         sizes=k_of_options,
     )
     return {
-        **rows_phases(config, told=told, asked=(SCALED,)),
+        **rows_phases(config, of_party=of_loadings, asked=(SCALED,)),
         "scores": bounded(
-            config, scores, lambda energy, asked, public: of_scores(energy, public.rows, asked["components"].size)
+            config, scores, lambda energy, asked, public: score_limits(energy, public.rows, asked["components"].size)
         ),
         **keeping_phase(Field("scores", ("n", "<=k"))),
     }
@@ -91,16 +91,16 @@ class VerticalScores(ColumnsRun):
     def n_components(self, rows: int, columns: int) -> int:
         return self.options.n_components  # nothing is fitted: one row is enough
 
-    def take_total(self, total: float) -> None:
+    def set_total(self, total: float) -> None:
         if not 0 < total < np.inf:
             raise DataError("the new rows have no energy about the means of the fitted ones: all are equal to these")
         self.total = total
 
     def program(self) -> Program:
-        replies = yield from same_rows(self)
+        replies = yield from aligned_rows(self)
         held = components_of_one_run(replies)
         scaled = max(int(reply.fields["scaled"]) for reply in replies)
-        yield from known_energy(self, replies, scaled=np.asarray(scaled))
+        yield from total_energy(self, replies, scaled=np.asarray(scaled))
         k = min(self.options.n_components, held)
         sums: Total = yield Sum("scores", self.with_energy({"components": np.arange(k)}))
         notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
@@ -154,12 +154,12 @@ class VerticalScoresClient(ColumnsClient):
         return super().statistics(phase, asked)
 
     def rows(self, asked: Fields) -> Fields:
-        told = {
+        of_loadings = {
             "run": np.asarray(self.own.run, np.uint64),
             "components": np.asarray(len(self.own.components)),
             "scaled": np.asarray(int((self.own.scale != 1).any())),
         }
-        return {**super().rows(asked), **told}
+        return {**super().rows(asked), **of_loadings}
 
     def project(self, asked: Fields) -> Fields:
         return self.kept(asked["scores"])

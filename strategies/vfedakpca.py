@@ -14,7 +14,7 @@ from pydantic import Field as Limits
 from fedpca_flwr.config import Count
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import packed_gram
-from fedpca_flwr.maths.kernels import Kernel, Name, centred, inverse_spread, kernel_pairs, packed_distances
+from fedpca_flwr.maths.kernels import Kernel, Name, centred, default_gamma, kernel_pairs, packed_distances
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.statistics.merging import MergeOptions, MergeStrategy, merge_phases
 from fedpca_flwr.statistics.merging_client import MergeClient
@@ -66,7 +66,7 @@ class VFedAKPCAClient(MergeClient):
     def local(self, X: Array, start: Array) -> tuple[float, Array]:
         options = self.options
         entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
-        kernel = Kernel(options.kernel, options.gamma or inverse_spread(*entries), options.coef0, options.degree)
+        kernel = Kernel(options.kernel, options.gamma or default_gamma(*entries), options.coef0, options.degree)
         packed = packed_distances(X) if kernel.of_distances else packed_gram(X)
         K = kernel.matrix(packed, len(X))
         pairs, _, _ = kernel_pairs(centred(K), 1)

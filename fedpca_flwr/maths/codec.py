@@ -43,7 +43,7 @@ def quantise(values: Array, bits: int, block: int) -> Coded:
     blocks = padded.reshape(-1, block)
     scales = np.nextafter((np.abs(blocks).max(axis=1) / top).astype(np.float32), np.float32(np.inf))
     integers = np.rint(blocks / scales.astype(np.float64)[:, None]).astype(np.int64).reshape(-1)[: values.size]
-    return Coded(scales, squeeze(_pack((integers + top).astype(np.uint64), bits)))
+    return Coded(scales, compress(_pack((integers + top).astype(np.uint64), bits)))
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
@@ -58,7 +58,7 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
     top = 2 ** (bits - 1) - 1
-    integers = _unpack(expand(coded.code, -(-size * bits // 8)), bits, size).astype(np.int64) - top
+    integers = _unpack(decompress(coded.code, -(-size * bits // 8)), bits, size).astype(np.int64) - top
     if np.abs(integers).max(initial=0) > top:
         raise ValueError("a code word that no number has")
     numbers: Array = integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
@@ -81,7 +81,7 @@ def round_to_step(triangle: Array, step: float, d: int) -> Coded:
     if np.abs(integers).max(initial=0) >= 2**27:
         raise ValueError("the step is too small: entries have more than 27 bits")
     differences = np.diff(np.diff(_symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)[np.triu_indices(d)]
-    codes = [squeeze(_planes(candidate)) for candidate in (integers, differences)]
+    codes = [compress(_planes(candidate)) for candidate in (integers, differences)]
     best = int(codes[1].size < codes[0].size)
     return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
 
@@ -91,7 +91,7 @@ def from_step(coded: Coded, step: float, d: int) -> Array:
     size = d * (d + 1) // 2
     if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
         raise ValueError("damaged code")
-    zigzag = np.ascontiguousarray(expand(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
+    zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
     integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
     if coded.code[0]:
         integers = _symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
@@ -110,20 +110,20 @@ def _symmetric(triangle: Array, d: int) -> Array:
     return matrix + np.triu(matrix, 1).T
 
 
-def squeeze(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Compress bytes without loss."""
     return np.frombuffer(lzma.compress(content.tobytes(), lzma.FORMAT_RAW, filters=FILTERS), np.uint8)
 
 
-def expand(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """What `squeeze` compressed: exactly ``size`` bytes, never more memory than that, whatever the code claims."""
-    content, rest = expand_first(code, size)
+def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """What `compress` compressed: exactly ``size`` bytes, never more memory than that, whatever the code claims."""
+    content, rest = decompress_first(code, size)
     if rest.size:
         raise ValueError("the code goes on after its end")
     return content
 
 
-def expand_first(code: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def decompress_first(code: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """The same for a code that others follow; also returns those. A code says itself where it ends."""
     decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=FILTERS)
     try:

@@ -117,11 +117,11 @@ def resolution(pairs: Eigenpairs) -> Resolution:
         return pairs.resolution
     d, first = len(pairs.vectors), float(pairs.values[0])
     floor = ALIKE * d * first + 2 * pairs.error
-    told = int((pairs.values > floor).sum())
-    if not told:
+    above = int((pairs.values > floor).sum())
+    if not above:
         return Resolution(floor, 90.0)
-    following = float(pairs.values[told]) if told < pairs.values.size else pairs.following
-    gap = float(pairs.values[told - 1]) - max(0.0, following)
+    following = float(pairs.values[above]) if above < pairs.values.size else pairs.following
+    gap = float(pairs.values[above - 1]) - max(0.0, following)
     return Resolution(floor, _turned(pairs.error + _rounding(pairs), gap))
 
 

@@ -192,12 +192,12 @@ def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
     """
     error, k = 1e-15 * float(np.sqrt(sizes.size)), vectors.shape[1]
     floor, everything = error * float(s[0]), float(sizes @ sizes)
-    told = int((s[:k] > floor).sum())
-    first, following = s[:told], float(s[told]) if told < s.size else 0.0
-    squares = sizes**2 @ vectors[:, :told] ** 2
+    above = int((s[:k] > floor).sum())
+    first, following = s[:above], float(s[above]) if above < s.size else 0.0
+    squares = sizes**2 @ vectors[:, :above] ** 2
     rest = np.sqrt(max(0.0, everything - float(squares.sum())) + 1e-15 * everything)  # two large numbers cancel
     gaps = (first - following) * (first + following)
-    if not told or gaps.min() <= 0:
+    if not above or gaps.min() <= 0:
         return Resolution(floor**2, 90.0)
     sine = error * (1 + float(np.linalg.norm((first * rest + following * np.sqrt(squares)) / gaps)))
     return Resolution(floor**2, float(np.degrees(np.arcsin(min(1.0, sine)))))

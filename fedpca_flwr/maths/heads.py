@@ -38,7 +38,7 @@ class Heads(NamedTuple):
         table.means[party], table.remainders[party] = head.mean, head.remainder
         return table
 
-    def with_news(self, other: Heads) -> Heads:
+    def filled_from(self, other: Heads) -> Heads:
         """This table with those of the other's heads that it does not have."""
         new = (self.counts == 0) & (other.counts > 0)
         columns = zip(self, other, strict=True)

@@ -8,9 +8,9 @@ only; from an approximation, each block corrects it (`fedpca_flwr.maths.refine`)
     while not found.add(found.block, A @ found.block):
         pass
 
-The certificate is the sine theorem with a ceiling for eigenvalue k + 1 (`fedpca_flwr.maths.ceilings`). A random block
-of more than k columns misses nothing. Where it is narrower, an eigenvalue that occurs more often than the block has
-columns could hide, so `PROBES` more rounds look for it from a fresh random block.
+The certificate is the sine theorem with a bound on eigenvalue k + 1 (`fedpca_flwr.maths.eigenvalue_bounds`). A random
+block of more than k columns misses nothing. Where it is narrower, an eigenvalue that occurs more often than the block
+has columns could hide, so `PROBES` more rounds look for it from a fresh random block.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import numpy as np
 from scipy.linalg import qr
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.ceilings import outside_last, presumed_ceiling, proven_ceiling
 from fedpca_flwr.maths.certificate import ALIKE, EXACT, certified, sine_theorem
 from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.eigenvalue_bounds import bound_outside_last_block, presumed_bound, proven_bound
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.maths.subspace import principal_angles
@@ -85,7 +85,7 @@ class BlockIteration:
         self._unit = 1.0 if self._sketch else 2.0 ** np.frexp(trace)[1]  # squares of eigenvalues may overflow
         self._trace = trace / self._unit
         self._start = self.block  # as it was asked
-        self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
+        self._bounds: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
         self._resolved = k  # components whose variance is not lost in rounding
         self._bound = 90.0  # the certificate, if nothing hides from the blocks
         self.proven = self._sure = False
@@ -107,8 +107,8 @@ class BlockIteration:
         self.asked += 1
         self.known.add(V, AV / self._unit, error=error / self._unit)
         self._ritz = self.known.ritz()
-        self._bound = self._certified()
-        self._answer()
+        self._bound = self._angle_bound()
+        self._set_pairs()
         idle = self._ritz.values.size >= self.k and self._ritz.residual(self.k) <= 2 * self._ritz.error
         self._idle = self._idle + 1 if idle else 0
         self._sure = self.proven or (self._probes == PROBES and self._bound <= self.tolerance)
@@ -140,7 +140,7 @@ class BlockIteration:
         return self._bound > self.tolerance and self._idle > (0 if self._bound < 90 else PROBES)
 
     @property
-    def forgiving(self) -> bool:
+    def allows_float32(self) -> bool:
         """Whether the next block may be rounded to float32 at no loss, if the product is that of the rounded block.
 
         The plain iteration forgets all but its last block, so rounding would stay in the answer. Narrow blocks build
@@ -156,7 +156,7 @@ class BlockIteration:
             return {"certified_angle_degrees": degrees, "certified_components": 0}
         return {"certified_angle_degrees": degrees, "certified_components": self._resolved, **presumed}
 
-    def shortfall(self, allowed: str) -> list[str]:
+    def shortfall_notes(self, allowed: str) -> list[str]:
         """A note where the certificate is not what was wanted; ``allowed`` names what else ends the iteration."""
         if self.certificate <= self.tolerance:
             return []
@@ -166,21 +166,21 @@ class BlockIteration:
             reason = f"reaching the products' precision, {relative:.1g} of the largest variance,"
         elif not self.known.room and self.accelerated:
             reason = "asking for all directions"
-        angle = "no bound on the angle" if self.certificate >= 90 else f"an angle of {self._told()}"
+        angle = "no bound on the angle" if self.certificate >= 90 else f"an angle of {self._certificate_text()}"
         return [f"stopped after {reason} with {angle}; wanted {self.tolerance:.2g} degrees"]
 
     # Inside
 
-    def _told(self) -> str:
+    def _certificate_text(self) -> str:
         first = None if self._resolved == self.k else self._resolved
         return certified(self.certificate, multiplicity=None if self.proven else self.width, first=first)
 
-    def _certified(self) -> float:
+    def _angle_bound(self) -> float:
         values, k = self._ritz.values, self.k
         self.proven = values.size >= k
         if not self.proven:
             return 90.0
-        self._rest = self._outside()
+        self._rest = self._bound_outside()
         alike = ALIKE * len(self._ritz.vectors) * float(values[0])
         if self.known.error > alike:
             return self._angle(k)  # equal values may be what the wire made of them
@@ -196,22 +196,22 @@ class BlockIteration:
         """Bound on the angle of the first j Ritz pairs, in degrees."""
         if j in (0, len(self._ritz.vectors)):
             return 0.0
-        return sine_theorem(self._ritz.residual(j), float(self._ritz.values[j - 1]) - self._ceiling(j))
+        return sine_theorem(self._ritz.residual(j), float(self._ritz.values[j - 1]) - self._eigenvalue_bound(j))
 
-    def _ceiling(self, j: int) -> float:
+    def _eigenvalue_bound(self, j: int) -> float:
         """Bound on eigenvalue j + 1."""
         if not self.known.room:
             return float(self._ritz.values[j]) + 2 * self._ritz.error
-        ceiling, wide = proven_ceiling(self._ritz, j, self._rest), j < self.width
+        ceiling, wide = proven_bound(self._ritz, j, self._rest), j < self.width
         proven = wide or ceiling < np.inf
         if self._sketch is None and self.accelerated and (wide or not proven):
-            ceiling = min(ceiling, presumed_ceiling(self._ritz, j, self._start))
+            ceiling = min(ceiling, presumed_bound(self._ritz, j, self._start))
         self.proven &= proven
         if proven:
-            ceiling = self._ceilings[j] = min(ceiling, self._ceilings.get(j, np.inf))
+            ceiling = self._bounds[j] = min(ceiling, self._bounds.get(j, np.inf))
         return ceiling
 
-    def _outside(self) -> float:
+    def _bound_outside(self) -> float:
         """Bound on ``A`` orthogonal to the span."""
         values, error = self._ritz.values, self._ritz.error
         rounding = np.sqrt(values.size) * error + 4 * float(np.finfo(np.float64).eps) * self._trace
@@ -219,10 +219,10 @@ class BlockIteration:
         if self._sketch is not None:
             bounds.append(self._sketch.outside)
         elif not self.accelerated and self.width > self.k:
-            bounds.append(outside_last(self._ritz, self._start, self.asked))
+            bounds.append(bound_outside_last_block(self._ritz, self._start, self.asked))
         return min(bounds)
 
-    def _answer(self) -> None:
+    def _set_pairs(self) -> None:
         """The Ritz pairs; or those of a corrected approximation, nearer to the truth, where that costs no certainty."""
         if self._ritz.values.size >= self.k:
             pairs = self._ritz.pairs(self.k)

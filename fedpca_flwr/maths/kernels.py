@@ -128,7 +128,7 @@ def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigen
     return Eigenpairs(s[:k] ** 2, fix_signs(U[:, :k]), following), float(np.vdot(s, s)), positive
 
 
-def inverse_spread(counts: Array, levels: Array, spreads: Array) -> float:
+def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
     """``1 / (m var X)``, scikit-learn's default for gamma, with var over all entries of X (n, m) of all parties.
 
     Parameters

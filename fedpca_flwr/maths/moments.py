@@ -125,7 +125,7 @@ def pool(parts: Iterable[Moments]) -> Moments:
     return Moments(*moments.head, scatter=scatter)
 
 
-def within(parts: Iterable[Moments]) -> Moments:
+def pool_within(parts: Iterable[Moments]) -> Moments:
     """Pooled count and mean, but only the scatter *within* the parts: what averaging covariances keeps (AP-COV)."""
     moments, _, _ = _sum(parts)
     return moments

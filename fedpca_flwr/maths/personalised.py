@@ -30,7 +30,7 @@ from fedpca_flwr.maths.stiefel import aligned, retraction, symmetric, tangent, t
 BLOCKS = 3
 """Blocks of the Krylov space in which components are improved where a party has more rows than features."""
 
-SETTLING = 200
+FINAL_STEPS = 200
 """Improvements at most, at the end."""
 
 
@@ -101,9 +101,9 @@ def _improved(product: Callable[[Array], Array], U: Array) -> Array:
     return leading
 
 
-def settled_components(rows: Array, V: Array, c: float, start: Array) -> Array:
+def converged_components(rows: Array, V: Array, c: float, start: Array) -> Array:
     """`personal_components` (d, r) of one party, improved until they stay where they are."""
-    for _ in range(SETTLING):
+    for _ in range(FINAL_STEPS):
         start, before = personal_components(rows, V, c, start), start
         if distance(start, before) < 1e-20:
             break
@@ -150,7 +150,7 @@ def shared_gradient(U: Array, V: Array) -> Array:
     return -tangent(V, U) @ symmetric(transposed(V) @ U)
 
 
-def descended(rows: Array, U: Array, V: Array, c: Array | float, largest: Array | float) -> tuple[Array, Array]:
+def gradient_step(rows: Array, U: Array, V: Array, c: Array | float, largest: Array | float) -> tuple[Array, Array]:
     """A party's step of Algorithm 1: its own components, and its version of V, both (..., d, r).
 
     ``largest`` (...) is the largest eigenvalue of ``Y'Y``. Steps are ``1 / (largest + c)`` and for V (in units of

@@ -95,7 +95,7 @@ class Band:
         self.rank = r + change if change else self.rank
         return self.rank
 
-    def settled(self, sigma: Array) -> int:
+    def stationary_rank(self, sigma: Array) -> int:
         """The rank at which the rule leaves these singular values alone, from the present one."""
         for _ in sigma:
             self._stood = self.hold

@@ -101,7 +101,7 @@ class Combined:
         return Coded(first.scales, np.concatenate([first.code, second.code]))
 
     def decode(self, coded: Coded, d: int) -> Array:
-        _, rest = codec.expand_first(coded.code, -(-self.low_rank.rank * d * self.low_rank.bits // 8))
+        _, rest = codec.decompress_first(coded.code, -(-self.low_rank.rank * d * self.low_rank.bits // 8))
         first = coded.code[: coded.code.size - rest.size]
         triangle = self.low_rank.decode(Coded(coded.scales, first), d)
         return triangle + self.shared_step.decode(Coded(np.empty(0, np.float32), rest), d)
@@ -123,11 +123,11 @@ class TopEntries:
         kept = np.zeros(triangle.size, bool)
         kept[np.argsort(-size, kind="stable")[: self._count(d)]] = True
         coded = codec.quantise(triangle[kept], self.bits, BLOCK)
-        return Coded(coded.scales, np.concatenate([codec.squeeze(np.packbits(kept)), coded.code]))
+        return Coded(coded.scales, np.concatenate([codec.compress(np.packbits(kept)), coded.code]))
 
     def decode(self, coded: Coded, d: int) -> Array:
         total, count = packed_size(d), self._count(d)
-        mask, code = codec.expand_first(coded.code, -(-total // 8))
+        mask, code = codec.decompress_first(coded.code, -(-total // 8))
         kept = np.unpackbits(mask)[:total].astype(bool)
         if kept.sum() != count:
             raise ValueError(f"{kept.sum()} entries, expected {count}")

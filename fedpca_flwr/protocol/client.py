@@ -27,7 +27,7 @@ from fedpca_flwr.protocol.state import State
 from fedpca_flwr.protocol.transport import PartyTransport
 
 
-class Home(Protocol):
+class PartySite(Protocol):
     """What a party needs of its site."""
 
     state: State
@@ -70,7 +70,7 @@ class PCAClient(NumPyClient):
         Gives how its answers travel, from the site, the card and the options, once they are known to be right.
     """
 
-    def __init__(self, card: MethodCard, site: Home, transport_of: Callable[..., PartyTransport]) -> None:
+    def __init__(self, card: MethodCard, site: PartySite, transport_of: Callable[..., PartyTransport]) -> None:
         super().__init__()
         self.card = card
         self.site = site

@@ -15,7 +15,7 @@ SHARE = 0.1
 """Of the time waited so far: a reply is found at most so much later than it came."""
 
 
-def prompt(grid: Grid) -> Grid:
+def poll_promptly(grid: Grid) -> Grid:
     """The same grid, which no longer sleeps for three seconds between looks at a SuperLink for replies.
 
     Three seconds are longer than most rounds take. The time between looks grows with the time waited, so that many

@@ -107,22 +107,22 @@ class PCAStrategy(Strategy):
             ways.append(FACTORS)
         return certainty(pairs, exact=self.exact, ways=ways)
 
-    def history(self, told: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
+    def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         """How the model is made, and what it may say of itself: its ``log``."""
         parties = self.transport.parties(self.quorum)
         hidden = self.card.noised or self.transport.sums_only
         measured = dict(measured)
-        if told.resolved is not None and "certified_components" in measured:
-            measured["certified_components"] = min(measured["certified_components"], told.resolved)
+        if certainty.resolved is not None and "certified_components" in measured:
+            measured["certified_components"] = min(measured["certified_components"], certainty.resolved)
         return {
             "method": self.card.name,
-            "exact": told.exact,
+            "exact": certainty.exact,
             "options": self.options.model_dump(by_alias=True),
             "parties": [{**party, "rows": None} if hidden else party for party in parties],
             "rounds": self.rounds_so_far,
             "measured": {**measured, **self.transport.measured(self.quorum)},
             "columns": self.quorum.columns,
-            "notes": [*notes, *told.notes, *self.transport.notes(self.quorum)],
+            "notes": [*notes, *certainty.notes, *self.transport.notes(self.quorum)],
         }
 
     def result(self) -> PCAModel:

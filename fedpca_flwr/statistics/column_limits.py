@@ -29,7 +29,7 @@ LARGEST_SCALED = 2.0**70
 """No value is so many standard deviations in size."""
 
 
-def of_measures(
+def measure_limits(
     names: Sequence[str], bound: float, rows: int, columns: int, *, scaled: bool, centred: Collection[str]
 ) -> Limits:
     """Of all entries together: their sum, their energy, and their squared deviation (``spread``) from a level.
@@ -48,32 +48,32 @@ def of_measures(
     return {name: np.array(limit(name)) for name in names}
 
 
-def of_product(energy: float, block: Array) -> Limits:
+def product_limits(energy: float, block: Array) -> Limits:
     """``X X'`` times ``block`` (n, b)."""
     return {"product": np.tile(_enlarged(energy) * np.linalg.norm(block, axis=0), (len(block), 1))}
 
 
-def of_inner_products(name: str, energy: float, rows: int) -> Limits:
+def inner_product_limits(name: str, energy: float, rows: int) -> Limits:
     """Packed ``X X'`` (n (n + 1) / 2,)."""
     return {name: np.full(packed_size(rows), _enlarged(energy))}
 
 
-def of_distances(energy: float, rows: int) -> Limits:
+def distance_limits(energy: float, rows: int) -> Limits:
     """Squared distances of the rows (n (n - 1) / 2,)."""
     return {"distances": np.full(packed_size(rows - 1), 2 * _enlarged(energy))}
 
 
-def of_landmarks(energy: float, rows: int, landmarks: int) -> Limits:
+def landmark_limits(energy: float, rows: int, landmarks: int) -> Limits:
     """Squared distances of the rows from some of them, or inner products with them, (n, c)."""
     return {"landmarks": np.full((rows, landmarks), 2 * _enlarged(energy))}
 
 
-def of_scores(energy: float, rows: int, components: int) -> Limits:
+def score_limits(energy: float, rows: int, components: int) -> Limits:
     """Scores (n, k) by orthonormal loadings."""
     return {"scores": np.full((rows, components), np.sqrt(_enlarged(energy)))}
 
 
-def of_left(energy: float) -> Limits:
+def projection_limits(energy: float) -> Limits:
     """The energy that the last round finds left: at most all of it, and some rounding."""
     return {"squared": np.array(2 * energy)}
 

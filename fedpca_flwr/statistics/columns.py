@@ -22,7 +22,7 @@ from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Limits, Phase, Phases, Public, Sum, Total
-from fedpca_flwr.statistics.column_limits import MEASURE_WORDS, of_left, of_measures
+from fedpca_flwr.statistics.column_limits import MEASURE_WORDS, measure_limits, projection_limits
 from fedpca_flwr.statistics.columns_strategy import ColumnsRun
 from fedpca_flwr.statistics.heads import COUNT
 from fedpca_flwr.statistics.row_limits import require_bound, require_resolved
@@ -64,7 +64,7 @@ SINGULAR = Field("singular", ("<=k",), kind="size")
 def rows_phases(
     config: RunConfig,
     *,
-    told: Sequence[Field] = (),
+    of_party: Sequence[Field] = (),
     measures: Sequence[Field] = (ENERGY,),
     sums: Sequence[str] = ("energy",),
     centred: Collection[str] = (),
@@ -75,29 +75,29 @@ def rows_phases(
     Parameters
     ----------
     config : RunConfig
-    told : sequence of Field
+    of_party : sequence of Field
         What else each party says that tells nothing of anyone's values.
     measures : sequence of Field
         What each says of all its entries together, in clear.
     sums : sequence of str
-        What all entries of all parties add up to, where only sums may be shown (see `of_measures`).
+        What all entries of all parties add up to, where only sums may be shown (see `measure_limits`).
     centred : collection of str
         Which of these are about the columns' means even where the run does not centre.
     asked : sequence of Field
         What else comes with the question for them.
     """
     if config.transport == "clear":
-        return rows_in_clear(*told, *measures)
+        return rows_in_clear(*of_party, *measures)
     require_bound(config.bound)
     return {
-        "rows": Phase(reply=Payload((*ABOUT_ROWS, *told)), open=True),
+        "rows": Phase(reply=Payload((*ABOUT_ROWS, *of_party)), open=True),
         "energy": measures_phase(sums, *asked, centred=centred),
     }
 
 
-def rows_in_clear(*told: Field) -> Phases:
+def rows_in_clear(*of_party: Field) -> Phases:
     """The first question in clear, with what each party tells besides."""
-    return {"rows": Phase(reply=Payload((*ABOUT_ROWS, *told)))}
+    return {"rows": Phase(reply=Payload((*ABOUT_ROWS, *of_party)))}
 
 
 def measures_phase(names: Sequence[str], *more: Field, centred: Collection[str] = ()) -> Phase:
@@ -105,7 +105,7 @@ def measures_phase(names: Sequence[str], *more: Field, centred: Collection[str] 
     return Phase(
         asked=Payload((Field("columns", (), "int64", kind="count"), *more)),
         reply=Payload(tuple(Field(name, ()) for name in names)),
-        limits=lambda asked, public: of_measures(
+        limits=lambda asked, public: measure_limits(
             names,
             public.config.bound,
             public.rows,
@@ -149,7 +149,7 @@ def projection_phase(config: RunConfig) -> Phases:
         sizes=k_of_options,
         closing=True,
     )
-    return {"project": bounded(config, project, lambda energy, asked, public: of_left(energy))}
+    return {"project": bounded(config, project, lambda energy, asked, public: projection_limits(energy))}
 
 
 def keeping_phase(*asked: Field) -> Phases:
@@ -161,30 +161,30 @@ def keeping_phase(*asked: Field) -> Phases:
 # The statistics
 
 
-def same_rows(run: ColumnsRun) -> Generator[Ask, Any, list[Reply]]:
+def aligned_rows(run: ColumnsRun) -> Generator[Ask, Any, list[Reply]]:
     """What each party says first, once all are known to have the same rows."""
     replies: list[Reply] = yield Ask("rows")
     run.require_same_rows(replies)
     return replies
 
 
-def known_energy(run: ColumnsRun, replies: list[Reply], **more: Array) -> Generator[Ask, Any, Total | None]:
+def total_energy(run: ColumnsRun, replies: list[Reply], **more: Array) -> Generator[Ask, Any, Total | None]:
     """Take the energy of all columns; the sums that it came with, where only sums are shown.
 
     ``more`` comes with the question for them.
     """
     if not run.transport.sums_only:
-        run.take_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
+        run.set_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
         return None
     sums: Total = yield Sum("energy", {"columns": np.asarray(run.columns), **more})
-    run.take_total(resolved(run, sums, "energy"))
+    run.set_total(resolved(run, sums, "energy"))
     return sums
 
 
-def begin(run: ColumnsRun) -> Generator[Ask, Any, None]:
+def rows_and_energy(run: ColumnsRun) -> Generator[Ask, Any, None]:
     """Rows and energy."""
-    replies = yield from same_rows(run)
-    yield from known_energy(run, replies)
+    replies = yield from aligned_rows(run)
+    yield from total_energy(run, replies)
 
 
 def resolved(run: ColumnsRun, sums: Total, name: str) -> float:

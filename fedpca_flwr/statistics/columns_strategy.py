@@ -113,7 +113,7 @@ class ColumnsRun(PCAStrategy):
         self.widths = [int(reply.fields["features"]) for reply in replies]
         self.n_components(self.n_rows, self.columns)
 
-    def take_total(self, total: float) -> None:
+    def set_total(self, total: float) -> None:
         """Take the energy of all columns.
 
         Raises
@@ -130,8 +130,8 @@ class ColumnsRun(PCAStrategy):
             return []
         return ["rows were taken in the order of the files: nothing shows that they belong together"]
 
-    def history(self, told: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
-        log = super().history(told, notes, measured)
+    def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
+        log = super().history(certainty, notes, measured)
         if self.transport.sums_only:
             rounding = self.quorum.expected * Layout({}).resolution
             log["measured"]["fixed_point_size_share"] = rounding
@@ -142,10 +142,10 @@ class ColumnsRun(PCAStrategy):
     # Inside
 
     def _require_same_ids(self, replies: list[Reply]) -> None:
-        told = [reply for reply in replies if reply.fields["ids"].size]
-        self._by_ids = bool(told)
-        for reply in replies if told else []:
-            ids, witness = reply.fields["ids"], told[0]
+        with_ids = [reply for reply in replies if reply.fields["ids"].size]
+        self._by_ids = bool(with_ids)
+        for reply in replies if with_ids else []:
+            ids, witness = reply.fields["ids"], with_ids[0]
             if not ids.size:
                 raise ConfigError(
                     f"{reply.sender}: its node-config names no 'ids', but that of {witness.sender} does; name an id "
@@ -161,10 +161,10 @@ class ColumnsRun(PCAStrategy):
                 )
 
     def _require_same_count(self, replies: list[Reply]) -> None:
-        told = [int(reply.fields["count"]) for reply in replies]
-        (rows, _), *_ = Counter(told).most_common(1)
-        witness = replies[told.index(rows)].sender
-        for reply, own in zip(replies, told, strict=True):
+        counts = [int(reply.fields["count"]) for reply in replies]
+        (rows, _), *_ = Counter(counts).most_common(1)
+        witness = replies[counts.index(rows)].sender
+        for reply, own in zip(replies, counts, strict=True):
             if own != rows:
                 raise ContractError(
                     f"{reply.sender}: it has {own} rows, {witness} has {rows}; the method '{self.card.name}' is "
@@ -188,8 +188,8 @@ class ColumnsStrategy(ColumnsRun):
 
     def modelled(self, solution: ScoresSolution) -> PCAModel:
         """The model of what the method found."""
-        told = self.certainty(solution.pairs.of_rank(self.n_rows - getattr(self.options, "about_means", True)))
-        log = self.history(told, [*solution.notes, *self.order_notes()], solution.measured)
+        certainty = self.certainty(solution.pairs.of_rank(self.n_rows - getattr(self.options, "about_means", True)))
+        log = self.history(certainty, [*solution.notes, *self.order_notes()], solution.measured)
         values, directions = solution.pairs.values, solution.pairs.vectors
         scores = directions * np.sqrt(values.clip(min=0.0))
         return PCAModel.of_scores(scores, values, total=solution.total, features=self.columns, log=log)

@@ -57,15 +57,15 @@ class GraphClient(RowsClient):
     def head(self, asked: Fields) -> Fields:
         """A table with this party's own head."""
         head, diagonal = head_and_diagonal(self.data)
-        return self._known(Heads.of(self._me, self.public.parties, head, float(diagonal.sum())))
+        return self._known(Heads.of(self._party, self.public.parties, head, float(diagonal.sum())))
 
     def heads(self, asked: Fields) -> Fields:
         """The table with the neighbours' news."""
-        return self._known(self._with_news(asked))
+        return self._known(self._heads_filled_from(asked))
 
     def start(self, asked: Fields) -> Fields:
         """The first iterate, the same at all parties."""
-        self._centre(self._with_news(asked))
+        self._centre(self._heads_filled_from(asked))
         first = random_block(self.data.shape[1], self.options.n_components, self.site.config.seed)
         return self._iterate(self.begin(orthonormalised(first)))
 
@@ -116,18 +116,18 @@ class GraphClient(RowsClient):
     # Inside
 
     @property
-    def _me(self) -> int:
+    def _party(self) -> int:
         return self.site.node.partition_id
 
     def _known(self, heads: Heads) -> Fields:
         self.site.state["heads"] = list(heads)
         return heads._asdict()
 
-    def _with_news(self, asked: Fields) -> Heads:
+    def _heads_filled_from(self, asked: Fields) -> Heads:
         """The heads that this party knows now."""
         heads = Heads(*self.site.state["heads"])
         for table in zip(*(asked[name] for name in Heads._fields), strict=True):
-            heads = heads.with_news(Heads(*table))
+            heads = heads.filled_from(Heads(*table))
         return heads
 
     def _centre(self, heads: Heads) -> None:
@@ -137,7 +137,7 @@ class GraphClient(RowsClient):
             raise ContractError(f"the heads of parties {unknown} did not arrive; do all parties have the same graph?")
         pooled, total, traces, deviations = heads.pooled()
         require_variance(total, pooled.n, pooled.mean)
-        me, parties = self._me, len(heads.counts)
+        me, parties = self._party, len(heads.counts)
         graph = network(self.options, parties, self.site.config.seed)
         weights = self.share * metropolis_weights(graph)[me, graph[me]]
         vectors = np.stack([heads.means[me], heads.remainders[me], deviations[me], pooled.mean])
@@ -163,9 +163,9 @@ class GraphClient(RowsClient):
     def _advanced(self, asked: Fields) -> list[Array]:
         """What this party keeps, one iteration later."""
         own, weights = list(self.site.state["iterate"][0]), self._centred[1][2:]
-        told = len(asked[self.exchanged[0]])
-        if told != weights.size:
-            raise ContractError(f"the server sent what {told} neighbours said, but this party has {weights.size}")
+        received = len(asked[self.exchanged[0]])
+        if received != weights.size:
+            raise ContractError(f"the server sent what {received} neighbours said, but this party has {weights.size}")
         average = [mixed(mine, list(asked[name]), weights) for mine, name in zip(own, self.exchanged, strict=False)]
         return self.advance(own, average)
 

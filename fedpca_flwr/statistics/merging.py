@@ -30,11 +30,11 @@ from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public
 from fedpca_flwr.statistics.columns import (
     ENERGY,
     ColumnsOptions,
-    begin,
     energies_phase,
     k_of_options,
     measured_pairs,
     projection_phase,
+    rows_and_energy,
     rows_in_clear,
 )
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
@@ -85,10 +85,10 @@ class MergeOptions(ColumnsOptions):
 
 def merge_phases(config: RunConfig, options: MergeOptions) -> Phases:
     """The questions of a run: a party's own directions, period by period."""
-    first, told = 1 + options.isolated, MERGED if options.graph == "server" else NEIGHBOURS
+    first, merged = 1 + options.isolated, MERGED if options.graph == "server" else NEIGHBOURS
     later = options.n_components * options.all_periods - first
-    local = Phase(asked=told, reply=LOCAL, sizes=_parties, times=later)
-    report = Phase(asked=told, reply=Payload((Field("directions", ("n", "k")),)), sizes=_parties)
+    local = Phase(asked=merged, reply=LOCAL, sizes=_parties, times=later)
+    report = Phase(asked=merged, reply=Payload((Field("directions", ("n", "k")),)), sizes=_parties)
     return {
         **rows_in_clear(ENERGY),
         "start": Phase(reply=LOCAL, times=first),
@@ -109,7 +109,7 @@ class MergeStrategy(ColumnsStrategy):
     options: MergeOptions
 
     def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
-        yield from begin(self)
+        yield from rows_and_energy(self)
         notes = ["an average of the parties' own directions, not the principal components of all columns"]
         measured: dict[str, float] = {"periods_per_component": self.options.periods}
         if self.options.graph == "server":

@@ -48,23 +48,23 @@ class MergeClient(ColumnsClient):
         options, state = self.options, self.site.state
         steps = int(state["steps"][0]) if "steps" in state else 0
         component, period = divmod(steps, options.all_periods)
-        told: Array = self._merged(asked) if asked else np.empty(0)
+        direction: Array = self._merged(asked) if asked else np.empty(0)
         if period == 0:
             if component:
-                state["found"] = [self._with_next(told)]
+                state["found"] = [self._with_next(direction)]
             X = deflated(self.block.X, self._found())
         else:
             (X,) = state["block"]
-            X = overwritten(X, told) if period > options.isolated else X
-        start = self._start(component, period, told)
+            X = overwritten(X, direction) if period > options.isolated else X
+        start = self._start(component, period, direction)
         value, vector = self.local(X, start)
         state["block"], state["own"], state["steps"] = [X], [value, vector], [steps + 1]
         return {"value": np.asarray(value), "vector": vector}
 
-    def _start(self, component: int, period: int, told: Array) -> Array:
+    def _start(self, component: int, period: int, direction: Array) -> Array:
         """The same for every party, so that it matters to nobody who is which."""
         if period > self.options.isolated and getattr(self.options, "warm_start", "random") == "previous":
-            return told
+            return direction
         rng = np.random.default_rng((self.site.config.seed, component, period))
         n = len(self.data)
         return rng.random(n) if self.options.faithful else rng.standard_normal(n)

@@ -22,7 +22,7 @@ from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public, Sum, Total
 from fedpca_flwr.statistics.heads import HEAD, head_of
-from fedpca_flwr.statistics.row_limits import of_product, require_bound
+from fedpca_flwr.statistics.row_limits import product_limits, require_bound
 from fedpca_flwr.statistics.rows import CENTRE, SPREAD, centre_phases, pooled_centre
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
@@ -57,7 +57,7 @@ def product_phases(
             asked=Payload((CENTRE, SPREAD, block)),
             reply=product,
             sizes=sizes,
-            limits=lambda asked, public: of_product(asked["spread"], asked["block"].astype(np.float64)),
+            limits=lambda asked, public: product_limits(asked["spread"], asked["block"].astype(np.float64)),
             times=rounds,
         )
         return {**centre_phases(), "product": limited}

@@ -152,33 +152,33 @@ def rows_in(count: NDArray[Any], parties: int) -> int:
     return rows
 
 
-def of_means(bound: float, d: int) -> Limits:
+def mean_limits(bound: float, d: int) -> Limits:
     """Count, and sum of x (d,), of rows whose values are at most ``bound`` in size."""
     return {"count": np.array(float(ROWS)), "sum": np.full(d, ROWS * bound)}
 
 
-def of_variances(bound: float, rows: int, d: int) -> Limits:
+def variance_limits(bound: float, rows: int, d: int) -> Limits:
     """Sums of x - m and of its squares, (d,) each."""
     return {"shift": np.full(d, 2 * bound * rows), "diagonal": np.full(d, 4 * bound**2 * rows)}
 
 
-def of_scatter(spread: Array) -> Limits:
+def scatter_limits(spread: Array) -> Limits:
     """A packed scatter (d (d + 1) / 2,)."""
     d = spread.size
     return {"scatter": blas.dspr(d, 1.0, spread, np.zeros(packed_size(d)), lower=1)}
 
 
-def of_product(spread: Array, V: Array) -> Limits:
+def product_limits(spread: Array, V: Array) -> Limits:
     """A scatter times the block ``V`` (d, b)."""
     return {"product": np.outer(spread, spread @ np.abs(V))}
 
 
-def of_projection(rows: int, total: float) -> Limits:
+def projection_limits(rows: int, total: float) -> Limits:
     """Count, and the squared error that the projection of rows leaves: at most their scatter, and some rounding."""
     return {"count": np.array(float(rows)), "squared": np.array(2 * total)}
 
 
-def of_uncentred(bound: float, d: int, *, within: bool) -> Limits:
+def uncentred_limits(bound: float, d: int, *, within: bool) -> Limits:
     """Count, sum and packed second moments of rows whose values are at most ``bound`` in size.
 
     ``within``: the packed sum is about the parties' own means, and ``squares`` (d,) about zero.
@@ -192,9 +192,9 @@ def of_uncentred(bound: float, d: int, *, within: bool) -> Limits:
 
 
 def pooled_of(bound: float, rows: int, centre: Array, shift: Array, diagonal: Array) -> Pooled:
-    """The pooled moments but for the scatter, from ``shift`` and ``diagonal``, the sums of `of_variances`."""
+    """The pooled moments but for the scatter, from ``shift`` and ``diagonal``, the sums of `variance_limits`."""
     remainder = shift / rows
     resolution = Layout({}, words=FIRST_WORDS).resolution
-    unresolved = of_variances(bound, rows, shift.size)["diagonal"] * resolution * 2**18  # more parties than can be
+    unresolved = variance_limits(bound, rows, shift.size)["diagonal"] * resolution * 2**18  # more parties than can be
     spread = np.sqrt(diagonal.clip(min=0.0) * (1 + 2.0**-20) + unresolved)
     return Pooled(rows, centre, remainder, (diagonal - rows * remainder**2).clip(min=0.0), spread)

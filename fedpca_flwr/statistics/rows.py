@@ -15,8 +15,7 @@ from scipy.linalg import blas
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, pool
-from fedpca_flwr.maths.moments import within as inside
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, pool, pool_within
 from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares
 from fedpca_flwr.maths.uncentred import head_of as uncentred_head
 from fedpca_flwr.protocol.payload import Field, Payload
@@ -26,16 +25,16 @@ from fedpca_flwr.statistics.row_limits import (
     FIRST_WORDS,
     UNCENTRED_WORDS,
     Pooled,
-    of_means,
-    of_projection,
-    of_scatter,
-    of_uncentred,
-    of_variances,
+    mean_limits,
     pooled_of,
+    projection_limits,
     require_bound,
     require_resolved,
     require_scalable,
     rows_in,
+    scatter_limits,
+    uncentred_limits,
+    variance_limits,
 )
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
@@ -50,13 +49,13 @@ def centre_phases(prefix: str = "") -> Phases:
     return {
         f"{prefix}means": Phase(
             reply=Payload((COUNT, Field("sum", ("d",)))),
-            limits=lambda asked, public: of_means(public.config.bound, public.features),
+            limits=lambda asked, public: mean_limits(public.config.bound, public.features),
             words=FIRST_WORDS,
         ),
         f"{prefix}variances": Phase(
             asked=Payload((Field("rows", (), "int64", kind="count"), CENTRE)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
-            limits=lambda asked, public: of_variances(public.config.bound, int(asked["rows"]), public.features),
+            limits=lambda asked, public: variance_limits(public.config.bound, int(asked["rows"]), public.features),
             words=FIRST_WORDS,
         ),
     }
@@ -74,13 +73,13 @@ def moments_phases(config: RunConfig, *, within: bool = False) -> Phases:
         scatter = Phase(
             asked=Payload((CENTRE, SPREAD)),
             reply=Payload((SCATTER,)),
-            limits=lambda asked, public: of_scatter(asked["spread"]),
+            limits=lambda asked, public: scatter_limits(asked["spread"]),
         )
         return {**centre_phases(), "scatter": scatter}
     squares = (Field("squares", ("d",)),) if within else ()
     uncentred = Phase(
         reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
-        limits=lambda asked, public: of_uncentred(public.config.bound, public.features, within=within),
+        limits=lambda asked, public: uncentred_limits(public.config.bound, public.features, within=within),
         words=UNCENTRED_WORDS,
     )
     return {"uncentred": uncentred}
@@ -106,7 +105,7 @@ def projection_phase(config: RunConfig, *, noised: bool = False) -> Phases:
             ),
             reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
             sizes=lambda public: {"k": public.features},
-            limits=lambda asked, public: of_projection(int(asked["rows"]), float(asked["total"])),
+            limits=lambda asked, public: projection_limits(int(asked["rows"]), float(asked["total"])),
             open=noised,
             closing=True,
         )
@@ -141,7 +140,7 @@ def averaged_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, 
     if run.config.transport == "clear":
         parts = [moments_of(reply) for reply in (yield Ask("moments"))]
         pooled = pool(parts)
-        return (inside(parts) if within else pooled), pooled.diagonal(), pooled
+        return (pool_within(parts) if within else pooled), pooled.diagonal(), pooled
     return (*(yield from _summed_moments(run, within=within)), None)
 
 

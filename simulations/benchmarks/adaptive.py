@@ -16,7 +16,7 @@ from fedpca_flwr.maths.certificate import at_most
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.model import PCAModel
 from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, data_parser, told, truth
+from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, data_parser, options_text, truth
 
 TARGETS = (0.0, 0.02, 0.2, 2.0)
 
@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             bounds = [measured[name] for name in ("angle_bound_degrees", "certified_angle_degrees") if name in measured]
             bound = at_most(bounds[0]) if bounds else "exact"
             score = f"{measured['heterogeneity_score']:.2f}"
-            cells = [name, score, target, f"{way['method']} {told(way['options'])}", f"{way['rounds']}, {rounds}"]
+            chosen = f"{way['method']} {options_text(way['options'])}"
+            cells = [name, score, target, chosen, f"{way['rounds']}, {rounds}"]
             cells += [f"{forecast:.2f}, {megabytes:.2f}", f"{way['angle']:.2g}, {angle:.2g}", bound]
             print(row(cells), flush=True)
 

@@ -14,7 +14,7 @@ from typing import Any
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.metrics import principal_angles
 from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, told, truth
+from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, options_text, truth
 
 SETTINGS: list[dict[str, Any]] = [
     *({"codec": "quantise", "bits": bits} for bits in (8, 12, 16, 24)),
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model = run("compressed", parts, n_components=COMPONENTS, engine="loopback", **options)
         angles = principal_angles(model, exact)
         each, times = model.bytes_up / len(parts), model.log["measured"]["compression_ratio"]
-        cells = [told(options), f"{each / 1e3:.0f}", f"{times:.1f}", f"{angles.mean:.2g}", f"{angles.max:.2g}"]
+        cells = [options_text(options), f"{each / 1e3:.0f}", f"{times:.1f}", f"{angles.mean:.2g}", f"{angles.max:.2g}"]
         print(row(cells), flush=True)
 
 

@@ -39,9 +39,9 @@ def line(method: str, parties: list[NDArray[Any]], pooled: PCAModel, k: int, bou
     plain, short = _timed(method, parties, options, repeats)
     secure, long = _timed(method, parties, {**options, "secure_aggregation": True, "bound": bound}, repeats)
     apart, truth = principal_angles(secure, plain), principal_angles(secure, pooled)
-    told = secure.log["measured"]
+    measured = secure.log["measured"]
     up, down = (_bytes(secure, way) / _bytes(plain, way) for way in ("up", "down"))
-    off = f"{told['fixed_point_variance_share']:.1g} of the variance"
+    off = f"{measured['fixed_point_variance_share']:.1g} of the variance"
     cells = [method, f"{apart.max:.1e}", f"{truth.max:.1e}", off, f"{up:.3f}", f"{down:.2f}"]
     return [*cells, f"{long / short:.2f} ({short:.2f} s, {long:.2f} s)"]
 

@@ -54,6 +54,6 @@ def truth(parts: list[NDArray[Any]]) -> PCAModel:
     return run("p-cov", parts, n_components=COMPONENTS, engine="loopback")
 
 
-def told(options: dict[str, Any]) -> str:
+def options_text(options: dict[str, Any]) -> str:
     """Options as a table shows them."""
     return " ".join(f"{key}={value}" for key, value in options.items())

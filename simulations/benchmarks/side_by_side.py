@@ -28,7 +28,7 @@ from simulations import run
 from simulations.benchmarks import as_written
 from simulations.benchmarks.as_written import Result
 from simulations.benchmarks.published import CLIPS
-from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, told
+from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, options_text
 from simulations.benchmarks.timing import alternated, ratio
 
 HEADS = (
@@ -55,7 +55,7 @@ class Pair(NamedTuple):
 
     @property
     def title(self) -> str:
-        return f"{self.method} {told(self.options)}".rstrip()
+        return f"{self.method} {options_text(self.options)}".rstrip()
 
 
 def pairs(dataset: str) -> list[Pair]:

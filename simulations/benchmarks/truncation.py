@@ -23,7 +23,7 @@ from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.subspace import principal_angles as angles_between
 from fedpca_flwr.metrics import principal_angles
 from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, told, truth
+from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, options_text, truth
 
 
 def truncation(dataset: str, root: str) -> None:
@@ -38,7 +38,7 @@ def truncation(dataset: str, root: str) -> None:
         model = run(method, parts, n_components=COMPONENTS, engine="loopback", **options)
         angles = principal_angles(model, exact)
         up = max(model.log["rounds"][0]["up"]) / 1e6
-        cells = [method, told(options) or "exact", f"{angles.max:.2g}", f"{angles.mean:.2g}", f"{up:.2f}"]
+        cells = [method, options_text(options) or "exact", f"{angles.max:.2g}", f"{angles.mean:.2g}", f"{up:.2f}"]
         print(row(cells), flush=True)
 
 

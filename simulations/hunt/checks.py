@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedpca_flwr.model import PCAModel
+from simulations.hunt.claims import claims_of
 from simulations.hunt.draw import VERTICAL, Draw
-from simulations.hunt.exactness import basis_of, compared
+from simulations.hunt.exactness import basis_of, truth_findings
 from simulations.hunt.oracle import Long, Truth, truth_of, truth_of_kernel
-from simulations.hunt.refusals import Finding, judged
+from simulations.hunt.refusals import Finding, error_findings
 from simulations.hunt.running import Outcome
-from simulations.hunt.told import told_by
 
 OWN_DIRECTIONS = frozenset({"personalised", "dsa", "fast-pca"})
 """Methods whose parties project their rows each with directions of its own."""
@@ -23,15 +23,15 @@ def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
     truth = truth_about(draw)
     found = [("warning", text) for text in outcome.warned]
     if outcome.error is not None:
-        return found + list(judged(draw, outcome.error, truth))
+        return found + list(error_findings(draw, outcome.error, truth))
     model = outcome.model
     assert model is not None
-    found += well_formed(draw, model)
+    found += malformed(draw, model)
     if truth is None or "=" in draw.hostile:
         return found + [("accepted", f"{draw.hostile} was not refused")]
     if found or draw.method == "vertical-scores":
         return found
-    return found + list(compared(draw, model, truth)) + list(residual(draw, model, truth))
+    return found + list(truth_findings(draw, model, truth)) + list(wrong_squared_error(draw, model, truth))
 
 
 def truth_about(draw: Draw) -> Truth | None:
@@ -54,7 +54,7 @@ def truth_about(draw: Draw) -> Truth | None:
     )
 
 
-def well_formed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
+def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     """Shapes, order, signs, orthonormality: what needs no truth."""
     vertical = draw.method in VERTICAL
     k, variances, ratio = model.n_components_, model.explained_variance_, model.explained_variance_ratio_
@@ -78,7 +78,7 @@ def well_formed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     if not np.allclose(model.singular_values_, np.sqrt(variances * (model.n_samples_ - 1)), rtol=1e-9, atol=0):
         yield "form", "singular values are not the roots of (n - 1) variances"
     rounded = draw.method == "compressed" or private or draw.options.get("landmarks")
-    if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + told_by(model).fixed_point:
+    if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
         yield "form", f"ratios add up to {ratio.sum():.12g}"
     basis = basis_of(model)
     skew = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() if basis.size else 0.0
@@ -90,10 +90,10 @@ def well_formed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
         yield "form", f"{model.n_samples_} rows instead of {len(draw.pooled)}"
 
 
-def residual(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
+def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """The squared error that the parties measured, against that of the model on all rows."""
-    told = told_by(model).squared_error
-    if told is None or draw.method in OWN_DIRECTIONS or draw.earlier or model.components_ is None:
+    measured = claims_of(model).squared_error
+    if measured is None or draw.method in OWN_DIRECTIONS or draw.earlier or model.components_ is None:
         return
     assert model.mean_ is not None
     rows = draw.pooled.astype(Long) - model.mean_.astype(Long)
@@ -102,5 +102,5 @@ def residual(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     left = rows - (rows @ model.components_.T) @ model.components_
     true = float((left**2).sum() / len(rows))
     allowed = 1e-5 * true + 1e-9 * float((rows**2).sum() / len(rows))
-    if abs(told - true) > allowed:
-        yield "squared error", f"told {told:.6g}, is {true:.6g}"
+    if abs(measured - true) > allowed:
+        yield "squared error", f"told {measured:.6g}, is {true:.6g}"

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.measurements import lines
 from fedpca_flwr.model import PCAModel
+from simulations.hunt.claims import Claims, claims_of
 from simulations.hunt.draw import Draw
 from simulations.hunt.oracle import EPS, Truth, angle
 from simulations.hunt.refusals import Finding
-from simulations.hunt.told import Told, told_by
 
 EXACT = 1e-6
 """Degrees from the determined subspace up to which a model may be called exact."""
@@ -25,34 +25,37 @@ OWN_TOTAL = frozenset({"dp-pca", "vertical-kernel", "vfedakpca"})
 """Methods whose ratios are not against the variance of the rows."""
 
 
-def compared(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
+def truth_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """The findings about a model whose form is right."""
     if truth.unsure or not float(truth.total) > 0 or draw.options.get("forgetting", 1.0) < 1:
         return
     if "taken for constant" in " ".join(model.log["notes"]):
         return
-    told, exact = told_by(model), model.log["exact"]
+    claims, exact = claims_of(model), model.log["exact"]
     miss = truth.miss(basis_of(model))
     if draw.method == "dp-pca" and draw.options.get("epsilon") != "infinity":
         return
     if exact and miss > EXACT:
         yield "exact", f"exact, but at least {miss:.2g} degrees off{_why(model)}"
-    yield from modest(draw, model, truth)
-    if told.certificate is not None and told.certified and not told.every:
-        first = truth.miss(basis_of(model)[:, : told.certified])
-        if first > told.certificate + 1e-12:
-            yield "certificate", f"told {told.certificate:.2g} of the first {told.certified}, at least {first:.2g} off"
-    yield from promised(draw, told, miss)
-    yield from of_the_whole(draw, model, truth, told)
-    yield from notes(model, truth)
+    yield from needlessly_approximate(draw, model, truth)
+    if claims.certificate is not None and claims.certified and not claims.every:
+        first = truth.miss(basis_of(model)[:, : claims.certified])
+        if first > claims.certificate + 1e-12:
+            yield (
+                "certificate",
+                f"told {claims.certificate:.2g} of the first {claims.certified}, at least {first:.2g} off",
+            )
+    yield from exceeded_claims(draw, claims, miss)
+    yield from wrong_totals(draw, model, truth, claims)
+    yield from wrong_notes(model, truth)
     if exact:
-        yield from eigenvalues(model, truth, told)
-        yield from ordered(model, truth)
-    elif told.certificate is not None and told.every and draw.options.get("warm_start") != "svd":
-        yield from ritz(model, truth, told)
+        yield from wrong_eigenvalues(model, truth, claims)
+        yield from wrong_order(model, truth)
+    elif claims.certificate is not None and claims.every and draw.options.get("warm_start") != "svd":
+        yield from wrong_ritz_values(model, truth, claims)
 
 
-def modest(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
+def needlessly_approximate(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """An exact method is not called approximate where nothing hinders it."""
     k, clear = model.n_components_, draw.transport == "clear"
     whole = draw.method in {"p-cov", "streaming"} or (draw.method == "qr-pca" and not draw.options.get("rank"))
@@ -70,9 +73,9 @@ def basis_of(model: PCAModel) -> Array:
     return model.scores_[:, held] / model.singular_values_[held]
 
 
-def promised(draw: Draw, told: Told, miss: float) -> Iterator[Finding]:
-    """Certificates, bounds and forecasts: no true angle is above what is told."""
-    least = told.at_most
+def exceeded_claims(draw: Draw, claims: Claims, miss: float) -> Iterator[Finding]:
+    """Certificates, bounds and forecasts: no true angle is above what is claims."""
+    least = claims.at_most
     if least is not None and miss > least + 1e-12:
         yield "certificate", f"told {least:.2g} degrees at most, at least {miss:.2g} off"
     target = draw.options.get("target", 0.0) if draw.method == "adaptive" else 0.0
@@ -80,14 +83,14 @@ def promised(draw: Draw, told: Told, miss: float) -> Iterator[Finding]:
         yield "target", f"wanted {target:g} degrees, got at least {miss:.2g}"
 
 
-def of_the_whole(draw: Draw, model: PCAModel, truth: Truth, told: Told) -> Iterator[Finding]:
+def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
     """Total variance, mean and scale, which every method but a few has exactly."""
     own = draw.method in OWN_TOTAL or (draw.method == "ap-stack" and draw.options.get("weights") != "rows")
     total = float(truth.total) / (model.n_samples_ - 1)
     ratio = model.explained_variance_ratio_[0]
     if not own and ratio > 0:
         claimed = float(model.explained_variance_[0] / ratio)
-        if abs(claimed - total) > (1e-9 + told.fixed_point) * total:
+        if abs(claimed - total) > (1e-9 + claims.fixed_point) * total:
             yield "ratio", f"shares of {claimed:.12g}, but the variance is {total:.12g}"
     if model.mean_ is None or draw.method == "dp-pca":
         return
@@ -95,16 +98,16 @@ def of_the_whole(draw: Draw, model: PCAModel, truth: Truth, told: Told) -> Itera
     size = np.abs(truth.mean) + np.abs(draw.pooled.astype(np.longdouble)).max(axis=0)
     if (np.abs(model.mean_ - truth.mean) > 1e-12 * size + hidden).any():
         yield "mean", f"off by {float(np.abs(model.mean_ - truth.mean).max()):.2g}"
-    lost = told.fixed_point * model.n_features_in_  # the share of a single feature
+    lost = claims.fixed_point * model.n_features_in_  # the share of a single feature
     if model.scale_ is not None and (np.abs(model.scale_ / truth.scale - 1) > 1e-8 + lost).any():
         yield "scale", f"off by {float(np.abs(model.scale_ / truth.scale - 1).max()):.2g} of itself"
 
 
-def eigenvalues(model: PCAModel, truth: Truth, told: Told) -> Iterator[Finding]:
+def wrong_eigenvalues(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
     """Of an exact model: variances, their shares, what is left out."""
     k, n = model.n_components_, model.n_samples_
     true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
-    allowed = 1e-8 * true + (100 * truth.rounding * truth.values[0] + told.fixed_point * truth.total) / (n - 1)
+    allowed = 1e-8 * true + (100 * truth.rounding * truth.values[0] + claims.fixed_point * truth.total) / (n - 1)
     if (np.abs(model.explained_variance_ - true) > allowed).any():
         yield "eigenvalues", f"{_short(model.explained_variance_)} instead of {_short(true.astype(float))}"
     if model.log["method"] not in OWN_TOTAL:
@@ -114,7 +117,7 @@ def eigenvalues(model: PCAModel, truth: Truth, told: Told) -> Iterator[Finding]:
             yield "noise variance", f"{model.noise_variance_:.9g} instead of {noise:.9g}"
 
 
-def ordered(model: PCAModel, truth: Truth) -> Iterator[Finding]:
+def wrong_order(model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """Of an exact model: the first components alone, where they are well apart from the others."""
     basis = basis_of(model)
     for j in range(1, basis.shape[1]):
@@ -125,20 +128,20 @@ def ordered(model: PCAModel, truth: Truth) -> Iterator[Finding]:
                 return
 
 
-def ritz(model: PCAModel, truth: Truth, told: Told) -> Iterator[Finding]:
+def wrong_ritz_values(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
     """Of a certified model: variances are not above the true ones, and below by no more than the angle allows."""
     k, n = model.n_components_, model.n_samples_
     true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
-    slack = float((200 * truth.rounding + told.fixed_point) * truth.total) / (n - 1)
+    slack = float((200 * truth.rounding + claims.fixed_point) * truth.total) / (n - 1)
     missing = (true - model.explained_variance_).astype(float)
-    most = k * float(true[0]) * math.sin(math.radians(min(90.0, told.at_most or 90.0))) ** 2
+    most = k * float(true[0]) * math.sin(math.radians(min(90.0, claims.at_most or 90.0))) ** 2
     if missing.min() < -slack - 1e-9 * float(true[0]):
         yield "eigenvalues", f"above the true ones by {-missing.min():.2g}"
     if missing.sum() > most + slack:
         yield "eigenvalues", f"below the true ones by {missing.sum():.2g}, at most {most:.2g} by the angle told"
 
 
-def notes(model: PCAModel, truth: Truth) -> Iterator[Finding]:
+def wrong_notes(model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """What the model says of rank and ties is true; of an exact one it says what is not determined."""
     text, k = " ".join(model.log["notes"]), model.n_components_
     found = re.search(r"(?<!either )the data have rank (\d+)", text)
@@ -155,9 +158,9 @@ def notes(model: PCAModel, truth: Truth) -> Iterator[Finding]:
 
 
 def _why(model: PCAModel) -> str:
-    told = [text for line, text in lines(model) if line == "certified angle"]
+    claimed = [text for line, text in lines(model) if line == "certified angle"]
     doubts = [note[:90] for note in model.log["notes"] if re.search(r"rank|unique|resolve|stopped", note)]
-    return "".join(f" ({text})" for text in [*told, *doubts])
+    return "".join(f" ({text})" for text in [*claimed, *doubts])
 
 
 def _short(values: NDArray[Any]) -> str:

@@ -121,8 +121,8 @@ def standardised(
     deviation = np.sqrt((centred**2).mean(axis=0))
     nearly = ~constant & (deviation <= 50 * len(rows) * EPS * np.abs(mean))
     divisor = np.where(constant, Long(1), deviation) if scale else np.ones_like(mean)
-    told = mean + remainder if center else np.zeros_like(mean)
-    return told, divisor, (centred if center else rows) / divisor, bool(nearly.any())
+    removed = mean + remainder if center else np.zeros_like(mean)
+    return removed, divisor, (centred if center else rows) / divisor, bool(nearly.any())
 
 
 def truth_of_kernel(

@@ -21,7 +21,7 @@ LARGEST, SMALLEST = 1e270, 1e-270
 """Variances beyond which float64 has no squares of squares."""
 
 
-def judged(draw: Draw, error: Exception, truth: Truth | None) -> Iterator[Finding]:
+def error_findings(draw: Draw, error: Exception, truth: Truth | None) -> Iterator[Finding]:
     """The findings about an error, if any."""
     text = str(error)
     if isinstance(error, HangError):

@@ -107,8 +107,8 @@ def _named(results: Results, prefix: str) -> dict[str, list[Row]]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    told = [{key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows]
-    return markdown(told)
+    texts = [{key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows]
+    return markdown(texts)
 
 
 def _panels(number: int, wide: int = 3, **size: Any) -> tuple[Any, list[Any]]:

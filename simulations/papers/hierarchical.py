@@ -13,8 +13,8 @@ import numpy as np
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.perpca import perpca
 from fedpca_flwr.maths.personalised import (
-    descended,
     distance,
+    gradient_step,
     local_components,
     objective,
     own_gradient,
@@ -106,7 +106,7 @@ def algorithm_1(data: Federation, U: Array, V: Array, iterations: int) -> Iterat
     """The parties' components and V after each iteration of the paper's Algorithm 1."""
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
     for _ in range(iterations):
-        U, versions = descended(data.rows, U, V, data.strength, largest)
+        U, versions = gradient_step(data.rows, U, V, data.strength, largest)
         V = retraction(V, versions.mean(axis=0) - V)
         yield U, V
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.fixed_point import Layout
-from fedpca_flwr.statistics.row_limits import of_scatter
+from fedpca_flwr.statistics.row_limits import scatter_limits
 from tests.hostile import HostileSession
 from tests.killed import STEPS, dies
 
@@ -95,7 +95,7 @@ def test_a_party_whose_share_exceeds_a_limit_does_not_say_so(tmp_path, spread, c
     spreads = np.full(4, spread)
     answers = asked_for_scatter(three_sites(tmp_path), spreads)
     assert all("error" not in said and arrays[0].size == 11 for arrays, said in answers)
-    layout = Layout(of_scatter(spreads))
+    layout = Layout(scatter_limits(spreads))
     parties, _ = layout.decode(np.sum([arrays[0] for arrays, _ in answers], axis=0, dtype=np.uint64))
     assert (parties == 3) == (spread > 100)  # the sum opens for nobody
     assert ("sent random words" in caplog.text) == (spread < 100)  # in the site's own log

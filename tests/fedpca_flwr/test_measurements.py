@@ -11,7 +11,7 @@ from fedpca_flwr.data import load
 from fedpca_flwr.federation import Federation
 from fedpca_flwr.maths.certificate import at_most, certified
 from fedpca_flwr.measurements import MEASUREMENTS, lines
-from fedpca_flwr.server_app import _beside_pooled
+from fedpca_flwr.server_app import _compared_with_pooled
 from strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import fit, server_of
@@ -67,7 +67,7 @@ def beside_pooled():
     """A simulation of Flower's, which measures beside the pooled rows."""
     strategy = server_of("p-cov", [np.zeros((1, 64))] * 2).strategy  # its configuration names the digits
     model = fit("p-cov", cut(load("digits", ".").all_rows(), 1000, 797), n_components=3)
-    model.log["measured"] |= _beside_pooled(model, strategy)
+    model.log["measured"] |= _compared_with_pooled(model, strategy)
     return model
 
 

@@ -25,7 +25,7 @@ def flooded(graph, tables, times):
         known = list(tables)
         for i in range(len(graph)):
             for j in np.flatnonzero(graph[i]):
-                tables[i] = tables[i].with_news(known[j])
+                tables[i] = tables[i].filled_from(known[j])
     return tables
 
 

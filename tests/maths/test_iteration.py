@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.ceilings import SHARES
 from fedpca_flwr.maths.certificate import sine_theorem
+from fedpca_flwr.maths.eigenvalue_bounds import SHARES
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.iteration import PROBES, BlockIteration
 from fedpca_flwr.maths.krylov import random_block
@@ -77,7 +77,7 @@ def test_no_angle_is_larger_than_what_is_told(kind, seed):
     )
     rough, done = rng.random() < 0.3, False
     while not done and found.asked < 40:
-        V = found.block.astype(np.float32).astype(np.float64) if found.forgiving and found.asked else found.block
+        V = found.block.astype(np.float32).astype(np.float64) if found.allows_float32 and found.asked else found.block
         AV, error = A @ V, 0.0
         if rough:
             error = 2.0**-24 * float(np.linalg.norm(AV))
@@ -221,7 +221,7 @@ def test_the_iteration_ends_where_the_error_of_products_keeps_the_certificate_up
     assert found.asked < 12
     assert found.limited
     assert principal_angles(found.pairs.vectors, basis[:, :4]).max() <= found.certificate
-    (note,) = found.shortfall("max-rounds = 100")
+    (note,) = found.shortfall_notes("max-rounds = 100")
     assert note.startswith(
         "stopped after reaching the products' precision, 9e-08 of the largest variance, with an angle"
     )

@@ -14,8 +14,8 @@ from fedpca_flwr.maths.moments import (
     pack,
     packed_size,
     pool,
+    pool_within,
     unpack,
-    within,
 )
 from fedpca_flwr.maths.products import head_and_diagonal
 from tests.families import cut, rows
@@ -89,7 +89,7 @@ def test_integers_and_float32_are_summed_in_float64():
 
 def test_without_the_scatter_between_parts_only_the_means_agree():
     parts = [Moments.of(rows(50)), Moments.of(rows(50) + 1)]
-    kept, whole = within(parts), pool(parts)
+    kept, whole = pool_within(parts), pool(parts)
     np.testing.assert_array_equal(kept.mean, whole.mean)
     np.testing.assert_allclose(dense(whole) - dense(kept), np.full((12, 12), 100 * 0.25), rtol=1e-9)
 

@@ -8,14 +8,14 @@ from scipy.linalg import eigh
 
 from fedpca_flwr.maths.perpca import perpca
 from fedpca_flwr.maths.personalised import (
-    descended,
+    converged_components,
     distance,
+    gradient_step,
     held_out,
     local_components,
     objective,
     own_gradient,
     personal_components,
-    settled_components,
     shared,
     shared_gradient,
     strength,
@@ -81,7 +81,7 @@ def test_the_least_distance_over_rotations_is_that_of_the_subspaces():
 @pytest.mark.parametrize("n", [4, 9, 40])
 def test_personal_components_are_the_leading_eigenvectors(n):
     rows, _, V = setting(n=n)
-    own = settled_components(rows[0], V, 5.0, V)
+    own = converged_components(rows[0], V, 5.0, V)
     _, vectors = eigh(rows[0].T @ rows[0] + 5.0 * V @ V.T)
     assert principal_angles(own, vectors[:, -3:]).max() < 1e-5
 
@@ -138,7 +138,7 @@ def test_both_solvers_reach_the_same_objective():
     largest = np.linalg.norm(rows, 2, axis=(-2, -1)) ** 2
     U, V, values = np.broadcast_to(start, (8, 12, 3)), start, []
     for _ in range(1500):
-        U, versions = descended(rows, U, V, c, largest)
+        U, versions = gradient_step(rows, U, V, c, largest)
         V = retraction(V, versions.mean(axis=0) - V)
         values.append(objective(rows, U, V, noise=NOISE, spread=SPREAD).mean())
     assert values[-1] == pytest.approx(closed, abs=5e-3)

@@ -78,4 +78,4 @@ def test_what_an_answer_differs_from_the_ritz_pairs_counts_in_its_certificate():
         found.add(found.block, A @ found.block)
     apart = principal_angles(found.pairs.vectors, found._ritz.vectors[:, :5]).max()
     assert apart > 1
-    assert found.certificate == pytest.approx(found._certified() + apart)
+    assert found.certificate == pytest.approx(found._angle_bound() + apart)

@@ -234,7 +234,7 @@ def test_a_fall_waits():
     rule = Band(5, 0.1, 0.9, hold=2)
     sigma = np.array([100.0, 1, 1, 1, 1])
     assert [rule.step(sigma, 0.0) for _ in range(6)] == [5, 5, 4, 4, 4, 3]
-    assert Band(5, 0.1, 0.9).settled(sigma) == 1
+    assert Band(5, 0.1, 0.9).stationary_rank(sigma) == 1
 
 
 @pytest.mark.parametrize("size", [8, 20])

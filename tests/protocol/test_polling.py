@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedpca_flwr.protocol import polling
-from fedpca_flwr.protocol.polling import prompt
+from fedpca_flwr.protocol.polling import poll_promptly
 from tests.harness import Clock
 
 
@@ -35,16 +35,16 @@ class Link:
 @pytest.mark.parametrize("seconds", [0.05, 2.0, 600.0])
 def test_a_reply_is_found_within_a_tenth_of_its_time(seconds, clock):
     link = Link(clock)
-    assert len(prompt(link).send_and_receive([seconds])) == 1
+    assert len(poll_promptly(link).send_and_receive([seconds])) == 1
     assert clock.now <= max(1.1 * seconds, seconds + 0.1) + 1e-9
     assert link.looks < 100
 
 
 def test_all_replies_are_waited_for_and_each_is_returned_once(clock):
-    found = prompt(Link(clock)).send_and_receive([0.0, 5.0, 1.0])
+    found = poll_promptly(Link(clock)).send_and_receive([0.0, 5.0, 1.0])
     assert [reply.metadata.reply_to_message_id for reply in found] == [0.0, 1.0, 5.0]
 
 
 def test_a_timeout_returns_what_is_there(clock):
-    found = prompt(Link(clock)).send_and_receive([1.0, 1e9], timeout=3.0)
+    found = poll_promptly(Link(clock)).send_and_receive([1.0, 1e9], timeout=3.0)
     assert [reply.metadata.reply_to_message_id for reply in found] == [1.0]

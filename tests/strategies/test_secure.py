@@ -9,7 +9,7 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, QuorumError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.statistics.row_limits import FIRST_WORDS, of_means
+from fedpca_flwr.statistics.row_limits import FIRST_WORDS, mean_limits
 from fedpca_flwr.transports.pairwise_masks import new_private_key, pair_key, public_key
 from simulations import run
 from tests.families import FAMILIES, cut, rows
@@ -375,7 +375,7 @@ def test_a_false_share_of_the_count_is_named(said):
 
     def lie(arrays):
         masked = arrays[0].copy()
-        layout = Layout(of_means(10.0, 12), words=FIRST_WORDS)
+        layout = Layout(mean_limits(10.0, 12), words=FIRST_WORDS)
         if masked.size == layout.size and masked.dtype == np.uint64:
             exponent = 62 - int(np.frexp(float(layout.limits["count"]))[1])
             masked[1] += np.array(said * 2**exponent, np.int64).view(np.uint64)

@@ -12,7 +12,7 @@ from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.protocol import quorum
 from fedpca_flwr.protocol.state import StateJournal
-from fedpca_flwr.statistics.row_limits import UNCENTRED_WORDS, of_uncentred
+from fedpca_flwr.statistics.row_limits import UNCENTRED_WORDS, uncentred_limits
 from fedpca_flwr.transports.double_masks import SHARE
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
@@ -457,7 +457,7 @@ def test_a_false_count_is_named():
     def fewer(arrays):
         masked = arrays[0].copy()
         if masked.dtype == np.uint64:
-            layout = Layout(of_uncentred(20.0, 12, within=False), words=UNCENTRED_WORDS)
+            layout = Layout(uncentred_limits(20.0, 12, within=False), words=UNCENTRED_WORDS)
             less = layout.encode({**{k: np.zeros(v.shape) for k, v in layout.limits.items()}, "count": np.array(400.0)})
             masked[1:] -= less[1:]
         return [masked]

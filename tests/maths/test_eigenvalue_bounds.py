@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.ceilings import (
+from fedpca_flwr.maths.certificate import sine_theorem
+from fedpca_flwr.maths.eigenvalue_bounds import (
     MISSED,
     SHARES,
-    _most_hidden,
-    least_seen,
-    outside_last,
-    presumed_ceiling,
-    proven_ceiling,
+    _largest_norm_above,
+    bound_outside_last_block,
+    least_overlap,
+    presumed_bound,
+    proven_bound,
 )
-from fedpca_flwr.maths.certificate import sine_theorem
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
 
 
@@ -31,34 +31,34 @@ def test_a_proven_ceiling_takes_in_the_residual_of_what_follows():
     b, c = 0.9, 1.4
     ritz = known_of(np.array([[4, 0, 0], [0, 1, b], [0, b, c]]), np.eye(3)[:, :2])
     second = (1 + c) / 2 + np.hypot((c - 1) / 2, b)
-    ceiling = proven_ceiling(ritz, 1, c)
+    ceiling = proven_bound(ritz, 1, c)
     assert second <= ceiling == pytest.approx(c + SHARES[0] * (4 - c))
     assert second > c + SHARES[1] * (4 - c)  # so no lower share may pass
 
 
 def test_an_invariant_span_leaves_what_is_outside():
     ritz = known_of(np.diag([4.0, 2.0, 1.0, 0.5]), np.eye(4)[:, :2])
-    assert proven_ceiling(ritz, 2, 1.0) == pytest.approx(1.0)
-    assert 2.0 <= proven_ceiling(ritz, 1, 1.0) <= 2 + SHARES[-1] * 2 + 1e-12
-    assert proven_ceiling(ritz, 2, 2.0) == proven_ceiling(ritz, 1, 4.5) == np.inf
+    assert proven_bound(ritz, 2, 1.0) == pytest.approx(1.0)
+    assert 2.0 <= proven_bound(ritz, 1, 1.0) <= 2 + SHARES[-1] * 2 + 1e-12
+    assert proven_bound(ritz, 2, 2.0) == proven_bound(ritz, 1, 4.5) == np.inf
 
 
 def test_a_proven_ceiling_is_a_share_of_the_gap_above_the_largest_left_out():
     ritz = known_of(np.diag([4.0, 2.0, 1.0, 0.5]), np.eye(4)[:, :3])
-    assert proven_ceiling(ritz, 1, 0.5) == pytest.approx(2 + SHARES[-1] * 2)
+    assert proven_bound(ritz, 1, 0.5) == pytest.approx(2 + SHARES[-1] * 2)
 
 
 @pytest.mark.parametrize("error", [1e-3, 1e-2])
 def test_a_ceiling_takes_in_what_the_wire_did(error):
     A, start = np.diag([4.0, 2.0, 1.0, 0.5]), np.eye(4)[:, :2]
-    for ceiling in (lambda ritz: proven_ceiling(ritz, 2, 1.0), lambda ritz: proven_ceiling(ritz, 1, 1.0)):
+    for ceiling in (lambda ritz: proven_bound(ritz, 2, 1.0), lambda ritz: proven_bound(ritz, 1, 1.0)):
         assert ceiling(known_of(A, start, error)) - ceiling(known_of(A, start)) == pytest.approx(2 * error, rel=1e-3)
 
 
 def test_hidden_directions_are_not_presumed_away_before_the_block_would_show_them():
     """The first Ritz values of a random block are averages, and say nothing of what is above them."""
     A = np.diag(np.linspace(2, 1, 80))
-    assert presumed_ceiling(known_of(A, random_block(80, 6, 1)), 1, random_block(80, 6, 1)) == np.inf
+    assert presumed_bound(known_of(A, random_block(80, 6, 1)), 1, random_block(80, 6, 1)) == np.inf
 
 
 def test_a_presumed_ceiling_holds_and_comes_near():
@@ -70,7 +70,7 @@ def test_a_presumed_ceiling_holds_and_comes_near():
         block = start
         for _ in range(7):
             known.add(block, A @ block)
-            ceiling = presumed_ceiling(known.ritz(), 3, start)
+            ceiling = presumed_bound(known.ritz(), 3, start)
             assert values[3] <= ceiling
             block = known.next_block(known.ritz(), 6, 3)
         found.append(ceiling)
@@ -84,7 +84,7 @@ def test_an_error_in_the_products_weakens_what_may_be_presumed():
         known.add(block, A @ block)
         block = known.next_block(known.ritz(), 12, 1)
     ritz = known.ritz()
-    assert presumed_ceiling(ritz, 1, start) < presumed_ceiling(replace(ritz, error=1e-1), 1, start) == np.inf
+    assert presumed_bound(ritz, 1, start) < presumed_bound(replace(ritz, error=1e-1), 1, start) == np.inf
 
 
 def two_pairs(*, first=0.0, second=0.0, error=0.0):
@@ -97,25 +97,25 @@ def two_pairs(*, first=0.0, second=0.0, error=0.0):
 def test_a_presumed_ceiling_needs_what_hides_to_be_less_than_a_random_block_shows(share, error):
     """2 |F(mu)| + |S' W| error / (mu - theta) is the bound there, of which rounding the start takes its part off."""
     start = np.array([[1.0, 2.0, 0.5], [3.0, -1.0, 2.0], [0.0, 1e-6, 0.0], [0.0, 0.0, 0.0]])
-    bound, seen, level = least_seen(3, 2) / np.sqrt(2) - 1e-6, np.sqrt(14.0), 4 * share
+    bound, seen, level = least_overlap(3, 2) / np.sqrt(2) - 1e-6, np.sqrt(14.0), 4 * share
     hidden = (bound * level - error * seen) / (2 * seen)
-    at_most = presumed_ceiling(two_pairs(second=hidden * (1 - 1e-9), error=error), 1, start)
+    at_most = presumed_bound(two_pairs(second=hidden * (1 - 1e-9), error=error), 1, start)
     assert at_most == pytest.approx(1 + level + 2 * error, abs=1e-12)
-    assert presumed_ceiling(two_pairs(second=hidden * (1 + 1e-9), error=error), 1, start) > 1 + 2 * level
+    assert presumed_bound(two_pairs(second=hidden * (1 + 1e-9), error=error), 1, start) > 1 + 2 * level
 
 
 @pytest.mark.parametrize("share", SHARES)
 def test_a_narrow_block_shows_half_as_much_and_less_of_what_is_near_the_first(share):
-    start, bound = np.array([[0.5, 2.0, 0.0, 0.0]]).T, least_seen(1, 1, MISSED / 2) / 2
+    start, bound = np.array([[0.5, 2.0, 0.0, 0.0]]).T, least_overlap(1, 1, MISSED / 2) / 2
     near = bound / (10 * 0.5)  # takes one off the first value
     hidden = bound * 3 * share / (2 * 2.0)
-    assert presumed_ceiling(two_pairs(first=near, second=hidden * (1 - 1e-9)), 1, start) == pytest.approx(1 + 3 * share)
-    assert presumed_ceiling(two_pairs(first=near, second=hidden * (1 + 1e-9)), 1, start) > 1 + 4 * share
+    assert presumed_bound(two_pairs(first=near, second=hidden * (1 - 1e-9)), 1, start) == pytest.approx(1 + 3 * share)
+    assert presumed_bound(two_pairs(first=near, second=hidden * (1 + 1e-9)), 1, start) > 1 + 4 * share
 
 
 def test_what_hides_may_hide_most_above_the_level():
     """|1 / (x - 1) - 2 / x| is zero at 2, and largest at 2 + sqrt(2)."""
-    hidden = _most_hidden(np.array([1.0, 0.0]), np.array([[1.0, -2.0]]), np.array([[1.0, 1.0]]), 2.0)
+    hidden = _largest_norm_above(np.array([1.0, 0.0]), np.array([[1.0, -2.0]]), np.array([[1.0, 1.0]]), 2.0)
     assert 3 - np.sqrt(8) <= hidden <= 2 * (3 - np.sqrt(8))
 
 
@@ -125,7 +125,7 @@ def test_a_random_block_shows_what_it_must():
     for columns, directions in ((1, 1), (5, 1), (8, 4), (6, 6)):
         blocks = rng.uniform(-1, 1, (4000, columns, directions))
         least = np.linalg.svd(blocks, compute_uv=False)[:, -1]
-        assert 0.001 < np.mean(least < least_seen(columns, directions, 0.02)) < 0.03
+        assert 0.001 < np.mean(least < least_overlap(columns, directions, 0.02)) < 0.03
 
 
 def test_a_plain_block_bounds_the_outside_once_it_has_had_time():
@@ -135,7 +135,7 @@ def test_a_plain_block_bounds_the_outside_once_it_has_had_time():
     for asked in range(1, 60):
         ritz = known_of(A, block)
         P = np.eye(30) - ritz.vectors @ ritz.vectors.T
-        bounds.append(outside_last(ritz, start, asked))
+        bounds.append(bound_outside_last_block(ritz, start, asked))
         assert np.linalg.norm(P @ A @ P, 2) <= bounds[-1]
         block, _ = np.linalg.qr(A @ block)
     assert bounds[0] == np.inf
@@ -147,10 +147,10 @@ def test_the_outside_of_a_plain_block_in_closed_form(residual, error):
     """A block lacks a hundredth of the first eigenvector once (last / first)^(asked - 1) has made up for its luck."""
     ritz = Ritz(np.array([4.0, 1.0]), np.eye(3)[:, :2], np.array([[0, 0], [0, 0], [3.0, residual]]), error)
     start, ratio = np.diag([5.0, 4.0, 0])[:, :2], (1 + residual + error) / 4
-    asked = 2 + int(np.log(0.01 * least_seen(2, 2) / 5) / np.log(ratio))
-    lacks = ratio ** (asked - 1) * 5 / least_seen(2, 2)
-    assert outside_last(ritz, start, asked - 1) == np.inf
-    assert outside_last(ritz, start, asked) == pytest.approx(4.04 * (1 + lacks**2), rel=1e-12)
+    asked = 2 + int(np.log(0.01 * least_overlap(2, 2) / 5) / np.log(ratio))
+    lacks = ratio ** (asked - 1) * 5 / least_overlap(2, 2)
+    assert bound_outside_last_block(ritz, start, asked - 1) == np.inf
+    assert bound_outside_last_block(ritz, start, asked) == pytest.approx(4.04 * (1 + lacks**2), rel=1e-12)
 
 
 def test_the_sine_theorem_in_closed_form():

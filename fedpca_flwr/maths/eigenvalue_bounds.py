@@ -1,13 +1,13 @@
 r"""Upper bounds on the first eigenvalue that a set of Ritz pairs leaves out.
 
 For the first j Ritz pairs :math:`(\theta_i, u_i)` of a symmetric :math:`A`, with residuals R, the sine theorem of Davis
-and Kahan needs an upper bound, a *ceiling*, for :math:`\lambda_{j+1}(A)`. A Ritz value is none: it lies below.
+and Kahan needs an upper bound for :math:`\lambda_{j+1}(A)`. A Ritz value is none: it lies below.
 
-`proven_ceiling` takes a bound c on A outside the span asked (from the trace, or a known approximation). With W, T the
+`proven_bound` takes a bound c on A outside the span asked (from the trace, or a known approximation). With W, T the
 other Ritz pairs and R_W their residuals, :math:`\lambda_{j+1} \le \mu` for every :math:`\mu > c` with
 :math:`T + R_W^T R_W / (\mu - c) \preceq \mu` (Courant and Fischer, and a Schur complement).
 
-`presumed_ceiling` knows of the outside only that the first block S was random. Every eigenvector x of
+`presumed_bound` knows of the outside only that the first block S was random. Every eigenvector x of
 :math:`\lambda \ge \mu` obeys :math:`(\lambda - \theta_i) u_i^T x = r_i^T x`, so if the first j pairs do not see x,
 
 .. math:: S^T x = F(\lambda)\, x, \qquad F(\lambda) = S^T W (\lambda - T)^{-1} R_W^T
@@ -30,10 +30,10 @@ MISSED = 1e-6
 """Probability that a random block is so unlucky that what it does not show exists."""
 
 SHARES = (1 / 2, 1 / 8, 1 / 64)
-"""Of the gap above the next Ritz value that a ceiling may take."""
+"""Of the gap above the next Ritz value that a bound may take."""
 
 
-def proven_ceiling(ritz: Ritz, j: int, outside: float) -> float:
+def proven_bound(ritz: Ritz, j: int, outside: float) -> float:
     """Bound on eigenvalue j + 1, infinite where there is none.
 
     Parameters
@@ -51,19 +51,19 @@ def proven_ceiling(ritz: Ritz, j: int, outside: float) -> float:
     gram = residuals.T @ residuals
     for share in SHARES:
         level = base + share * (above - base)
-        if level <= base or not _positive(np.diag(level - others) - gram / (level - outside)):
+        if level <= base or not _is_positive_definite(np.diag(level - others) - gram / (level - outside)):
             break
         ceiling = level + 2 * ritz.error
     return ceiling
 
 
-def presumed_ceiling(ritz: Ritz, j: int, start: Array) -> float:
+def presumed_bound(ritz: Ritz, j: int, start: Array) -> float:
     """The same from a random first block ``start`` (d, b), which lies in the span of all pairs."""
     seen, above, columns = start.T @ ritz.vectors, float(ritz.values[j - 1]), start.shape[1]
     if j < columns:
-        bound = least_seen(columns, j + 1) / np.sqrt(j + 1)
+        bound = least_overlap(columns, j + 1) / np.sqrt(j + 1)
     else:  # what may hide behind the first j is far nearer to them
-        bound = least_seen(columns, 1, MISSED / (j + 1)) / 2
+        bound = least_overlap(columns, 1, MISSED / (j + 1)) / 2
         above -= 10 * ritz.residual(j) * float(np.linalg.norm(seen[:, :j], 2)) / bound
     bound -= float(np.linalg.norm(start - ritz.vectors @ seen.T))
     others, seen, residuals = ritz.values[j:], seen[:, j:], ritz.residuals[:, j:]
@@ -71,13 +71,13 @@ def presumed_ceiling(ritz: Ritz, j: int, start: Array) -> float:
     for share in SHARES:
         level = lowest + share * (above - lowest)
         wrong = ritz.error * float(np.linalg.norm(seen))
-        if level <= lowest or _most_hidden(others, seen, residuals, level) + wrong / (level - lowest) > bound:
+        if level <= lowest or _largest_norm_above(others, seen, residuals, level) + wrong / (level - lowest) > bound:
             break
         ceiling = level + 2 * ritz.error
     return ceiling
 
 
-def least_seen(columns: int, directions: int, probability: float = MISSED) -> float:
+def least_overlap(columns: int, directions: int, probability: float = MISSED) -> float:
     """What a random block (uniform between -1 and 1, or larger) shows of any direction among some fixed ones.
 
     The least singular value of a Gaussian matrix (columns, directions) of variance 1/3 (Edelman 1988; Chen and Dongarra
@@ -88,7 +88,7 @@ def least_seen(columns: int, directions: int, probability: float = MISSED) -> fl
     return float(np.exp(log / free) / np.sqrt(2 * 3))
 
 
-def outside_last(ritz: Ritz, start: Array, asked: int) -> float:
+def bound_outside_last_block(ritz: Ritz, start: Array, asked: int) -> float:
     """Bound on the matrix orthogonal to the last of ``asked`` blocks of a plain iteration from a random ``start``.
 
     If no eigenvalue outside is larger than the last Ritz value and its residual, what the block lacks of eigenvector i
@@ -97,7 +97,7 @@ def outside_last(ritz: Ritz, start: Array, asked: int) -> float:
     values, b = ritz.values, start.shape[1]
     last = float(values[-1]) + float(np.linalg.norm(ritz.residuals[:, -1])) + ritz.error
     with np.errstate(over="ignore", divide="ignore"):
-        lacks = (last / values.clip(min=0.0)) ** (asked - 1) * float(np.linalg.norm(start, 2)) / least_seen(b, b)
+        lacks = (last / values.clip(min=0.0)) ** (asked - 1) * float(np.linalg.norm(start, 2)) / least_overlap(b, b)
     found = int((lacks < 0.01).sum())  # they rise
     if not found:
         return np.inf
@@ -105,7 +105,7 @@ def outside_last(ritz: Ritz, start: Array, asked: int) -> float:
     return max(last, float(largest[-1]) if found < b else 0.0) + float(largest @ lacks[:found] ** 2)
 
 
-def _most_hidden(values: Array, seen: Array, residuals: Array, level: float) -> float:
+def _largest_norm_above(values: Array, seen: Array, residuals: Array, level: float) -> float:
     """The largest norm of F at ``level`` and above: twice what a grid finds, as F varies slowly between its points."""
     if values.size == 0:
         return 0.0
@@ -118,7 +118,7 @@ def _most_hidden(values: Array, seen: Array, residuals: Array, level: float) -> 
     return 2 * most
 
 
-def _positive(matrix: Array) -> bool:
+def _is_positive_definite(matrix: Array) -> bool:
     try:
         cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
     except LinAlgError:

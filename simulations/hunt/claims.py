@@ -8,7 +8,7 @@ from fedpca_flwr.model import PCAModel
 
 
 @dataclass(frozen=True)
-class Told:
+class Claims:
     """Angles in degrees, None where nothing is told.
 
     Attributes
@@ -51,10 +51,10 @@ class Told:
         return min(angles) if angles else None
 
 
-def told_by(model: PCAModel) -> Told:
+def claims_of(model: PCAModel) -> Claims:
     measured = model.log["measured"]
     certified = measured.get("certified_components", 0)
-    return Told(
+    return Claims(
         certificate=_angle(measured.get("certified_angle_degrees")),
         presumed=measured.get("presumed_multiplicity"),
         certified=certified,
