@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, TravelError
 from fedpca_flwr.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
 from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.method import Method
 from fedpca_flwr.protocol.phase import Phases
 from fedpca_flwr.protocol.state import Context
 from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -47,13 +48,6 @@ TRAVEL = {
     "surviving": RunConfig(secure_aggregation=True, bound=1.0, survivors=3),
 }
 """A run-config for each transport."""
-
-
-class Method(NamedTuple):
-    """A method's two halves. How answers travel is no part of it (`fedpca_flwr.transports`)."""
-
-    strategy: type[PCAStrategy]
-    client: type[PCAClient]
 
 
 METHODS = {

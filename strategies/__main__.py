@@ -15,8 +15,9 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.markdown import table
 from fedpca_flwr.measurements import MEASUREMENTS
 from fedpca_flwr.method_text import own_keys
+from fedpca_flwr.protocol.method import Method
 from fedpca_flwr.protocol.phase import Phase
-from strategies import METHODS, TRAVEL, Method, script_of, transports_of
+from strategies import METHODS, TRAVEL, script_of, transports_of
 
 HEADS = ("method", "result", "rounds", "upload per party", "server sees", "privacy", "split")
 PAGE = """# Methods

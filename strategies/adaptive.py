@@ -31,7 +31,9 @@ from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.method_text import options_of, words_of
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.method import Method
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program
 from fedpca_flwr.solution import Solution, require_variance
@@ -73,7 +75,7 @@ class Adaptive(RowsStrategy):
 
     card = CARD
     options: AdaptiveOptions
-    others: ClassVar[Mapping[str, Any]] = {}
+    others: ClassVar[Mapping[str, Method]] = {}
     """The methods of `CHOICES`, which the registry gives it: it imports none."""
 
     def __init__(self, *args: Any) -> None:
@@ -142,7 +144,9 @@ class Adaptive(RowsStrategy):
         self._chosen = chosen
         kind = self.others[chosen.method].strategy
         options = options_of(chosen.text, kind.card.options, {"n-components": self.options.n_components})
-        self._inner = kind(self.config, options, self.transport)
+        inner = kind(self.config, options, self.transport)
+        assert isinstance(inner, RowsStrategy)
+        self._inner = inner
         self._inner.quorum, self._inner.rounds_so_far = self.quorum, self.rounds_so_far
         script |= self._inner.phases
         self.phases = dict(script)
@@ -168,7 +172,7 @@ class AdaptiveClient(RowsClient):
     """Answers the survey, and then as the chosen method's client."""
 
     options: AdaptiveOptions
-    others: ClassVar[Mapping[str, Any]] = {}
+    others: ClassVar[Mapping[str, Method]] = {}
     """As the strategy's."""
 
     def fit(
@@ -193,7 +197,7 @@ class AdaptiveClient(RowsClient):
             "variances": diagonal,
         }
 
-    def _chosen(self, text: str) -> RowsClient:
+    def _chosen(self, text: str) -> PCAClient:
         """The chosen method's client, with this party's own policy, data and memory.
 
         A run chooses once; after the rounded covariance an exact method may go on, after all others that on factors.
@@ -204,7 +208,7 @@ class AdaptiveClient(RowsClient):
         before = self._before(text, method)
         site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": text})
         other = self.others[method]
-        inner: RowsClient = other.client(other.strategy.card, site, self._transport_of)
+        inner = other.client(other.strategy.card, site, self._transport_of)
         inner.before = before
         return inner
 

@@ -37,7 +37,6 @@ from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
 from fedpca_flwr.solution import check_rounds
 from fedpca_flwr.statistics.column_limits import inner_product_limits, product_limits
 from fedpca_flwr.statistics.columns import (
-    ColumnsOptions,
     bounded,
     energies_phase,
     measured_pairs,
@@ -46,6 +45,7 @@ from fedpca_flwr.statistics.columns import (
     rows_phases,
 )
 from fedpca_flwr.statistics.columns_client import ColumnsClient
+from fedpca_flwr.statistics.columns_options import ColumnsOptions
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
 
 
@@ -101,7 +101,7 @@ def phases(config: RunConfig, options: VerticalOptions) -> Phases:
         },
         "merge": {"merge": merge, **energies_phase()},
     }
-    return {**rows_phases(config), **solvers[options.solver], **projection_phase(config)}
+    return {**rows_phases(config, options), **solvers[options.solver], **projection_phase(config)}
 
 
 CARD = MethodCard(

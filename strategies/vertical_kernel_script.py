@@ -16,12 +16,12 @@ from fedpca_flwr.statistics.columns import (
     DIRECTIONS,
     ENERGY,
     SINGULAR,
-    ColumnsOptions,
     bounded,
     keeping_phase,
     measures_phase,
     rows_phases,
 )
+from fedpca_flwr.statistics.columns_options import ColumnsOptions
 
 
 class KernelOptions(ColumnsOptions):
@@ -84,7 +84,9 @@ def phases(config: RunConfig, options: KernelOptions) -> Phases:
     }
     measures = (ENERGY, Field("level", ()), Field("spread", (), kind="size"))
     sums = ("energy",) if options.gamma else ("energy", "sum")
-    begin = rows_phases(config, measures=measures, sums=sums, centred=["energy"] * options.function.of_distances)
+    begin = rows_phases(
+        config, options, measures=measures, sums=sums, centred=["energy"] * options.function.of_distances
+    )
     if config.transport != "clear" and not options.gamma:
-        begin = {**begin, "spread": measures_phase(("spread",), Field("level", ()))}
+        begin = {**begin, "spread": measures_phase(options, ("spread",), Field("level", ()))}
     return {**begin, options.asked: known[options.asked], **keeping_phase(DIRECTIONS, SINGULAR)}

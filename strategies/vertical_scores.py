@@ -58,7 +58,7 @@ def phases(config: RunConfig, options: ScoresOptions) -> Phases:
         sizes=k_of_options,
     )
     return {
-        **rows_phases(config, of_party=of_loadings, asked=(SCALED,)),
+        **rows_phases(config, None, of_party=of_loadings, asked=(SCALED,)),
         "scores": bounded(
             config, scores, lambda energy, asked, public: score_limits(energy, public.rows, asked["components"].size)
         ),

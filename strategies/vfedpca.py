@@ -25,6 +25,10 @@ class VFedPCAOptions(MergeOptions):
     warm_start: Literal["random", "previous"] = "random"
     """What the power method starts from: chance, or the merged vector (algorithm 3)."""
 
+    @property
+    def from_merged(self) -> bool:
+        return self.warm_start == "previous"
+
 
 CARD = MethodCard(
     name="vfedpca",

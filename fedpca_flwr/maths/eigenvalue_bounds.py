@@ -101,8 +101,8 @@ def bound_outside_last_block(ritz: Ritz, start: Array, asked: int) -> float:
     found = int((lacks < 0.01).sum())  # they rise
     if not found:
         return np.inf
-    largest = 1.01 * values[:found]  # of an eigenvalue of which the block lacks so little
-    return max(last, float(largest[-1]) if found < b else 0.0) + float(largest @ lacks[:found] ** 2)
+    largest = 1.01 * values[:found]  # of an eigenvalue of which the block lacks so little: more than `last`
+    return float(largest[-1]) + float(largest @ lacks[:found] ** 2)
 
 
 def _largest_norm_above(values: Array, seen: Array, residuals: Array, level: float) -> float:

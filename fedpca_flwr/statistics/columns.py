@@ -18,29 +18,14 @@ import numpy as np
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
-from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Limits, Phase, Phases, Public, Sum, Total
 from fedpca_flwr.statistics.column_limits import MEASURE_WORDS, measure_limits, projection_limits
+from fedpca_flwr.statistics.columns_options import ColumnsOptions
 from fedpca_flwr.statistics.columns_strategy import ColumnsRun
 from fedpca_flwr.statistics.heads import COUNT
 from fedpca_flwr.statistics.row_limits import require_bound, require_resolved
-
-
-class ColumnsOptions(CountOptions):
-    """Options of every method for data split by columns."""
-
-    center: bool = True
-    """Each party subtracts the means of its own columns."""
-    scale: bool = False
-    """Each party divides its own columns by their standard deviations."""
-
-    @property
-    def about_means(self) -> bool:
-        """Whether columns are about their means."""
-        return self.center
-
 
 ABOUT_ROWS = (
     COUNT,
@@ -63,6 +48,7 @@ SINGULAR = Field("singular", ("<=k",), kind="size")
 
 def rows_phases(
     config: RunConfig,
+    options: ColumnsOptions | None,
     *,
     of_party: Sequence[Field] = (),
     measures: Sequence[Field] = (ENERGY,),
@@ -75,6 +61,8 @@ def rows_phases(
     Parameters
     ----------
     config : RunConfig
+    options : ColumnsOptions or None
+        None where nothing is fitted: then a field ``scaled`` comes with the question for sums.
     of_party : sequence of Field
         What else each party says that tells nothing of anyone's values.
     measures : sequence of Field
@@ -91,7 +79,7 @@ def rows_phases(
     require_bound(config.bound)
     return {
         "rows": Phase(reply=Payload((*ABOUT_ROWS, *of_party)), open=True),
-        "energy": measures_phase(sums, *asked, centred=centred),
+        "energy": measures_phase(options, sums, *asked, centred=centred),
     }
 
 
@@ -100,8 +88,11 @@ def rows_in_clear(*of_party: Field) -> Phases:
     return {"rows": Phase(reply=Payload((*ABOUT_ROWS, *of_party)))}
 
 
-def measures_phase(names: Sequence[str], *more: Field, centred: Collection[str] = ()) -> Phase:
+def measures_phase(
+    options: ColumnsOptions | None, names: Sequence[str], *more: Field, centred: Collection[str] = ()
+) -> Phase:
     """Sums over all entries of all parties; the number of all columns comes with the question."""
+    about_means = names if options is not None and options.center else centred
     return Phase(
         asked=Payload((Field("columns", (), "int64", kind="count"), *more)),
         reply=Payload(tuple(Field(name, ()) for name in names)),
@@ -110,8 +101,8 @@ def measures_phase(names: Sequence[str], *more: Field, centred: Collection[str] 
             public.config.bound,
             public.rows,
             int(asked["columns"]),
-            scaled=bool(asked["scaled"]) if "scaled" in asked else public.options.scale,
-            centred=names if getattr(public.options, "center", False) else centred,
+            scaled=bool(asked["scaled"]) if options is None else options.scale,
+            centred=about_means,
         ),
         words=MEASURE_WORDS,
     )
@@ -189,9 +180,7 @@ def rows_and_energy(run: ColumnsRun) -> Generator[Ask, Any, None]:
 
 def resolved(run: ColumnsRun, sums: Total, name: str) -> float:
     """A measure of the open sum, unless `bound` is too far above the data for it."""
-    scaled, centred = (getattr(run.options, option, True) for option in ("scale", "center"))
-    or_else = ", or center=true, with which scaled columns need no bound" if scaled and not centred else ""
-    require_resolved(run.config.bound, sums.missed[name], sums[name], or_else)
+    require_resolved(run.config.bound, sums.missed[name], sums[name], run.instead_of_bound)
     return float(sums[name])
 
 

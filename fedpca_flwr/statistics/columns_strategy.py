@@ -27,6 +27,7 @@ from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.site.alignment import difference
 from fedpca_flwr.solution import check_components, require_variance
+from fedpca_flwr.statistics.columns_options import ColumnsOptions
 
 SEEN = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
 
@@ -94,6 +95,11 @@ class ColumnsRun(PCAStrategy):
     def columns(self) -> int:
         """m, of all parties."""
         return sum(self.widths)
+
+    @property
+    def instead_of_bound(self) -> str:
+        """What else than a nearer `bound` would help, for errors that ask for one."""
+        return ""
 
     def with_energy(self, asked: Fields) -> Fields:
         """What is asked in a phase whose sum the energy bounds."""
@@ -176,6 +182,13 @@ class ColumnsRun(PCAStrategy):
 class ColumnsStrategy(ColumnsRun):
     """Base of the strategies that fit a model. A method adds `aggregate`."""
 
+    options: ColumnsOptions
+
+    @property
+    def instead_of_bound(self) -> str:
+        scaled_only = self.options.scale and not self.options.center
+        return ", or center=true, with which scaled columns need no bound" if scaled_only else ""
+
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
         """The method: asks, and returns what it found."""
@@ -188,7 +201,7 @@ class ColumnsStrategy(ColumnsRun):
 
     def modelled(self, solution: ScoresSolution) -> PCAModel:
         """The model of what the method found."""
-        certainty = self.certainty(solution.pairs.of_rank(self.n_rows - getattr(self.options, "about_means", True)))
+        certainty = self.certainty(solution.pairs.of_rank(self.n_rows - self.options.about_means))
         log = self.history(certainty, [*solution.notes, *self.order_notes()], solution.measured)
         values, directions = solution.pairs.values, solution.pairs.vectors
         scores = directions * np.sqrt(values.clip(min=0.0))

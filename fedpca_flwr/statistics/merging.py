@@ -29,7 +29,6 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public
 from fedpca_flwr.statistics.columns import (
     ENERGY,
-    ColumnsOptions,
     energies_phase,
     k_of_options,
     measured_pairs,
@@ -37,6 +36,7 @@ from fedpca_flwr.statistics.columns import (
     rows_and_energy,
     rows_in_clear,
 )
+from fedpca_flwr.statistics.columns_options import ColumnsOptions
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
 
 LOCAL = Payload((Field("value", ()), Field("vector", ("n",))))
@@ -67,6 +67,11 @@ class MergeOptions(ColumnsOptions):
     @property
     def about_means(self) -> bool:
         return self.center and not self.faithful
+
+    @property
+    def from_merged(self) -> bool:
+        """Whether a party starts each period from the merged vector."""
+        return False
 
     @property
     def isolated(self) -> int:

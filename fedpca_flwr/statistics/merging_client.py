@@ -63,7 +63,7 @@ class MergeClient(ColumnsClient):
 
     def _start(self, component: int, period: int, direction: Array) -> Array:
         """The same for every party, so that it matters to nobody who is which."""
-        if period > self.options.isolated and getattr(self.options, "warm_start", "random") == "previous":
+        if period > self.options.isolated and self.options.from_merged:
             return direction
         rng = np.random.default_rng((self.site.config.seed, component, period))
         n = len(self.data)
