@@ -15,7 +15,8 @@ variances to some 1e-13 of the first, which are singular values to some 3e-7 of 
 With ``rank = r`` each party sends only the best r rows of a factor (d r values). ``filler`` lets the server assume half
 of the first eigenvalue left out in every direction left out, which halves the error bound at no bytes. Largest / mean
 angle in degrees, MNIST, 10 clients, Dirichlet 0.1, 50 components, with filler, over eight draws of the partition:
-r = 100 1.1 to 5.2 / 0.20 to 0.26, r = 200 0.10 to 0.45 / 0.019 to 0.033 (`simulations.benchmarks.truncation --seeds`).
+r = 100 1.1 to 5.2 / 0.20 to 0.26, r = 200 0.10 to 0.45 / 0.019 to 0.033 (`python -m simulations.benchmarks
+truncation --seeds`).
 """
 
 from __future__ import annotations

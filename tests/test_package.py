@@ -32,6 +32,7 @@ def test_the_wheel_holds_what_people_run_and_nothing_else(wheel):
     assert others == {"fedpca_flwr", "strategies", "simulations"}
     kept = {"/".join(name.split("/")[:2]) for name in wheel if name.startswith("simulations/") and name.count("/") > 1}
     assert kept == {"simulations/deployment", "simulations/notebooks"}
+    assert "simulations/programs.py" not in wheel  # of the benchmarks and papers, which are not there
 
 
 def test_the_wheel_holds_every_module_of_the_library_and_its_types(wheel):

@@ -1,7 +1,7 @@
 """P-COV and AP-COV against `PCA(svd_solver="full")` of the pooled rows: angles, eigenvalues, k-NN accuracy.
 
-python -m simulations.benchmarks.accuracy --dataset mnist --data-root DEST
-python -m simulations.benchmarks.accuracy --dataset images --data-root DEST/cifar10-jpeg
+python -m simulations.benchmarks accuracy --dataset mnist --data-root DEST
+python -m simulations.benchmarks accuracy --dataset images --data-root DEST/cifar10-jpeg
 """
 
 from __future__ import annotations
@@ -64,14 +64,10 @@ def _knn(model: PCAModel, source: data.Dataset, rows: NDArray[Any], wanted: bool
     return f"{knn_accuracy(model, rows, source.labels, test, truth):.2%}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     options = data_parser(__doc__, dataset="digits", clients=10, components=COMPONENTS, seed=42)
     options.add_argument("--no-knn", action="store_true", help="leave out the k-NN column")
     args = options.parse_args(arguments)
     rows = lines(args.dataset, args.data_root, args.clients, args.components, args.seed, not args.no_knn)
     print(f"\n{args.dataset}, {args.clients} clients, {args.components} components, seed {args.seed}\n")
     print(table(HEADS, rows))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Adaptive: what it chooses, what it forecasts and what happens, by partition and target.
 
-    python -m simulations.benchmarks.adaptive --dataset mnist --data-root DEST
-    python -m simulations.benchmarks.adaptive --dataset images --data-root DEST/cifar10-jpeg
+    python -m simulations.benchmarks adaptive --dataset mnist --data-root DEST
+    python -m simulations.benchmarks adaptive --dataset images --data-root DEST/cifar10-jpeg
 
 10 clients, 50 components; targets in degrees, 0: exact. MB are up plus down per client, the survey (about 32 bytes a
 feature) left out.
@@ -27,7 +27,7 @@ def spent(model: PCAModel) -> tuple[int, float]:
     return len(entries), total / len(entries[0]["up"]) / 1e6
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     args = data_parser(__doc__).parse_args(arguments)
     heads = ["partition", "score", "target", "chosen", "rounds: forecast, spent", "MB", "largest angle", "bound"]
     print(head(heads))
@@ -47,7 +47,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
             cells = [name, score, target, chosen, f"{way['rounds']}, {rounds}"]
             cells += [f"{forecast:.2f}, {megabytes:.2f}", f"{way['angle']:.2g}, {angle:.2g}", bound]
             print(row(cells), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Compressed on MNIST or CIFAR-10 (JPEG): bytes against angle, each codec.
 
-    python -m simulations.benchmarks.compression --dataset mnist --data-root DEST
+    python -m simulations.benchmarks compression --dataset mnist --data-root DEST
 
 10 clients, Dirichlet 0.1, 50 components. Bytes are the mean over the clients, count and mean included; times less is
 against a full float64 covariance.
@@ -29,7 +29,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     args = data_parser(__doc__).parse_args(arguments)
     parts = clients(args.dataset, args.data_root)
     exact = truth(parts)
@@ -40,7 +40,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         each, times = model.bytes_up / len(parts), model.log["measured"]["compression_ratio"]
         cells = [options_text(options), f"{each / 1e3:.0f}", f"{times:.1f}", f"{angles.mean:.2g}", f"{angles.max:.2g}"]
         print(row(cells), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """DSA and FAST-PCA on four graphs: angle to the exact components and between the parties, by iteration; bytes.
 
-    python -m simulations.benchmarks.decentralised
+    python -m simulations.benchmarks decentralised
 
 Synthetic rows of 10 unequal parties with shifted means; 12 features, 3 components well separated from the rest.
 """
@@ -35,7 +35,7 @@ def parties(count: int = 10, seed: int = 0) -> list[NDArray[Any]]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     options = parser(__doc__, step_size=0.2)
     options.add_argument("--iterations", type=int, nargs="+", default=[1, 50, 100, 200, 500])
     args = options.parse_args(arguments)
@@ -57,7 +57,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
             step = model.log["rounds"][-3]  # before the report and the projection
             each = f"{max(step['up']):,}, {max(step['down']):,}"
             print(row([method, f"{graph} ({rate})", *cells, each]), flush=True)
-
-
-if __name__ == "__main__":
-    main()

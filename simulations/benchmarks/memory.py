@@ -1,6 +1,6 @@
 """Peak memory of the server's aggregation: 50 replies of 3,072 features, against the replies plus two d x d matrices.
 
-python -m simulations.benchmarks.memory [--clients 50] [--features 3072]
+python -m simulations.benchmarks memory [--clients 50] [--features 3072]
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     args = parser(__doc__, clients=50, features=3072).parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     before, replies, after = peak(args.clients, args.features)
@@ -42,7 +42,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"replies {replies:.0f} MB, one d x d matrix {square:.0f} MB")
     print(f"peak before the aggregation {before:.0f} MB (the replies, the libraries, one client's work)")
     print(f"peak after it {after:.0f} MB: {(after - before) / square:.2f} d x d matrices more")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What Flower's simulation costs beyond the mathematics: start of Ray, messages, rounds.
 
-    python -m simulations.benchmarks.overhead [--clients 10] [--features 64]
+    python -m simulations.benchmarks overhead [--clients 10] [--features 64]
 
 The settings that make it smallest are those of `simulations.ray_engine`: one CPU a client, no log forwarding, no
 dashboard. A Ray that is already running (``ray start --head``, then ``RAY_ADDRESS``) saves most of the start.
@@ -18,7 +18,7 @@ from simulations import run
 from simulations.benchmarks.setting import parser
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     args = parser(__doc__, clients=10, features=64, repeats=3).parse_args(arguments)
     rng = np.random.default_rng(0)
     parties = [rng.standard_normal((100, args.features)) for _ in range(args.clients)]
@@ -30,7 +30,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         inside = sum(entry["seconds"] for entry in rounds)
         up = sum(sum(entry["up"]) for entry in rounds)
         print(row([engine, f"{seconds:.2f}", f"{inside:.2f}", f"{up:,}"]), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """DP-PCA on MNIST or CIFAR-10 (JPEG): what a privacy budget costs, for both kinds of trust.
 
-    python -m simulations.benchmarks.privacy --dataset mnist --data-root DEST
+    python -m simulations.benchmarks privacy --dataset mnist --data-root DEST
 
 10 clients, Dirichlet 0.1, 50 components, delta 1e-5, add/remove of one row; means of several draws of the noise. The
 default clips are 7 and 12 times 255: the median distance of MNIST's rows from their mean, and about the largest. They
@@ -37,7 +37,7 @@ def captured(model: PCAModel, truth: PCAModel) -> float:
     return float((loadings**2 @ truth.explained_variance_).sum() / best)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     args = data_parser(__doc__, clip=1785.0, centre_clip=3060.0, draws=3).parse_args(arguments)
     source = data.load(args.dataset, args.data_root)
     rows = source.all_rows()
@@ -59,7 +59,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
             mean, most, held, accuracy = np.mean(measured, axis=0)
             cells = [trust, f"{epsilon:g}", f"{mean:.1f}", f"{most:.0f}", f"{held:.2%}", f"{accuracy:.2%}"]
             print(row(cells), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,8 @@
 """The tables of the design notes, ours beside the published numbers.
 
-    python -m simulations.benchmarks.published --dataset mnist --data-root DEST --output FOLDER
-    python -m simulations.benchmarks.published --dataset images --data-root DEST/cifar10-jpeg --output FOLDER
-    python -m simulations.benchmarks.published --dataset mnist --data-root DEST --output FOLDER --table angles privacy
+    python -m simulations.benchmarks published --dataset mnist --data-root DEST --output FOLDER
+    python -m simulations.benchmarks published --dataset images --data-root DEST/cifar10-jpeg --output FOLDER
+    python -m simulations.benchmarks published --dataset mnist --data-root DEST --output FOLDER --table angles privacy
 
 Each run is a line of `simulations.compare` in ``FOLDER/runs.jsonl``: what is there is not run again, and
 ``python -m simulations.report FOLDER`` shows it. 10 clients, 50 components, seed 42. Angles are to
@@ -224,7 +224,7 @@ def _mean(records: Sequence[Record], key: str) -> float:
     return math.nan if None in values else float(np.mean(values))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     options = data_parser(__doc__)
     options.add_argument("--output", required=True, help="a folder for the runs, which go on where they were cut")
     options.add_argument("--table", nargs="+", choices=list(TABLES), help="all that the notes have, if not given")
@@ -239,7 +239,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """SUB-IT on MNIST or CIFAR-10 (JPEG): rounds and bytes to 1e-6 degrees, and where the certificate stops.
 
-    python -m simulations.benchmarks.rounds --dataset mnist --data-root DEST
-    python -m simulations.benchmarks.rounds --dataset images --data-root DEST/cifar10-jpeg
+    python -m simulations.benchmarks rounds --dataset mnist --data-root DEST
+    python -m simulations.benchmarks rounds --dataset images --data-root DEST/cifar10-jpeg
 
 10 clients, Dirichlet 0.1, 50 components. The truth is P-COV, itself at 1e-12 degrees (`accuracy`).
 """
@@ -27,7 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 FEW = {"mnist": (8, 19, 4, 4, 100), "images": (9, 22, 5, 5, 100), "digits": (1, 5, 1, 1, 100)}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     args = data_parser(__doc__).parse_args(arguments)
     parts = clients(args.dataset, args.data_root)
     exact = truth(parts)
@@ -43,7 +43,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
             certified = at_most(degrees) if degrees < 90 else "no bound"
             angle = principal_angles(model, exact).max
             print(row([name, model.rounds, f"{angle:.1e}", certified, f"{up:.2f}", f"{down:.2f}"]), flush=True)
-
-
-if __name__ == "__main__":
-    main()

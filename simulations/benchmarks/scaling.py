@@ -1,6 +1,6 @@
 """How a run grows with rows, features, components and clients, beside scikit-learn on the pooled rows.
 
-    python -m simulations.benchmarks.scaling
+    python -m simulations.benchmarks scaling
 
 The base point first, then one of n (rows), d (features), k (components) and K (clients) at a time three times smaller
 and larger, on seeded synthetic rows with means that differ between clients. Time is a whole loopback run, projections
@@ -74,13 +74,9 @@ def line(point: Point, repeats: int) -> list[str]:
     return cells
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     args = parser(__doc__, repeats=3).parse_args(arguments)
     print(markdown.head(["n", "d", "k", "K", *(f"{method}: time; rounds; MB" for method in METHODS)]))
     with threadpool_limits(1, user_api="blas"):
         for point in points():
             print(markdown.row(line(point, args.repeats)), flush=True)
-
-
-if __name__ == "__main__":
-    main()

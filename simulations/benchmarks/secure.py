@@ -1,7 +1,7 @@
 """Secure aggregation against the same method without: angles, bytes, seconds.
 
-python -m simulations.benchmarks.secure
-python -m simulations.benchmarks.secure --dataset mnist --data-root DEST --bound 255
+python -m simulations.benchmarks secure
+python -m simulations.benchmarks secure --dataset mnist --data-root DEST --bound 255
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _bytes(model: PCAModel, way: str) -> int:
     return sum(sum(entry[way]) for entry in model.log["rounds"])
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     options = data_parser(__doc__, dataset="digits", clients=10, components=COMPONENTS, seed=42, repeats=3)
     options.add_argument("--bound", type=float, default=16.0, help="no value is larger in size")
     args = options.parse_args(arguments)
@@ -70,7 +70,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(head(HEADS))
     for method in METHODS:
         print(row(line(method, parties, pooled, args.components, args.bound, args.repeats)), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -26,7 +26,11 @@ PARTITIONS: dict[str, dict[str, Any]] = {
 
 def parser(doc: str | None, **defaults: int | float) -> argparse.ArgumentParser:
     """Of a benchmark; ``doc`` is its help, and each default an option of its type."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.benchmarks NAME",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     for name, default in defaults.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     return parser

@@ -1,6 +1,6 @@
 """Ours, the published algorithms as written, and scikit-learn on the pooled rows: in one run, on the same partition.
 
-    python -m simulations.benchmarks.side_by_side --dataset mnist --data-root DEST
+    python -m simulations.benchmarks side-by-side --dataset mnist --data-root DEST
 
 10 clients, Dirichlet 0.1, 50 components, one BLAS thread. Angles (largest / mean, degrees) and eigenvalues (the largest
 relative error) are to ``PCA(svd_solver="full")`` of the pool. Rounds are those in which clients send, MB those sent by
@@ -110,7 +110,7 @@ def _error(variances: Array, truth: PCAModel) -> str:
     return f"{np.abs(variances / truth.explained_variance_ - 1).max():.1g}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     args = data_parser(__doc__, repeats=3).parse_args(arguments)
     parts = clients(args.dataset, args.data_root)
     truth = pooled_pca(np.vstack(parts), COMPONENTS)
@@ -118,7 +118,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with threadpool_limits(1, user_api="blas"):
         for pair in pairs(args.dataset):
             print(row(line(pair, parts, truth, args.repeats)), flush=True)
-
-
-if __name__ == "__main__":
-    main()

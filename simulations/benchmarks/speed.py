@@ -1,6 +1,6 @@
 """Speed as ratios of two programs, measured in turn in one run: client statistics, server, a whole run.
 
-    python -m simulations.benchmarks.speed --data-root DEST [--threads 1]
+    python -m simulations.benchmarks speed --data-root DEST [--threads 1]
 
 Seconds depend on the machine; the ratios are what we claim. Each figure is the median over alternating repetitions.
 """
@@ -76,7 +76,7 @@ def run_speed(rows: NDArray[Any], parties: list[NDArray[Any]], repeats: int) -> 
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     options = parser(__doc__, repeats=5)
     options.add_argument("--data-root", required=True, help="holds MNIST/ and cifar10-jpeg/")
     options.add_argument("--threads", type=int, default=1, help="BLAS threads of both programs")
@@ -102,7 +102,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
             pooled = np.asarray(rows, dtype=dtype)
             figures = run_speed(pooled, [pooled[share] for share in shares], args.repeats)
             print(row([f"MNIST: whole run, 10 clients, {np.dtype(dtype)}", *figures]), flush=True)
-
-
-if __name__ == "__main__":
-    main()

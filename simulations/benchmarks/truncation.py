@@ -1,8 +1,8 @@
 """QR-PCA truncated, with and without filler, and AP-STACK, on MNIST or CIFAR-10 (JPEG); and wide data, exactly.
 
-    python -m simulations.benchmarks.truncation --dataset mnist --data-root DEST
-    python -m simulations.benchmarks.truncation --dataset mnist --data-root DEST --seeds 42 0 1 2 3 4 5 6
-    python -m simulations.benchmarks.truncation --wide
+    python -m simulations.benchmarks truncation --dataset mnist --data-root DEST
+    python -m simulations.benchmarks truncation --dataset mnist --data-root DEST --seeds 42 0 1 2 3 4 5 6
+    python -m simulations.benchmarks truncation --wide
 
 10 clients, Dirichlet 0.1, 50 components; wide: 20 clients with 200 rows of 20,000 features. With ``--seeds`` only
 QR-PCA, on a draw of the partition for each seed: the largest angle depends on the draw more than on anything else.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import resource
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,8 +72,7 @@ def wide() -> None:
     print(f"peak memory of everything here {peak:.0f} MB; one d x d matrix would have {8 * d * d / 1e6:.0f} MB")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    arguments = sys.argv[1:] if arguments is None else arguments
+def main(arguments: Sequence[str]) -> None:
     if list(arguments) == ["--wide"]:
         return wide()
     options = data_parser(__doc__)
@@ -83,7 +81,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.seeds:
         return draws(args.dataset, args.data_root, args.seeds)
     return truncation(args.dataset, args.data_root)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,35 +7,15 @@ Each module of this package that has a ``main`` is one paper. An interrupted run
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from fedpca_flwr.errors import FedPCAError
 from simulations import papers
-
-
-def found() -> dict[str, Callable[[Sequence[str]], object]]:
-    """What can be reproduced, by name."""
-    names = [module.name for module in pkgutil.iter_modules(papers.__path__) if module.name != "__main__"]
-    modules = {name: importlib.import_module(f"simulations.papers.{name}") for name in names}
-    return {name.replace("_", "-"): module.main for name, module in modules.items() if hasattr(module, "main")}
+from simulations.programs import run_named
 
 
 def main(arguments: Sequence[str]) -> int:
-    known = found()
-    name, *rest = arguments or [""]
-    if name not in known:
-        given = "" if name in {"", "-h", "--help"} else f"there is no paper '{name}'\n\n"
-        print(f"{given}{__doc__}\nPapers: {', '.join(known)}", file=sys.stderr)
-        return 2
-    try:
-        known[name](rest)
-    except FedPCAError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_named(papers, arguments, kind="paper", doc=__doc__)
 
 
 if __name__ == "__main__":

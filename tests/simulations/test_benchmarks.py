@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.moments import Moments
-from simulations import compare
+from simulations import benchmarks, compare
 from simulations.benchmarks import as_written, memory, published, scaling, side_by_side, speed, truncation
 from simulations.benchmarks import published_numbers as note
+from simulations.benchmarks.__main__ import main
+from simulations.programs import found
 from tests.families import cut, rows
 
 DIGITS = ["--dataset", "digits"]
@@ -141,3 +143,19 @@ def test_the_server_alone_can_be_measured(capsys):
     assert "d x d matrices more" in capsys.readouterr().out
     parts = [Moments.of(part) for part in cut(rows(300, 60), 100, 100, 100)]
     assert len(speed.server_speed(parts, repeats=1)) == 3
+
+
+def test_an_unknown_benchmark_is_answered_by_the_names_of_all(capsys):
+    assert main(["side-by-sight"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no benchmark 'side-by-sight'" in said
+    assert said.splitlines()[-1] == f"Benchmarks: {', '.join(found(benchmarks))}"
+    assert {"accuracy", "side-by-side"} < set(found(benchmarks))
+
+
+@pytest.mark.parametrize("name", found(benchmarks))
+def test_every_benchmark_says_what_it_measures(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0
+    assert f"python -m simulations.benchmarks {name}" in capsys.readouterr().out

@@ -7,11 +7,13 @@ import json
 import pytest
 
 from fedpca_flwr.errors import ConfigError
+from simulations import papers
 from simulations.papers import experiment, personalised
-from simulations.papers.__main__ import found, main
+from simulations.papers.__main__ import main
 from simulations.papers.experiment import Step, read_table, run_steps, write_table
 from simulations.papers.hierarchical import Federation, best_perpca, closed_form, settled
 from simulations.papers.personalised import compared, means
+from simulations.programs import found
 
 TINY = ["--datasets", "1", "--shrink", "100"]
 
@@ -101,7 +103,7 @@ def test_an_unknown_paper_is_named_with_those_there_are(capsys):
     said = capsys.readouterr().err
     assert "no paper 'personalized'" in said
     assert "personalised" in said.splitlines()[-1]
-    assert "personalised" in found()
+    assert "personalised" in found(papers)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_settling_is_the_iteration_after_the_last_that_is_off():
     assert settled([1.0]) == 1
 
 
-@pytest.mark.parametrize("paper", found())
+@pytest.mark.parametrize("paper", found(papers))
 @pytest.mark.parametrize("place", ["file", "file/deeper"])
 def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(paper, place, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
