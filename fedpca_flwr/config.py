@@ -188,8 +188,9 @@ class NodeConfig(Config):
     journal: LocalPath = ""
     """Folder in which this site keeps what it was asked, has answered and has spent of its privacy; a site with data of
     its own needs one for secure aggregation and for private methods. Empty: only for the length of a run."""
-    repeat: Literal["refuse", "allow"] = "refuse"
-    """What to do where secure sums over several runs would tell a party's share, or its largest value."""
+    repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
+    """What to do where secure sums over several runs would tell a party's share, a few rows, or a largest value;
+    'refuse-same' takes rows that are not the same ones for wholly new."""
     epsilon_budget: Annotated[float, Field(gt=0)] | None = None
     """Refuse a release after which this site would have spent more, over all runs, and every method that spends
     without bound. Needs `journal`."""

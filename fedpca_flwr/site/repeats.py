@@ -97,9 +97,10 @@ def permit_sum(journal: Journal, node: NodeConfig, rows: NDArray[Any], members: 
     now = Opened(tuple(sorted(members)), len(rows))
 
     def told(same: Sequence[str], others: Sequence[str]) -> str:
-        if node.repeat == "refuse":
-            near = [] if split == "columns" else [Opened.of(text) for text in others]
-            require_same_members(now, [Opened.of(text) for text in same], near, least=node.min_rows)
+        if node.repeat != "allow":
+            near = others if node.repeat == "refuse" and split == "rows" else []
+            earlier, nearly = ([Opened.of(text) for text in texts] for texts in (same, near))
+            require_same_members(now, earlier, nearly, least=node.min_rows)
         return "" if now.text() in same else now.text()
 
     journal.remember("opened", digest_of(journal.data_key, rows), told)
@@ -118,7 +119,7 @@ def permit_bound(journal: Journal, node: NodeConfig, rows: NDArray[Any], bound: 
         before = [Bounded.of(text) for text in same]
         if any(earlier.tells(bound) for earlier in before):
             return ""
-        if node.repeat == "refuse":
+        if node.repeat != "allow":
             require_few(before)
         return now.text()
 
@@ -180,7 +181,7 @@ def require_same_members(now: Opened, same: Sequence[Opened], others: Sequence[O
             raise DisclosureError(
                 "this site's rows were in a secure sum already but for a few, it may be fewer than its own minimum "
                 f"(node-config 'min-rows' = {least}): the difference of the two sums would be those few. Wait until "
-                "more are new" + ALLOW
+                "more are new; if all are, and happen to be as many, set repeat='refuse-same' in its node-config"
             )
 
 

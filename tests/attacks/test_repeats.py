@@ -192,6 +192,13 @@ def test_as_many_new_rows_as_a_site_answers_about_make_other_data(tmp_path):
     finish(sites(tmp_path, [np.vstack([PARTIES[0], PARTIES[0][:10] + 1]), *PARTIES[1:]]))
 
 
+def test_a_site_that_brings_batches_may_say_so_and_still_refuses_the_same_rows_without_a_party(tmp_path):
+    for batch in range(2):
+        finish(sites(tmp_path, [part + batch for part in PARTIES], repeat="refuse-same"))
+    with pytest.raises(DisclosureError, match="client 0: this site's rows were in a secure sum over 5 parties already"):
+        finish(sites(tmp_path, PARTIES[:4], repeat="refuse-same"))
+
+
 def test_the_same_numbers_are_the_same_rows_however_they_are_kept():
     own = np.arange(12.0).reshape(4, 3) - 5
     key = b"k" * 32
