@@ -37,7 +37,7 @@ from fedpca_flwr.protocol.method import Method
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program
 from fedpca_flwr.solution import Solution, require_variance
-from fedpca_flwr.statistics.heads import HEAD, head_fields, head_of
+from fedpca_flwr.statistics.moment_fields import HEAD, head_fields, head_of
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.adaptive_choice import CHOICES, FACTORS, ROUNDED, SKETCH, AdaptiveOptions, Candidate, candidates

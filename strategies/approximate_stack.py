@@ -25,7 +25,7 @@ from fedpca_flwr.protocol.card import CountOptions, MethodCard
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases
 from fedpca_flwr.solution import Solution, require_variance
-from fedpca_flwr.statistics.heads import TRUNCATED, factor_of, truncated_fields
+from fedpca_flwr.statistics.moment_fields import TRUNCATED, factor_of, truncated_fields
 from fedpca_flwr.statistics.rows import projection_phase
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy

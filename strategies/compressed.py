@@ -39,7 +39,7 @@ from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, require_variance
-from fedpca_flwr.statistics.heads import head_of
+from fedpca_flwr.statistics.moment_fields import head_of
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.compressed_codec import codec_of, decoded_block, unit_of
 from strategies.compressed_script import CompressedOptions, phases

@@ -10,7 +10,7 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Phase, Phases
-from fedpca_flwr.statistics.heads import HEAD
+from fedpca_flwr.statistics.moment_fields import HEAD
 from fedpca_flwr.statistics.rows import projection_phase
 
 

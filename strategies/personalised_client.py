@@ -22,7 +22,7 @@ from fedpca_flwr.maths.personalised import (
 )
 from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.statistics.heads import head_fields
+from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.rows_client import RowsClient
 from strategies.personalised_script import HELD_OUT, PersonalisedOptions
 

@@ -16,7 +16,7 @@ from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Limits as SumLimits
 from fedpca_flwr.protocol.phase import Phase, Phases, Public
-from fedpca_flwr.statistics.heads import HEAD
+from fedpca_flwr.statistics.moment_fields import HEAD
 from fedpca_flwr.statistics.row_limits import FIRST_WORDS, ROWS, product_limits
 from fedpca_flwr.statistics.rows import centre_phases, projection_phase
 

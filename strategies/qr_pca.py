@@ -47,7 +47,7 @@ from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases
 from fedpca_flwr.solution import Solution, require_variance
-from fedpca_flwr.statistics.heads import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
+from fedpca_flwr.statistics.moment_fields import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
 from fedpca_flwr.statistics.rows import projection_phase
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy

@@ -21,7 +21,7 @@ from fedpca_flwr.maths.streaming_pca import Subspace, Tracker, blocks, merge
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import SERVER, Phase, Phases, Public
-from fedpca_flwr.statistics.heads import HEAD, remainder_if_needed
+from fedpca_flwr.statistics.moment_fields import HEAD, remainder_if_needed
 from fedpca_flwr.statistics.rows import projection_phase
 from fedpca_flwr.statistics.rows_client import RowsClient
 

@@ -35,7 +35,7 @@ from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask, Program
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.solution import Solution, solve
-from fedpca_flwr.statistics.heads import moments_of
+from fedpca_flwr.statistics.moment_fields import moments_of
 from fedpca_flwr.statistics.rows import pooled_moments
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.streaming_client import StreamingOptions, phases

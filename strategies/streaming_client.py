@@ -12,7 +12,7 @@ from fedpca_flwr.member_moments import digest
 from fedpca_flwr.protocol.card import ScaledOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Phase, Phases
-from fedpca_flwr.statistics.heads import HEAD, head_fields, moments_in
+from fedpca_flwr.statistics.moment_fields import HEAD, head_fields, moments_in
 from fedpca_flwr.statistics.rows import moments_phases, projection_phase
 from fedpca_flwr.statistics.rows_client import RowsClient
 

@@ -45,7 +45,7 @@ from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, require_variance
-from fedpca_flwr.statistics.heads import head_fields, head_of
+from fedpca_flwr.statistics.moment_fields import head_fields, head_of
 from fedpca_flwr.statistics.products import ScatterProducts
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy

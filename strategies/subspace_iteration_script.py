@@ -12,7 +12,7 @@ from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Phase, Phases, Public
 from fedpca_flwr.solution import check_rounds
-from fedpca_flwr.statistics.heads import HEAD
+from fedpca_flwr.statistics.moment_fields import HEAD
 from fedpca_flwr.statistics.products import product_phases
 from fedpca_flwr.statistics.rows import projection_phase
 

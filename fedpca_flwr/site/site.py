@@ -21,13 +21,10 @@ from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.messages import LONGEST_MESSAGE, UNPRINTABLE
 from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.protocol.state import Context, State, StateJournal
-from fedpca_flwr.site import repeats
+from fedpca_flwr.site import policy, repeats
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.table import Table
-
-EXPOSURES = ("nothing", "scores", "inner products")
-"""What a run may show of single rows, the least first."""
 
 Load = Callable[[NodeConfig, RunConfig], Table]
 
@@ -113,7 +110,7 @@ class Site:
             "simulated": not self.node.data,
         }
 
-    # Its rules
+    # Its rules (`fedpca_flwr.site.policy`)
 
     def permit(self, card: MethodCard, exposes: str, *, sums_only: bool) -> None:
         """Refuse what this site does not allow, before anything is computed.
@@ -122,22 +119,10 @@ class Site:
         ------
         ConfigError, DisclosureError
         """
-        self._permit_method(card, sums_only)
-        self._permit_exposure(exposes)
-        if self.table.split not in ("", card.split):
-            raise ConfigError(
-                f"the method '{card.name}' is for data split by {card.split}, but this party's are split by "
-                f"{self.table.split} (node-config 'split', or in a simulation 'partition'); choose a method for these"
-            )
-        if card.split == "columns" and self.node.round_rows > 1:
-            raise DisclosureError(
-                f"this site tells a rounded number of rows (node-config 'round-rows' = {self.node.round_rows}), and "
-                f"the method '{card.name}' needs all rows at every party"
-            )
-        if len(self.data(card.split)) < self.node.min_rows:
-            raise DisclosureError(
-                f"this site has fewer rows than its own minimum (node-config 'min-rows' = {self.node.min_rows})"
-            )
+        policy.permit_method(self.node, card, sums_only=sums_only)
+        policy.permit_exposure(self.node, exposes)
+        policy.permit_split(self.node, card, self.table.split)
+        policy.permit_rows(self.node, len(self.data(card.split)))
 
     def permit_size(self, nbytes: int) -> None:
         """Refuse to send a larger reply than this site allows.
@@ -146,11 +131,16 @@ class Site:
         ------
         DisclosureError
         """
-        if nbytes > self.node.max_reply_bytes:
-            raise DisclosureError(
-                f"the reply would have {nbytes:,} bytes, this site allows {self.node.max_reply_bytes:,} "
-                "(node-config 'max-reply-bytes')"
-            )
+        policy.permit_size(self.node, nbytes)
+
+    def require_journal(self, card: MethodCard, *, sums_only: bool) -> None:
+        """Refuse a run whose rules hold only as long as what was answered is not forgotten.
+
+        Raises
+        ------
+        ConfigError
+        """
+        policy.require_journal(self.node, card, sums_only=sums_only)
 
     def permit_sum(self, split: str, members: Sequence[str]) -> None:
         """Refuse a secure sum that with an earlier one would tell a party's share (`fedpca_flwr.site.repeats`).
@@ -174,44 +164,6 @@ class Site:
         """The rows that take part, in the order of the file, which no run can change."""
         rows, places = self.data(split), self.table.places
         return rows if places is None else rows[places]
-
-    def _permit_method(self, card: MethodCard, sums_only: bool) -> None:
-        allowed = self.node.allowed_methods.replace(",", " ").split()
-        if allowed and card.name not in allowed:
-            raise DisclosureError(
-                f"this site does not allow the method '{card.name}' (its node-config allows: {', '.join(allowed)})"
-            )
-        if self.node.secure_only and not sums_only:
-            raise DisclosureError(
-                "this site answers with secure aggregation only (node-config 'secure-only'); run with "
-                "secure-aggregation=true"
-            )
-        if self.node.epsilon_budget is not None and not card.noised:
-            raise DisclosureError(
-                f"this site has a privacy budget (node-config 'epsilon-budget'), and the method '{card.name}' is "
-                "not differentially private"
-            )
-
-    def require_journal(self, card: MethodCard, *, sums_only: bool) -> None:
-        """Refuse a run whose rules hold only as long as what was answered is not forgotten.
-
-        Raises
-        ------
-        ConfigError
-        """
-        if self.node.data and not self.node.journal and (sums_only or card.noised):
-            raise ConfigError(
-                "this site's node-config names no 'journal', the folder in which it keeps what it was asked and has "
-                "answered; with secure aggregation, and for a private method, a site needs one"
-            )
-
-    def _permit_exposure(self, exposes: str) -> None:
-        allowed = self.node.may_show or ("nothing" if self.node.data else EXPOSURES[-1])
-        if EXPOSURES.index(exposes or "nothing") > EXPOSURES.index(allowed):
-            raise DisclosureError(
-                f"the run shows {exposes} of single rows, this site allows {allowed} (node-config 'may-show'; "
-                f"expected one of: {', '.join(EXPOSURES)})"
-            )
 
     # What it says when something is wrong
 

@@ -24,7 +24,7 @@ from fedpca_flwr.protocol.phase import Ask, Limits, Phase, Phases, Public, Sum, 
 from fedpca_flwr.statistics.column_limits import MEASURE_WORDS, measure_limits, projection_limits
 from fedpca_flwr.statistics.columns_options import ColumnsOptions
 from fedpca_flwr.statistics.columns_strategy import ColumnsRun
-from fedpca_flwr.statistics.heads import COUNT
+from fedpca_flwr.statistics.moment_fields import COUNT
 from fedpca_flwr.statistics.row_limits import require_bound, require_resolved
 
 ABOUT_ROWS = (

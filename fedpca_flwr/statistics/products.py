@@ -21,7 +21,7 @@ from fedpca_flwr.maths.moments import Head, pool_heads
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public, Sum, Total
-from fedpca_flwr.statistics.heads import HEAD, head_of
+from fedpca_flwr.statistics.moment_fields import HEAD, head_of
 from fedpca_flwr.statistics.row_limits import product_limits, require_bound
 from fedpca_flwr.statistics.rows import CENTRE, SPREAD, centre_phases, pooled_centre
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy

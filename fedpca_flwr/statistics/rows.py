@@ -20,7 +20,7 @@ from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares
 from fedpca_flwr.maths.uncentred import head_of as uncentred_head
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
-from fedpca_flwr.statistics.heads import COUNT, MOMENTS, moments_of
+from fedpca_flwr.statistics.moment_fields import COUNT, MOMENTS, moments_of
 from fedpca_flwr.statistics.row_limits import (
     FIRST_WORDS,
     UNCENTRED_WORDS,

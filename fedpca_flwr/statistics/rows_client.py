@@ -17,7 +17,7 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.site.scores import projections, score_file
 from fedpca_flwr.site.site import Site
-from fedpca_flwr.statistics.heads import head_fields
+from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.row_limits import require_bound, require_few_rows
 
 

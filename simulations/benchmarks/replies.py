@@ -11,7 +11,7 @@ from flwr.server.client_proxy import ClientProxy
 
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.statistics.heads import MOMENTS
+from fedpca_flwr.statistics.moment_fields import MOMENTS
 from simulations.loopback import LoopbackProxy, assemble
 from strategies import run_config_of
 

@@ -11,7 +11,7 @@ from fedpca_flwr.maths.moments import Moments, pool
 from fedpca_flwr.member_moments import digest
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
-from fedpca_flwr.statistics.heads import head_fields, moments_in
+from fedpca_flwr.statistics.moment_fields import head_fields, moments_in
 from simulations import run
 from strategies.streaming import squared_error
 from tests.families import cut, rows

@@ -1,0 +1,95 @@
+"""What a site refuses by its own node-config, before anything is answered.
+
+Further refusals are where what they need is known: a sum that an earlier one would open (`fedpca_flwr.site.repeats`),
+a spent privacy budget (`fedpca_flwr.site.ledger`), too few parties in a sum (`fedpca_flwr.transports.words`), products
+that tell all inner products (`fedpca_flwr.statistics.columns_client`), and a question out of the method's script
+(`fedpca_flwr.protocol.script`).
+"""
+
+from __future__ import annotations
+
+from fedpca_flwr.config import NodeConfig
+from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr.protocol.card import MethodCard
+
+EXPOSURES = ("nothing", "scores", "inner products")
+"""What a run may show of single rows, the least first."""
+
+
+def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
+    """Refuse a method, or a way of answering, that this site does not allow."""
+    allowed = node.allowed_methods.replace(",", " ").split()
+    if allowed and card.name not in allowed:
+        raise DisclosureError(
+            f"this site does not allow the method '{card.name}' (its node-config allows: {', '.join(allowed)})"
+        )
+    if node.secure_only and not sums_only:
+        raise DisclosureError(
+            "this site answers with secure aggregation only (node-config 'secure-only'); run with "
+            "secure-aggregation=true"
+        )
+    if node.epsilon_budget is not None and not card.noised:
+        raise DisclosureError(
+            f"this site has a privacy budget (node-config 'epsilon-budget'), and the method '{card.name}' is "
+            "not differentially private"
+        )
+
+
+def permit_exposure(node: NodeConfig, exposes: str) -> None:
+    """Refuse to show more of single rows than this site allows."""
+    allowed = node.may_show or ("nothing" if node.data else EXPOSURES[-1])
+    if EXPOSURES.index(exposes or "nothing") > EXPOSURES.index(allowed):
+        raise DisclosureError(
+            f"the run shows {exposes} of single rows, this site allows {allowed} (node-config 'may-show'; "
+            f"expected one of: {', '.join(EXPOSURES)})"
+        )
+
+
+def permit_split(node: NodeConfig, card: MethodCard, split: str) -> None:
+    """Refuse a method for data that are split otherwise, or that needs to know how many rows there are."""
+    if split not in ("", card.split):
+        raise ConfigError(
+            f"the method '{card.name}' is for data split by {card.split}, but this party's are split by "
+            f"{split} (node-config 'split', or in a simulation 'partition'); choose a method for these"
+        )
+    if card.split == "columns" and node.round_rows > 1:
+        raise DisclosureError(
+            f"this site tells a rounded number of rows (node-config 'round-rows' = {node.round_rows}), and "
+            f"the method '{card.name}' needs all rows at every party"
+        )
+
+
+def permit_rows(node: NodeConfig, rows: int) -> None:
+    """Refuse to take part with fewer rows than this site's own minimum."""
+    if rows < node.min_rows:
+        raise DisclosureError(
+            f"this site has fewer rows than its own minimum (node-config 'min-rows' = {node.min_rows})"
+        )
+
+
+def permit_size(node: NodeConfig, nbytes: int) -> None:
+    """Refuse to send a larger reply than this site allows.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    if nbytes > node.max_reply_bytes:
+        raise DisclosureError(
+            f"the reply would have {nbytes:,} bytes, this site allows {node.max_reply_bytes:,} "
+            "(node-config 'max-reply-bytes')"
+        )
+
+
+def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
+    """Refuse a run whose rules hold only as long as what was answered is not forgotten.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if node.data and not node.journal and (sums_only or card.noised):
+        raise ConfigError(
+            "this site's node-config names no 'journal', the folder in which it keeps what it was asked and has "
+            "answered; with secure aggregation, and for a private method, a site needs one"
+        )
