@@ -134,6 +134,18 @@ def test_a_line_that_was_removed_changed_moved_or_added_is_found(tmp_path, capsy
     assert f"event {gap} is missing, was added or was changed; what follows it proves nothing" in said
 
 
+def test_a_line_that_was_changed_with_its_digest_is_found_by_the_next_one(tmp_path, capsys):
+    with contextlib.closing(sqlite3.connect(written(tmp_path) / "site.sqlite")) as database:
+        lines = database.execute("SELECT * FROM event WHERE number IN (4, 5) ORDER BY number").fetchall()
+        content = [*lines[1][:5], "something else", *lines[1][6:8]]
+        digest = hashlib.sha256(json.dumps([lines[0][-1], *content]).encode()).hexdigest()
+        database.execute("UPDATE event SET about = ?, chain = ? WHERE number = 5", (content[5], digest))
+        database.commit()
+    code, said = verdict(tmp_path, capsys)
+    assert code == 1
+    assert "event 6 is missing" in said
+
+
 def test_a_journal_goes_on_after_a_gap_and_still_shows_it(tmp_path, capsys):
     changed(written(tmp_path), "DELETE FROM event WHERE number = 13")
     FileJournal(str(tmp_path), "33", 3).end("QuorumError")
