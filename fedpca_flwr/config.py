@@ -157,6 +157,8 @@ class NodeConfig(Config):
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
     ids: str = ""
     """Column of the file with the ids by which rows of different parties belong together (with split='columns')."""
+    ids_secret: LocalPath = ""
+    """With `ids`: path of a file with bytes that all sites share and the server does not know; it salts ids."""
     split: Literal["", "rows", "columns"] = ""
     """What the file holds: some rows of all features, or all rows of some features. Methods for the other are refused;
     empty: not said."""
@@ -179,8 +181,6 @@ class NodeConfig(Config):
     """Refuse a run without secure aggregation."""
     min_parties: Annotated[int, Field(ge=2)] = 3
     """With secure aggregation: refuse a sum of fewer parties."""
-    group_secret: LocalPath = ""
-    """With secure aggregation: path of a file with bytes that all sites share and the server does not know."""
     identity: LocalPath = ""
     """With secure aggregation: path of this site's own private key; a site with data of its own needs one."""
     identities: LocalPath = ""
@@ -201,12 +201,19 @@ class NodeConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _ledger_is_in_the_journal(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _keys_of_old_are_named(cls, given: dict[str, Any]) -> dict[str, Any]:
         if "ledger" in given:
             raise PydanticCustomError(
                 "ledger",
                 "'ledger' is no key any more: name a folder as 'journal', where what was spent is kept too; what the "
                 "old file lists is not read, so lower 'epsilon-budget' by it",
+            )
+        if "group-secret" in given or "group_secret" in given:
+            raise PydanticCustomError(
+                "group_secret",
+                "'group-secret' is no key any more: sites know each other by 'identity', the file of a site's own "
+                "private key, and 'identities', that of all sites' public keys ('python -m fedpca_flwr.site keys' "
+                "makes them); a secret that only salts ids is named as 'ids-secret'",
             )
         return given
 

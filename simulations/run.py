@@ -27,7 +27,6 @@ POLICY = (
     "max-reply-bytes",
     "secure-only",
     "min-parties",
-    "group-secret",
     "may-show",
 )
 """Keys of a node-config that `run` sets for every party."""
@@ -51,7 +50,7 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     **options
         The method's options and keys of the run, with underscores (``n_components=5``, ``scale=True``), and a site's
         policy (``min_rows``, ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``,
-        ``group_secret``, ``may_show``), which then holds for every party. ``scores`` and ``loadings`` are lists of
+        ``may_show``), which then holds for every party. ``scores`` and ``loadings`` are lists of
         paths, one for each party's file.
         Keys that say where a simulation's rows come from or where its model goes have no effect here.
 

@@ -6,6 +6,8 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.server import PCAServer
+from fedpca_flwr.site.identity_files import make_key
 from simulations import run
 from simulations.loopback import assemble
 from simulations.run import POLICY
@@ -63,11 +66,32 @@ def fit(method: str, parties: Sequence[Any], **options: Any) -> PCAModel:
     return run(method, parties, engine="loopback", **{"min_rows": 1, **own(method), **options})
 
 
+@cache
+def identities(parties: int) -> list[dict[str, str]]:
+    """By party, the keys of a node-config by which sites with data of their own know each other."""
+    folder = Path(_STATES.name, f"identities of {parties}")
+    folder.mkdir()
+    lines = [make_key(str(folder / str(party)), party) for party in range(parties)]
+    (folder / "list").write_text("\n".join(lines))
+    return [{"identity": str(folder / str(party)), "identities": str(folder / "list")} for party in range(parties)]
+
+
 def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
     given = {"min_rows": 1, **own(method), **options}
     options = {key.replace("_", "-"): value for key, value in given.items()}
     site = {key: options.pop(key) for key in (*POLICY, "scores") if key in options} | options.pop("site", {})
-    return assemble(run_config_of({"method": method, "clients": len(parties), **options}), parties, site)
+    server = assemble(run_config_of({"method": method, "clients": len(parties), **options}), parties, site)
+    if "data" in site:
+        identify(server)
+    return server
+
+
+def identify(server: PCAServer) -> PCAServer:
+    """Give every party an identity of its own, which the others know."""
+    parties = len(server.client_manager().all())
+    for party, node in enumerate(identities(parties)):
+        context_of(server, party).node_config |= node
+    return server
 
 
 def finish(server: PCAServer) -> PCAModel:

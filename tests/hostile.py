@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Context, RecordDict
 from numpy.typing import NDArray
 
+from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.protocol.phase import Phase
+from fedpca_flwr.site.identity import identity_of
 from strategies import build_client, run_config_of
+from tests.harness import identities
 
 EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)
 
@@ -46,7 +50,8 @@ class HostileSession:
         folder.mkdir(parents=True, exist_ok=True)
         data = folder / "rows.npy"
         np.save(data, rows)
-        given = {"data": str(data), "journal": str(folder / "journal"), "min-rows": 5, **node}
+        known = identities(parties)
+        given = {"data": str(data), "journal": str(folder / "journal"), "min-rows": 5, **known[index], **node}
         config = {"partition-id": index, "num-partitions": parties, **given}
         self.folder = folder
         self.parties = parties
@@ -56,6 +61,12 @@ class HostileSession:
     @property
     def client(self):
         return build_client(self.context)
+
+    def sign(self, party: int, what: str, *said: bytes) -> NDArray:
+        """As another party would, which has handed the server all that it has."""
+        node = {**self.context.node_config, **identities(self.parties)[party], "partition-id": party}
+        colluder = identity_of(NodeConfig.parse(node))
+        return replace(self.client.transport.group.signer, identity=colluder).sign(what, *said)
 
     def ask(self, phase: str, arrays: list[NDArray]) -> tuple[list[NDArray], dict[str, Any]]:
         """The arrays that leave, and what is said beside them."""
@@ -94,12 +105,16 @@ class Questions:
     def arrays(self, phase: Phase, session: HostileSession, known: dict[str, int]) -> list[NDArray]:
         if self.rng.random() < 0.02:
             return [self._real((3,)) for _ in range(self.rng.integers(0, 5))]
-        return [self._field(field, session, known) for field in phase.asked.fields]
+        arrays = {field.name: self._field(field, session, known) for field in phase.asked.fields}
+        if "publics" in arrays and self.rng.random() < 0.97:
+            keys = [(party, key.tobytes()) for party, key in enumerate(arrays["publics"])]
+            arrays["signatures"] = np.stack([session.sign(party, "run keys", key) for party, key in keys])
+        return list(arrays.values())
 
     def _field(self, field, session: HostileSession, known: dict[str, int]) -> NDArray:
         if field.name == "publics":
             return self._keys(session, known)
-        if field.name in {"members", "survivors", "agreed"}:
+        if field.name in {"parties", "members", "survivors", "agreed"}:
             return np.arange(session.parties if self.rng.random() < 0.8 else 2)
         shape = tuple(self._length(symbol, known) for symbol in field.shape)
         if field.dtypes[0] == np.uint8:

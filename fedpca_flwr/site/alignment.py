@@ -1,7 +1,7 @@
 """The same rows at every party: an id column, seen by others as salted digests only, puts them in one order.
 
 This is NOT private set intersection. A digest hides an id from whoever does not know the salt; the salt is the
-``group-secret`` of the sites, or without one a text that everybody knows, and then whoever can guess ids (names,
+sites' ``ids-secret``, or without one a text that everybody knows, and then whoever can guess ids (names,
 numbers of few digits) finds them. Every site also learns that all others have exactly its own rows.
 """
 

@@ -8,7 +8,7 @@ from fedpca_flwr import data
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.partition import split, split_columns
 from fedpca_flwr.site.alignment import digests, read_ids
-from fedpca_flwr.site.group_secret import shared_secret
+from fedpca_flwr.site.ids_secret import ids_secret
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import Table, check
 
@@ -45,7 +45,7 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
 
 def _in_order_of_ids(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     """The rows in the order of the salted digests of their ids, which is the same for all parties."""
-    salt = shared_secret(node.group_secret) or f"fedpca-flwr {config.seed}".encode()
+    salt = ids_secret(node.ids_secret) or f"fedpca-flwr {config.seed}".encode()
     found = digests(read_ids(node.data, node.ids, len(table.rows)), salt)
     order = np.argsort(found)
     return table._replace(rows=table.rows[order], ids=found[order], places=np.argsort(order))

@@ -163,7 +163,7 @@ class ColumnsRun(PCAStrategy):
             if missing or extra:
                 raise DataError(
                     f"{reply.sender}: it lacks {missing} ids that {witness.sender} has, and has {extra} that "
-                    f"{witness.sender} lacks; keep the rows that all sites have (do all have the same 'group-secret'?)"
+                    f"{witness.sender} lacks; keep the rows that all sites have (do all have the same 'ids-secret'?)"
                 )
 
     def _require_same_count(self, replies: list[Reply]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport
-from fedpca_flwr.site.group_secret import shared_secret
+from fedpca_flwr.site.identity import identity_of
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.transports.clear import ClearParty, ClearServer
 from fedpca_flwr.transports.masked import MaskedParty, MaskedServer
+from fedpca_flwr.transports.signed import Signer
 from fedpca_flwr.transports.surviving import SurvivingServer
 from fedpca_flwr.transports.surviving_party import SurvivingParty
 from fedpca_flwr.transports.words import Group
@@ -29,8 +30,7 @@ def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyT
     group = Group(
         parties=node.num_partitions,
         least=node.min_parties,
-        secret=shared_secret(node.group_secret),
-        configuration=site.configuration(card, options),
+        signer=Signer(identity_of(node), site.run_id, site.configuration(card, options)),
         survivors=config.survivors,
     )
     return MaskedParty(group) if config.transport == "masked" else SurvivingParty(group)

@@ -7,22 +7,19 @@ for every party one of the two: the seed's share if that party survived, else th
 self masks of survivors and the pairwise masks with those that dropped out, and never both of one party.
 
 A party has two key pairs, new in each run. The *mask key* makes the pairwise masks of this one sum; its private half is
-what a dropped party's shares give. The *run key* is never shared: from it come the keys under which shares travel, the
-proofs that survivors agree, and the masks of the last round, all mixed with the sites' ``group-secret``, which the
-server has not. Mask keys are not, since the server must make masks from those of dropped parties. They need not be:
-shares and proofs depend on the public halves of all keys, so false ones show before anything is revealed.
+what a dropped party's shares give. The *run key* is never shared: from it come the keys under which shares travel, and
+the masks of the last round. Each party signs the public halves of both with its identity, and later the survivors that
+it was told (`fedpca_flwr.transports.signed`), as in the paper.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import shamir
@@ -31,8 +28,6 @@ from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, Words, combine, mas
 SHARE = shamir.SHARE_BYTES
 SEALED = 2 * SHARE + 16
 """Bytes of the shares of a seed and of a key, encrypted."""
-
-PROOF = 32
 
 WRONG = (
     "the masks of the survivors do not come off: a party revealed a wrong share, or its vector was altered on its way"
@@ -67,12 +62,12 @@ class Ring:
     ----------
     publics : sequence of bytes
         By place: the public run key of a party, then its public mask key.
-    configuration : str
-        The run's; what travels between parties depends on it.
+    about : bytes
+        Of the run (`Signer.about`); what travels between parties depends on it. The server has it not.
     """
 
     publics: Sequence[bytes]
-    configuration: str = ""
+    about: bytes = b""
 
     def run_key(self, place: int) -> bytes:
         return self.publics[place][:KEY_BYTES]
@@ -82,7 +77,7 @@ class Ring:
 
     def asked(self, phase: str, places: Sequence[int]) -> bytes:
         """On what the pairwise masks of the parties at these places depend."""
-        return transcript(phase, "", self.publics, [np.asarray(places)])
+        return transcript(phase, b"", self.publics, [np.asarray(places)])
 
 
 @dataclass(frozen=True)
@@ -96,14 +91,11 @@ class Channels:
         This party's place.
     private : bytes
         Its run key.
-    secret : bytes
-        The group secret, or nothing.
     """
 
     ring: Ring
     own: int
     private: bytes
-    secret: bytes
 
     def sealed(self, recipient: int, shares: bytes) -> bytes:
         """Shares for another party."""
@@ -120,34 +112,19 @@ class Channels:
             return self._cipher(sender, self.own).decrypt(bytes(12), text, None)
         except InvalidTag:
             raise ContractError(
-                "the shares of another site cannot be read: a site's 'group-secret' is not that of the others, or "
-                "keys or shares were altered on their way"
+                "the shares of another site cannot be read: it was told other keys, or they were altered on their way"
             ) from None
-
-    def proof(self, sender: int, recipient: int, *told: Sequence[int]) -> bytes:
-        """32 bytes by which one party knows that the other was told the same lists, keys and configuration.
-
-        One of the two is this party. A key is derived from the statement, and so is a message authentication code.
-        """
-        return self._key(sender, recipient, "agree", [np.asarray(places) for places in told])
-
-    def agrees(self, sender: int, proof: bytes, *told: Sequence[int]) -> bool:
-        """Whether a proof from another party is right."""
-        return hmac.compare_digest(self.proof(sender, self.own, *told), proof)
 
     def _cipher(self, sender: int, recipient: int) -> ChaCha20Poly1305:
         """With a key for this one message, so that a constant nonce is right."""
-        return ChaCha20Poly1305(self._key(sender, recipient, "shares", []))
-
-    def _key(self, sender: int, recipient: int, phase: str, arrays: list[NDArray[np.int64]]) -> bytes:
-        said = transcript(phase, self.ring.configuration, self.ring.publics, [np.array([sender, recipient]), *arrays])
+        said = transcript("shares", self.ring.about, self.ring.publics, [np.array([sender, recipient])])
         other = recipient if sender == self.own else sender
-        return pair_key(self.private, self.ring.run_key(other), said, self.secret)
+        return ChaCha20Poly1305(pair_key(self.private, self.ring.run_key(other), said))
 
 
 def hide(vector: Words, ring: Ring, phase: str, members: Sequence[int], private: bytes, seed: bytes) -> Words:
     """One party's vector under its pairwise masks with the other ``members``, and under its self mask."""
-    vector = vector + mask(private, ring.mask_keys(members), ring.asked(phase, members), b"", vector.size)
+    vector = vector + mask(private, ring.mask_keys(members), ring.asked(phase, members), vector.size)
     combine(vector, seed, np.add)
     return vector
 
@@ -192,7 +169,7 @@ def opened(
         if public_key(found) != ring.publics[place][KEY_BYTES:]:
             raise ContractError(f"{WRONG}; nothing can be read from the sum")
         keys = ring.mask_keys([place, *survivors])
-        total += mask(found, keys, ring.asked(phase, members), b"", total.size)
+        total += mask(found, keys, ring.asked(phase, members), total.size)
     if int(total[0]) != len(survivors):
         raise ContractError(f"{WRONG}; nothing can be read from the sum")
     return total

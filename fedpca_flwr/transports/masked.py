@@ -1,24 +1,33 @@
 """Masked: the server sees sums over all parties only (pairwise masks, `fedpca_flwr.transports.pairwise_masks`).
 
-The round ``keys`` comes before the first sum: each party sends a new public key, and the server passes all of them on
-with that sum. A party that is missing leaves noise and ends the run, as everywhere; a sum that goes on without some
-parties is in `fedpca_flwr.transports.surviving`.
+The round ``keys`` comes before the first sum: each party sends a new public key, which it signs, and the server passes
+all of them on with that sum, in the order of the parties. Each party verifies all of them before it masks anything. A
+party that is missing leaves noise and ends the run, as everywhere; a sum that goes on without some parties is in
+`fedpca_flwr.transports.surviving`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Public, Sum
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
-from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, mask, new_private_key, public_key, transcript
+from fedpca_flwr.transports.pairwise_masks import (
+    KEY_BYTES,
+    mask,
+    new_private_key,
+    public_key,
+    split_keys,
+    transcript,
+)
+from fedpca_flwr.transports.signed import SIGNATURE, SIZES
 from fedpca_flwr.transports.words import (
     MASKED,
     Group,
@@ -27,15 +36,14 @@ from fedpca_flwr.transports.words import (
     only,
     opened,
     require_sums,
-    split_keys,
 )
 
-PUBLICS = Field("publics", ("parties", "key"), "uint8")
+KEYS = (Field("publics", ("parties", "key"), "uint8"), Field("signatures", ("parties", "signature"), "uint8"))
 """The parties' public keys, which the server sends with the first sum."""
 
 NOTE = (
-    "the server saw sums over all parties only; to see more it must relay false keys (which a 'group-secret' of the "
-    "sites prevents) or collude with all parties but one"
+    "the server saw sums over all parties only; to see more it must collude with all parties but one (it cannot act in "
+    "place of a site that has an 'identity')"
 )
 
 
@@ -54,15 +62,15 @@ class Masked(Transport):
         script: dict[str, Phase] = {}
         for name, phase in phases.items():
             if name == first:
-                script["keys"] = Phase(reply=Payload((Field("public", ("key",), "uint8"),)), sizes=_key_size)
-                phase = replace(phase, asked=Payload((PUBLICS, *phase.asked.fields)), sizes=_with_keys(phase))
+                script["keys"] = Phase(reply=Payload((Field("public", ("key",), "uint8"), SIGNATURE)), sizes=_key_size)
+                phase = replace(phase, asked=Payload((*KEYS, *phase.asked.fields)), sizes=_with_keys(phase))
             script[name] = phase if phase.open else replace(phase, reply=MASKED)
         return script
 
 
 class MaskedServer(Masked, ServerTransport):
     def questions(self, program: Program, run: Running) -> Program:
-        publics: NDArray[np.uint8] | None = None
+        keys: Fields | None = None
         relayed, answer = False, None
         while True:
             try:
@@ -72,10 +80,10 @@ class MaskedServer(Masked, ServerTransport):
             if not isinstance(question, Sum):
                 answer = yield question
                 continue
-            if publics is None:
+            if keys is None:
                 replies = yield Ask("keys")
-                publics = np.stack([reply.fields["public"] for reply in replies])
-            asked = question.asked if relayed else {"publics": publics, **question.asked}
+                keys = together(replies)
+            asked = question.asked if relayed else {**keys, **question.asked}
             relayed = True
             layout = self.own[question.phase].layout(question.asked, run.public)
             replies = yield Ask(question.phase, asked)
@@ -97,17 +105,19 @@ class MaskedParty(Masked, PartyTransport):
 
     def answer(self, party: Answering, phase: str, asked: Fields) -> Fields:
         if phase == "keys":
-            return {"public": np.frombuffer(self._new_key(party), np.uint8)}
+            public = self._new_key(party)
+            signature = self.group.signer.sign("run keys", public)
+            return {"public": np.frombuffer(public, np.uint8), "signature": signature}
         own = self.own[phase]
         if own.open:
             return only(party.statistics(phase, asked))
         if "publics" in asked:
-            self._accept(party, asked["publics"])
+            self._accept(party, asked["publics"], asked["signatures"])
         private, publics = kept(party, "private"), split_keys(kept(party, "publics"))
         told = [asked[field.name] for field in own.asked.fields]
-        about = transcript(phase, self.group.configuration, publics, told)
+        about = transcript(phase, self.group.signer.about, publics, told)
         vector = encoded(party, phase, own, {field.name: asked[field.name] for field in own.asked.fields})
-        vector += mask(private, publics, about, self.group.secret, vector.size)
+        vector += mask(private, publics, about, vector.size)
         return {"masked": vector}
 
     def _new_key(self, party: Answering) -> bytes:
@@ -115,17 +125,13 @@ class MaskedParty(Masked, PartyTransport):
         party.journal.keep("private", private)
         return public_key(private)
 
-    def _accept(self, party: Answering, told: NDArray[np.uint8]) -> None:
-        """Take the public keys of this run, if they are those of all parties, and those are enough."""
+    def _accept(self, party: Answering, told: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
+        """Take the public keys of this run, if each is that of its party, and the parties are enough."""
         publics = [key.tobytes() for key in told]
-        known, expected = len(set(publics)), self.group.parties
-        self.group.require(known)
-        if known != len(publics) or known != expected or public_key(kept(party, "private")) not in publics:
-            raise ContractError(
-                f"the server sent {len(publics)} keys, of which {known} differ, expected those of {expected} parties, "
-                "this site's own included"
-            )
-        party.permit_sum(self.group.members(publics))
+        self.group.require(len(publics))
+        own = public_key(kept(party, "private"))
+        self.group.signer.require_keys(range(len(publics)), publics, signatures, own)
+        party.permit_sum(self.group.members(range(len(publics))))
         party.journal.keep("publics", b"".join(publics))
 
 
@@ -137,8 +143,16 @@ def first_sum(phases: Phases) -> str:
 
 
 def _key_size(public: Public) -> Mapping[str, int]:
-    return {"key": KEY_BYTES}
+    return {"key": KEY_BYTES, **SIZES}
 
 
 def _with_keys(phase: Phase) -> Callable[[Public], Mapping[str, int]]:
-    return lambda public: {**phase.sizes(public), "parties": public.parties, "key": KEY_BYTES}
+    return lambda public: {**phase.sizes(public), "parties": public.parties, **_key_size(public)}
+
+
+def together(replies: Sequence[Reply]) -> Fields:
+    """The parties' keys with their signatures, as the server passes them on."""
+    return {
+        "publics": np.stack([reply.fields["public"] for reply in replies]),
+        "signatures": np.stack([reply.fields["signature"] for reply in replies]),
+    }

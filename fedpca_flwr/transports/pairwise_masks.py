@@ -45,23 +45,32 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def transcript(phase: str, configuration: str, publics: Sequence[bytes], arrays: Sequence[NDArray[Any]]) -> bytes:
-    """Digest of all that a party was asked, and of who takes part.
+def split_keys(joined: bytes, size: int = KEY_BYTES) -> list[bytes]:
+    return [joined[i : i + size] for i in range(0, len(joined), size)]
 
-    Every mask depends on it. So two requests never share a mask, and masks cancel only where all parties were asked
-    the same: a server that sends zeros to all parties but one learns nothing about that one.
-    """
+
+def digest_of(*pieces: bytes) -> bytes:
+    """SHA-256 of pieces and their lengths: other pieces have another digest."""
     digest = hashlib.sha256()
-    pieces = [phase.encode(), configuration.encode(), *publics]
-    for array in arrays:
-        pieces += [f"{array.dtype.str} {array.shape}".encode(), array.tobytes()]
     for piece in pieces:
         digest.update(len(piece).to_bytes(8, "little"))
         digest.update(piece)
     return digest.digest()
 
 
-def mask(private: bytes, publics: Sequence[bytes], asked: bytes, secret: bytes, size: int) -> Words:
+def transcript(phase: str, about: bytes, publics: Sequence[bytes], arrays: Sequence[NDArray[Any]]) -> bytes:
+    """Digest of all that a party was asked, of the run that it is about, and of who takes part.
+
+    Every mask depends on it. So two requests never share a mask, and masks cancel only where all parties were asked
+    the same: a server that sends zeros to all parties but one learns nothing about that one.
+    """
+    pieces = [phase.encode(), about, *publics]
+    for array in arrays:
+        pieces += [f"{array.dtype.str} {array.shape}".encode(), array.tobytes()]
+    return digest_of(*pieces)
+
+
+def mask(private: bytes, publics: Sequence[bytes], asked: bytes, size: int) -> Words:
     """What one party adds to its vector: plus or minus the words shared with each other party.
 
     Parameters
@@ -72,8 +81,6 @@ def mask(private: bytes, publics: Sequence[bytes], asked: bytes, secret: bytes, 
         Of all parties, distinct.
     asked : bytes
         The `transcript`.
-    secret : bytes
-        What the parties share and the server does not know; may be empty.
     size : int
         Words of the vector.
     """
@@ -81,7 +88,7 @@ def mask(private: bytes, publics: Sequence[bytes], asked: bytes, secret: bytes, 
     total = np.zeros(size, np.uint64)
     for other in publics:
         if other != own:
-            combine(total, pair_key(private, other, asked, secret), np.add if own < other else np.subtract)
+            combine(total, pair_key(private, other, asked), np.add if own < other else np.subtract)
     return total
 
 
@@ -93,7 +100,7 @@ def combine(words: Words, key: bytes, how: np.ufunc) -> None:
         how(block, np.frombuffer(stream.update(bytes(block.nbytes)), "<u8"), out=block)
 
 
-def pair_key(private: bytes, other: bytes, asked: bytes, secret: bytes) -> bytes:
+def pair_key(private: bytes, other: bytes, asked: bytes) -> bytes:
     """The 256-bit key that two parties share for one request: the same from either side.
 
     Raises
@@ -108,12 +115,7 @@ def pair_key(private: bytes, other: bytes, asked: bytes, secret: bytes) -> bytes
         raise ContractError(
             "the server relayed a public key that is not valid; does it run the same version?"
         ) from None
-    return derived(shared, secret, PURPOSE + asked + b"".join(pair))
-
-
-def derived(shared: bytes, salt: bytes, info: bytes) -> bytes:
-    """HKDF-SHA256: a 256-bit key."""
-    return HKDF(SHA256(), KEY_BYTES, salt=salt, info=info).derive(shared)
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=PURPOSE + asked + b"".join(pair)).derive(shared)
 
 
 def keystream(key: bytes) -> CipherContext:

@@ -1,7 +1,7 @@
 """Surviving: one sum a run over the parties that are still there, opened once (`fedpca_flwr.transports.double_masks`).
 
 Rounds: ``keys``; ``shares`` (each party's seed and mask key, shared among all); the method's own sum; ``agree`` (each
-survivor proves to each other that it was told the same survivors); ``reveal`` (the shares by which the sum opens). A
+survivor signs which survivors it was told); ``reveal`` (the shares by which the sum opens). A
 party may drop out in any of them while ``survivors`` are left: if its vector came it is in the sum, else the sum is
 without it. The last round is a sum under pairwise masks of the survivors, left out where one of them has gone.
 
@@ -11,7 +11,7 @@ sum, a party that drops out between the two would be shown to the server. So met
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +23,11 @@ from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Running, ServerTransport, Transport
-from fedpca_flwr.transports.double_masks import PROOF, SEALED, SHARE, Ring, require_threshold
+from fedpca_flwr.transports.double_masks import SEALED, SHARE, Ring, require_threshold
 from fedpca_flwr.transports.double_masks import opened as unmasked
+from fedpca_flwr.transports.masked import together
 from fedpca_flwr.transports.pairwise_masks import KEY_BYTES
+from fedpca_flwr.transports.signed import SIGNATURE, SIZES
 from fedpca_flwr.transports.words import (
     MASKED,
     missed_by,
@@ -38,13 +40,13 @@ KEYS = 2 * KEY_BYTES
 """A run key and a mask key."""
 
 NOTE = (
-    "the server saw one sum, over these parties; to see more it must relay false keys (which a 'group-secret' of the "
-    "sites prevents) or collude with a third of the parties"
+    "the server saw one sum, over these parties; to see more it must collude with a third of the parties (it cannot "
+    "act in place of a site that has an 'identity')"
 )
 
 
 def _sizes(public: object) -> dict[str, int]:
-    return {"key": KEYS, "sealed": SEALED, "proof": PROOF, "share": SHARE}
+    return {"key": KEYS, "sealed": SEALED, "share": SHARE, **SIZES}
 
 
 def _around(*reply: Field, asked: Sequence[Field] = ()) -> Phase:
@@ -53,17 +55,24 @@ def _around(*reply: Field, asked: Sequence[Field] = ()) -> Phase:
 
 MEMBERS, SURVIVORS = Field("members", ("any",), "int64"), Field("survivors", ("any",), "int64")
 BEFORE: Phases = {
-    "keys": _around(Field("public", ("key",), "uint8")),
-    "shares": _around(Field("sealed", ("any", "sealed"), "uint8"), asked=[Field("publics", ("any", "key"), "uint8")]),
+    "keys": _around(Field("public", ("key",), "uint8"), SIGNATURE),
+    "shares": _around(
+        Field("sealed", ("any", "sealed"), "uint8"),
+        asked=[
+            Field("parties", ("any",), "int64"),
+            Field("publics", ("any", "key"), "uint8"),
+            Field("signatures", ("any", "signature"), "uint8"),
+        ],
+    ),
 }
 AFTER: Phases = {
-    "agree": _around(Field("proofs", ("any", "proof"), "uint8"), asked=[SURVIVORS]),
+    "agree": _around(SIGNATURE, asked=[SURVIVORS]),
     "reveal": _around(
         Field("shares", ("any", "share"), "uint8"),
         asked=[
             Field("agreed", ("any",), "int64"),
+            Field("signatures", ("any", "signature"), "uint8"),
             Field("sealed", ("any", "sealed"), "uint8"),
-            Field("proofs", ("any", "proof"), "uint8"),
         ],
     ),
 }
@@ -136,17 +145,17 @@ class SurvivingServer(Surviving, ServerTransport):
         replies = yield Ask("keys")
         place = {reply.party: i for i, reply in enumerate(replies)}
         ring = Ring([reply.fields["public"].tobytes() for reply in replies])
-        publics = np.stack([np.frombuffer(keys, np.uint8) for keys in ring.publics])
-        replies = yield Ask("shares", {"publics": publics})
-        sealed = {place[r.party]: _whole(r.fields["sealed"], len(publics), r.sender) for r in replies}
+        replies = yield Ask("shares", {"parties": np.asarray(list(place)), **together(replies)})
+        sealed = {place[r.party]: _whole(r.fields["sealed"], len(place), r.sender) for r in replies}
         layout = self.own[question.phase].layout(question.asked, run.public)
         replies = yield Ask(question.phase, {"members": np.asarray(list(sealed)), **question.asked})
         there, self._in_sum = [place[r.party] for r in replies], run.quorum.parties()
         total = summed(layout, [r.fields["masked"] for r in replies], [r.sender for r in replies])
         replies = yield Ask("agree", {"survivors": np.asarray(there)})
-        proofs = {place[r.party]: _whole(r.fields["proofs"], len(there), r.sender) for r in replies}
-        each = {party: _addressed(own, sealed, proofs, there) for party, own in place.items()}
-        replies = yield Ask("reveal", {"agreed": np.asarray(list(proofs))}, each)
+        agreed = {place[r.party]: r.fields["signature"] for r in replies}
+        told = {"agreed": np.asarray(list(agreed)), "signatures": np.stack(list(agreed.values()))}
+        each = {party: {"sealed": np.stack([rows[own] for rows in sealed.values()])} for party, own in place.items()}
+        replies = yield Ask("reveal", told, each)
         shares = {place[r.party]: _whole(r.fields["shares"], len(sealed), r.sender) for r in replies}
         enough = sorted(shares)[: self.threshold]
         revealed = {p: {m: row.tobytes() for m, row in zip(sealed, shares[p], strict=True)} for p in enough}
@@ -165,19 +174,6 @@ class SurvivingServer(Surviving, ServerTransport):
         if len(replies) < len(self._in_sum):
             return None
         return opened(layout, [r.fields["masked"] for r in replies], [r.sender for r in replies])
-
-
-def _addressed(
-    own: int, sealed: Mapping[int, NDArray[np.uint8]], proofs: Mapping[int, NDArray[np.uint8]], there: Sequence[int]
-) -> dict[str, NDArray[np.uint8]]:
-    """What the other parties said to one of those that agree: shares, and proofs."""
-    if own not in proofs:
-        return {"sealed": np.empty((0, SEALED), np.uint8), "proofs": np.empty((0, PROOF), np.uint8)}
-    column = there.index(own)
-    return {
-        "sealed": np.stack([rows[own] for rows in sealed.values()]),
-        "proofs": np.stack([rows[column] for rows in proofs.values()]),
-    }
 
 
 def _whole(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.uint8]:

@@ -13,9 +13,9 @@ from fedpca_flwr.maths import shamir
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.transport import Answering, PartyTransport
 from fedpca_flwr.transports.double_masks import SHARE, Channels, Ring, hide, require_threshold
-from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, mask, new_private_key, public_key, transcript
+from fedpca_flwr.transports.pairwise_masks import mask, new_private_key, public_key, split_keys, transcript
 from fedpca_flwr.transports.surviving import KEYS, Surviving
-from fedpca_flwr.transports.words import Group, encoded, kept, only, split_keys
+from fedpca_flwr.transports.words import Group, encoded, kept, only
 
 
 class SurvivingParty(Surviving, PartyTransport):
@@ -43,21 +43,22 @@ class SurvivingParty(Surviving, PartyTransport):
         party.journal.keep("private", private)
         party.journal.keep("masking", masking)
         party.journal.keep("seed", secrets.token_bytes(shamir.SECRET_BYTES))
-        return {"public": np.frombuffer(public_key(private) + public_key(masking), np.uint8)}
+        public = public_key(private) + public_key(masking)
+        return {"public": np.frombuffer(public, np.uint8), "signature": self.group.signer.sign("run keys", public)}
 
     def _shares(self, party: Answering, asked: Fields) -> Fields:
         """This party's seed and mask key, a share for each party, which only that party can read."""
-        publics = [keys.tobytes() for keys in asked["publics"]]
-        single = {half for keys in publics for half in (keys[:KEY_BYTES], keys[KEY_BYTES:])}
-        own = public_key(kept(party, "private")) + public_key(kept(party, "masking"))
-        if len(single) != 2 * len(publics) or len(publics) > self.group.parties or own not in publics:
+        parties, publics = asked["parties"].tolist(), [keys.tobytes() for keys in asked["publics"]]
+        if not len(parties) == len(publics) == len(asked["signatures"]):
             raise ContractError(
-                f"the server sent {2 * len(publics)} keys, of which {len(single)} differ, expected two each of at most "
-                f"{self.group.parties} parties, this site's own included"
+                f"the server sent keys of {len(publics)} parties, {len(asked['signatures'])} signatures, and a list of "
+                f"{len(parties)} parties"
             )
         self._require_enough(len(publics))
         self.group.require(len(publics))
+        self.group.signer.require_keys(parties, publics, asked["signatures"], self._own_keys(party))
         party.journal.keep("keys", b"".join(publics))
+        _keep_places(party, "parties", parties)
         channels, sealed = self._channels(party), []
         both = [shamir.split(kept(party, name), self.group.survivors, len(publics)) for name in ("seed", "masking")]
         for place, (seed, key) in enumerate(zip(*both, strict=True)):
@@ -74,32 +75,28 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"masked": hidden}
 
     def _agree(self, party: Answering, asked: Fields) -> Fields:
-        """Proofs for the other survivors that this party was told the same, if its rules allow their sum."""
+        """This party's signature under what it was told, if its rules allow the sum of these survivors."""
         members = _kept_places(party, "members")
         survivors = self._places(party, asked["survivors"], members)
         self.group.require(len(survivors))
         party.permit_survivors(self.group.parties - len(survivors))
         _keep_places(party, "survivors", survivors)
-        channels = self._channels(party)
-        proofs = [channels.proof(channels.own, place, members, survivors) for place in survivors]
-        return {"proofs": np.stack([np.frombuffer(proof, np.uint8) for proof in proofs])}
+        return {"signature": self.group.signer.sign("survivors", *_told(party))}
 
     def _reveal(self, party: Answering, asked: Fields) -> Fields:
         """A share of each survivor's seed, and of each other party's mask key: once enough survivors agree."""
         channels = self._channels(party)
         members, survivors = _kept_places(party, "members"), _kept_places(party, "survivors")
         agreed = self._places(party, asked["agreed"], survivors)  # as many as the threshold
-        proofs = [proof.tobytes() for proof in asked["proofs"]]
-        if len(proofs) != len(agreed) or not all(
-            channels.agrees(place, proof, members, survivors) for place, proof in zip(agreed, proofs, strict=True)
-        ):
+        if (len(asked["signatures"]), len(asked["sealed"])) != (len(agreed), len(members)):
             raise ContractError(
-                "another site was told other survivors, or knows other keys, another configuration or another "
-                "'group-secret'; nothing is revealed"
+                f"the server sent {len(asked['signatures'])} signatures and {len(asked['sealed'])} sealed shares, "
+                f"expected {len(agreed)} and {len(members)}"
             )
-        if len(asked["sealed"]) != len(members):
-            raise ContractError(f"the server sent {len(asked['sealed'])} sealed shares, expected {len(members)}")
-        party.permit_sum(self.group.members([channels.ring.run_key(place) for place in survivors]))
+        parties = _kept_places(party, "parties")
+        for place, signature in zip(agreed, asked["signatures"], strict=True):
+            self.group.signer.require(parties[place], "survivors", signature, *_told(party))
+        party.permit_sum(self.group.members([parties[place] for place in survivors]))
         revealed = []
         for place, text in zip(members, asked["sealed"], strict=True):
             shares = channels.unsealed(place, text.tobytes())
@@ -110,17 +107,19 @@ class SurvivingParty(Surviving, PartyTransport):
         channels = self._channels(party)
         publics = [channels.ring.run_key(place) for place in _kept_places(party, "survivors")]
         vector = encoded(party, phase, self.own[phase], asked)
-        told = transcript(phase, self.group.configuration, publics, list(asked.values()))
-        vector += mask(kept(party, "private"), publics, told, self.group.secret, vector.size)
+        told = transcript(phase, self.group.signer.about, publics, list(asked.values()))
+        vector += mask(kept(party, "private"), publics, told, vector.size)
         return {"masked": vector}
 
     # Inside
 
     def _channels(self, party: Answering) -> Channels:
         publics = split_keys(kept(party, "keys"), KEYS)
-        private = kept(party, "private")
-        own = publics.index(public_key(private) + public_key(kept(party, "masking")))
-        return Channels(Ring(publics, self.group.configuration), own, private, self.group.secret)
+        own = publics.index(self._own_keys(party))
+        return Channels(Ring(publics, self.group.signer.about), own, kept(party, "private"))
+
+    def _own_keys(self, party: Answering) -> bytes:
+        return public_key(kept(party, "private")) + public_key(kept(party, "masking"))
 
     def _places(self, party: Answering, told: NDArray[np.int64], among: Sequence[int]) -> list[int]:
         """Places of parties, checked: this party's and enough others, in order, ``among`` those that there were."""
@@ -139,6 +138,11 @@ class SurvivingParty(Surviving, PartyTransport):
             raise ContractError(
                 f"the server goes on with {parties} parties, fewer than the run's 'survivors' = {self.group.survivors}"
             )
+
+
+def _told(party: Answering) -> list[bytes]:
+    """What survivors must agree on: everybody's keys, whose masks are in the vectors, and whose vectors came."""
+    return [kept(party, name) for name in ("keys", "members", "survivors")]
 
 
 def _keep_places(party: Answering, name: str, places: Sequence[int]) -> None:

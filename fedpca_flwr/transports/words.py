@@ -19,7 +19,8 @@ from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import SERVER, Phase, Phases, Total
 from fedpca_flwr.protocol.transport import Answering
-from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, Words
+from fedpca_flwr.transports.pairwise_masks import Words
+from fedpca_flwr.transports.signed import Signer
 
 MASKED = Payload((Field("masked", ("any",), "uint64"),))
 
@@ -36,25 +37,20 @@ class Group:
         How many there are.
     least : int
         With fewer it refuses.
-    secret : bytes
-        What the sites share and the server does not know; may be empty.
-    configuration : str
-        The run's: masks depend on it.
+    signer : Signer
+        This party in this run: masks depend on the run, its configuration and the list of members.
     survivors : int
         Of a run that goes on without some: with so many at least.
     """
 
     parties: int
     least: int
-    secret: bytes
-    configuration: str
+    signer: Signer
     survivors: int = 0
 
-    def members(self, run_keys: Sequence[bytes]) -> list[str]:
-        """Who has these keys, in words that mean the same in every run: where somebody is missing, nobody knows who."""
-        if len(run_keys) == self.parties:
-            return [f"party {number} of {self.parties}" for number in range(self.parties)]
-        return sorted(f"the party of this run with key {key.hex()}" for key in run_keys)
+    def members(self, parties: Iterable[int]) -> list[str]:
+        """Who these parties are, in words that mean the same in every run: their keys in this site's list."""
+        return [self.signer.identity.members[party].hex() for party in parties]
 
     def require(self, parties: int) -> None:
         """Refuse a sum of too few.
@@ -118,9 +114,9 @@ def opened(layout: Layout, vectors: Sequence[Words], senders: Sequence[str]) -> 
     parties, fields = layout.decode(summed(layout, vectors, senders))
     if parties != len(vectors):
         raise ContractError(
-            f"the masks of the {len(vectors)} parties do not cancel: a site's 'group-secret' is not that of the "
-            "others, a key or a request was altered on its way, or a site's share was beyond its public limit (did "
-            "its data change during the run?); its own log says so. Nothing can be read from the sum"
+            f"the masks of the {len(vectors)} parties do not cancel: a request was altered on its way, or a site's "
+            "share was beyond its public limit (did its data change during the run?); its own log says so. Nothing "
+            "can be read from the sum"
         )
     return Total(fields, parties, missed=missed_by(layout, parties))
 
@@ -159,10 +155,6 @@ def kept(party: Answering, name: str) -> bytes:
     if value is None:
         raise ContractError("this site has no key of this run: it was started anew, or never asked for one")
     return value
-
-
-def split_keys(joined: bytes, size: int = KEY_BYTES) -> list[bytes]:
-    return [joined[i : i + size] for i in range(0, len(joined), size)]
 
 
 def only(answer: Fields | Sequence[Fields]) -> Fields:

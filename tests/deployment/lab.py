@@ -39,6 +39,18 @@ def told(method: str, **values: Any) -> str:
     return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
 
 
+def identified(folder: Path, sites: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sites, each with an identity of its own and the list of all, made as the guide says."""
+    lines = []
+    for i, site in enumerate(sites):
+        site |= {"identity": str(folder / f"site{i}.identity"), "identities": str(folder / "identities")}
+        made = [site["identity"], "--partition-id", str(i), "--name", site["name"]]
+        command = [sys.executable, "-m", "fedpca_flwr.site", "keys", *made]
+        lines.append(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+    (folder / "identities").write_text("".join(lines))
+    return sites
+
+
 class Lab:
     """Starts everything on entry, and stops it on exit.
 

@@ -9,7 +9,7 @@ from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.model import PCAModel
 from simulations import run
 from strategies import METHODS
-from tests.deployment.lab import Lab, told
+from tests.deployment.lab import Lab, identified, told
 from tests.families import rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
@@ -53,7 +53,7 @@ def lab(tmp_path_factory):
             "loadings": folder / f"own{i}.npz",
         }
         sites.append({**site, **{key: str(path) for key, path in paths.items()}, "may-show": "inner products"})
-    with Lab(folder / "flower", sites) as running:
+    with Lab(folder / "flower", identified(folder, sites)) as running:
         running.sites = sites
         yield running
 

@@ -17,7 +17,7 @@ from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
 from simulations import ray_engine, run
-from tests.deployment.lab import Lab
+from tests.deployment.lab import Lab, identified
 from tests.families import cut, rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
@@ -72,15 +72,14 @@ def was_asked(journal):
 
 
 def test_a_site_that_is_killed_is_dropped_and_everyone_else_goes_on(tmp_path):
-    (tmp_path / "secret").write_bytes(os.urandom(32))
     sites = []
     for i, X in enumerate(hospitals()):
         np.save(tmp_path / f"site{i}.npy", X)
         site = {"name": f"hospital {i}", "partition-id": i, "num-partitions": 4}
-        paths = {"data": f"site{i}.npy", "group-secret": "secret", "journal": f"journal{i}"}
+        paths = {"data": f"site{i}.npy", "journal": f"journal{i}"}
         sites.append({**site, **{key: str(tmp_path / path) for key, path in paths.items()}})
     config = "n-components=5 secure-aggregation=true bound=100.0 survivors=3"
-    with Lab(tmp_path / "flower", sites) as lab, ThreadPoolExecutor(1) as pool:
+    with Lab(tmp_path / "flower", identified(tmp_path, sites)) as lab, ThreadPoolExecutor(1) as pool:
         running = pool.submit(lab.run, f"{config} output={json.dumps(str(tmp_path / 'model'))}")
         while not running.done() and not was_asked(tmp_path / "journal3"):
             time.sleep(0.1)

@@ -20,7 +20,7 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
 from simulations import ray_engine, run
 from strategies import METHODS, transports_of
-from tests.deployment.lab import Lab, told
+from tests.deployment.lab import Lab, identified, told
 from tests.families import cut, rows
 from tests.harness import own
 
@@ -69,7 +69,6 @@ def write_csv(path, X):
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
-    (folder / "secret").write_bytes(os.urandom(32))
     sites = []
     for i, X in enumerate(hospitals()):
         write_csv(folder / f"site{i}.csv", X)
@@ -83,11 +82,10 @@ def lab(tmp_path_factory):
                 "loadings": str(folder / f"own{i}.npz"),
                 "journal": str(folder / f"journal{i}"),
                 "min-rows": 40,
-                "group-secret": str(folder / "secret"),
                 "allowed-methods": " ".join(name for name in METHODS if name != "ap-cov"),
             }
         )
-    with Lab(folder / "flower", sites) as running:
+    with Lab(folder / "flower", identified(folder, sites)) as running:
         running.sites = sites
         yield running
 

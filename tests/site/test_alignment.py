@@ -90,9 +90,9 @@ def test_all_sites_have_ids_or_none(tmp_path):
 def test_another_secret_gives_other_digests(tmp_path):
     files = three_files(tmp_path)
     (tmp_path / "secret").write_bytes(b"0123456789abcdef")
-    with pytest.raises(DataError, match="client 1: it lacks 40 ids .*'group-secret'"):
-        finish(server_of_files(files, p1={"group-secret": str(tmp_path / "secret")}))
-    secrets = {f"p{i}": {"group-secret": str(tmp_path / "secret")} for i in range(3)}
+    with pytest.raises(DataError, match="client 1: it lacks 40 ids .*'ids-secret'"):
+        finish(server_of_files(files, p1={"ids-secret": str(tmp_path / "secret")}))
+    secrets = {f"p{i}": {"ids-secret": str(tmp_path / "secret")} for i in range(3)}
     assert finish(server_of_files(files, **secrets)).n_components_ == 2
     assert not set(digests(IDS, b"one").tolist()) & set(digests(IDS, b"other").tolist())
 

@@ -17,7 +17,7 @@ from strategies import build_client, run_config_of
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 
-LOCAL = ("data", "scores", "loadings", "group-secret", "journal")
+LOCAL = ("data", "scores", "loadings", "ids-secret", "identity", "identities", "journal")
 """Site keys that name files and folders."""
 
 

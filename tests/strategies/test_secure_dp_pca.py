@@ -46,7 +46,7 @@ def test_the_server_meets_random_words_only():
         tamper(server, party, lambda reply: replies.append(parameters_to_ndarrays(reply.parameters)) or reply)
     finish(server)
     keys, sums, last = replies[:3], replies[3:9], replies[9:]
-    assert all(array.dtype == np.uint8 for (array,) in keys)
+    assert all(array.dtype == np.uint8 for reply in keys for array in reply)
     assert [[array.tolist() for array in reply] for reply in last] == [[1, 0.0]] * 3  # a constant, of no rows
     masked = [array for (array,) in sums]
     assert all(array.dtype == np.uint64 for array in masked)

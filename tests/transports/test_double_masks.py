@@ -9,7 +9,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import shamir
-from fedpca_flwr.transports.double_masks import PROOF, SEALED, SHARE, Channels, Ring, hide, opened, require_threshold
+from fedpca_flwr.transports.double_masks import SEALED, SHARE, Channels, Ring, hide, opened, require_threshold
 from fedpca_flwr.transports.pairwise_masks import BLOCK, mask, new_private_key, public_key
 
 PARTIES, THRESHOLD = 5, 4
@@ -19,14 +19,12 @@ SIZE = BLOCK + 100
 class Group:
     """Parties with their keys, seeds and shares."""
 
-    def __init__(self, secrets=(b"",) * PARTIES, configurations=("{}",) * PARTIES):
+    def __init__(self, about=(b"{}",) * PARTIES):
         self.runs, self.masks = ([new_private_key() for _ in range(PARTIES)] for _ in range(2))
         self.seeds = [bytes([i]) * 32 for i in range(PARTIES)]
         publics = [public_key(run) + public_key(own) for run, own in zip(self.runs, self.masks, strict=True)]
         self.ring = Ring(publics)
-        self.channels = [
-            Channels(Ring(publics, configurations[i]), i, self.runs[i], secrets[i]) for i in range(PARTIES)
-        ]
+        self.channels = [Channels(Ring(publics, about[i]), i, self.runs[i]) for i in range(PARTIES)]
 
     def hidden(self, place, members):
         plain = np.arange(SIZE, dtype=np.uint64) * np.uint64(place + 1)
@@ -55,7 +53,7 @@ def test_without_its_self_mask_a_vector_stays_random_words():
     group, members = Group(), range(PARTIES)
     plain, hidden = group.hidden(0, members)
     ring, asked = group.ring, group.ring.asked("moments", members)
-    without = hidden - mask(group.masks[0], ring.mask_keys(members), asked, b"", SIZE)
+    without = hidden - mask(group.masks[0], ring.mask_keys(members), asked, SIZE)
     bits = np.unpackbits((without - plain).view(np.uint8))
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(bits.size)
 
@@ -81,42 +79,18 @@ def test_shares_are_for_their_recipient_only():
             group.channels[recipient].unsealed(sender, sent)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"secrets": (b"", b"sixteen bytes or more", *[b""] * 3)},
-        {"configurations": ("{}", '{"survivors": 3}', *["{}"] * 3)},
-    ],
-    ids=["group secret", "configuration"],
-)
-def test_sites_that_differ_read_nothing_and_do_not_agree(other):
-    group = Group(**other)
+def test_sites_of_other_runs_read_nothing():
+    group = Group(about=(b"{}", b"another run", *[b"{}"] * 3))
     text = group.channels[0].sealed(1, bytes(2 * SHARE))
     with pytest.raises(ContractError, match="cannot be read"):
         group.channels[1].unsealed(0, text)
-    proof = group.channels[0].proof(0, 1, [0, 1, 2, 3])
-    assert not group.channels[1].agrees(0, proof, [0, 1, 2, 3])
-    assert group.channels[2].agrees(0, group.channels[0].proof(0, 2, [0, 1, 2, 3]), [0, 1, 2, 3])
+    assert group.channels[2].unsealed(0, group.channels[0].sealed(2, bytes(2 * SHARE))) == bytes(2 * SHARE)
 
 
-def test_a_proof_is_of_one_statement_by_one_party_to_one_other():
-    group = Group()
-    members, survivors = [0, 1, 2, 3, 4], [0, 1, 2, 3]
-    proof = group.channels[0].proof(0, 1, members, survivors)
-    assert len(proof) == PROOF
-    assert group.channels[1].agrees(0, proof, members, survivors)
-    assert not group.channels[1].agrees(0, proof, members, [0, 1, 2, 4])
-    assert not group.channels[1].agrees(0, proof, survivors, survivors)
-    assert not group.channels[1].agrees(2, proof, members, survivors)
-    assert not group.channels[2].agrees(0, proof, members, survivors)
-    assert not group.channels[0].agrees(1, proof, members, survivors)  # sent back
-
-
-def test_another_key_in_the_ring_is_another_statement():
+def test_shares_are_read_among_the_same_keys_only():
     group = Group()
     publics = [*group.ring.publics[:4], group.ring.publics[4][:32] + public_key(new_private_key())]
-    other = Channels(Ring(publics, "{}"), 1, group.runs[1], b"")
-    assert not other.agrees(0, group.channels[0].proof(0, 1, [0, 1]), [0, 1])
+    other = Channels(Ring(publics, b"{}"), 1, group.runs[1])
     with pytest.raises(ContractError, match="cannot be read"):
         other.unsealed(0, group.channels[0].sealed(1, bytes(2 * SHARE)))
 

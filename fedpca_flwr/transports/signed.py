@@ -1,0 +1,117 @@
+"""What parties say to each other in one run, through a server that none of them trusts: each signs it (RFC 8032).
+
+A signature is of one run, one configuration and one list of members, so it cannot be taken from another run, and sites
+with different lists do not believe each other. The server has none of the sites' private keys: it can pass a party's
+run key on or withhold it, and cannot put another in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.protocol.payload import Field
+from fedpca_flwr.site.identity import SIGNATURE_BYTES, Identity
+from fedpca_flwr.transports.pairwise_masks import digest_of, split_keys
+
+PURPOSE = b"fedpca signature"
+
+SIGNATURE = Field("signature", ("signature",), "uint8")
+SIZES = {"signature": SIGNATURE_BYTES}
+
+NOTHING = "nothing is answered"
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A party among the members of its list, in one run.
+
+    Attributes
+    ----------
+    identity : Identity
+    run : str
+        Flower's id of the run.
+    configuration : str
+        The run's.
+    """
+
+    identity: Identity
+    run: str
+    configuration: str
+
+    @property
+    def about(self) -> bytes:
+        """Digest of run, configuration and list: all that is said or derived in the run depends on it."""
+        return digest_of(self.run.encode(), self.configuration.encode(), self.identity.digest)
+
+    def sign(self, what: str, *said: bytes) -> NDArray[np.uint8]:
+        """The signature of this party under what it says."""
+        return np.frombuffer(self.identity.sign(self._message(self.identity.party, what, said)), np.uint8)
+
+    def require(self, party: int, what: str, signature: NDArray[np.uint8], *said: bytes) -> None:
+        """Refuse what a party has not said.
+
+        Raises
+        ------
+        DisclosureError
+            Naming the party.
+        """
+        if not self.identity.signed(party, self._message(party, what, said), signature.tobytes()):
+            raise DisclosureError(
+                f"the signature of party {party} under the {what} is not right by its key in this site's list "
+                "(node-config 'identities'), for this run, its configuration and this list: it is somebody else's or "
+                "of another run, or that party was told something else than this site, or the sites' lists differ; "
+                f"{NOTHING}"
+            )
+
+    def require_keys(
+        self, parties: Sequence[int], keys: Sequence[bytes], signatures: NDArray[np.uint8], own: bytes
+    ) -> None:
+        """Refuse run keys that are not those of different parties, each signed by its own, and this party's among them.
+
+        Parameters
+        ----------
+        parties : sequence of int
+            The partition of each.
+        keys : sequence of bytes
+        signatures : ndarray of shape (len(parties), 64)
+        own : bytes
+            This party's, as it made them.
+
+        Raises
+        ------
+        DisclosureError
+        """
+        self._require_members(parties)
+        if dict(zip(parties, keys, strict=True)).get(self.identity.party) != own:
+            raise DisclosureError(
+                f"the server relays no keys, or others than its own, as those of this site, party "
+                f"{self.identity.party}; {NOTHING}"
+            )
+        for party, key, signature in zip(parties, keys, signatures, strict=True):
+            if party != self.identity.party:
+                self.require(party, "run keys", signature, key)
+        holders: dict[bytes, int] = {}
+        for party, key in zip(parties, keys, strict=True):
+            for single in split_keys(key):
+                if holders.setdefault(single, party) != party:
+                    raise DisclosureError(f"parties {holders[single]} and {party} have signed the same key; {NOTHING}")
+
+    def _require_members(self, parties: Sequence[int]) -> None:
+        """Refuse a list of parties in which one is twice, or one that this site's list has not."""
+        known = range(len(self.identity.members))
+        for party in parties:
+            if party not in known:
+                raise DisclosureError(
+                    f"the server relays keys of party {party}, and this site's list (node-config 'identities') has "
+                    f"parties 0 to {known[-1]}; {NOTHING}"
+                )
+            if list(parties).count(party) > 1:
+                raise DisclosureError(f"the server relays keys of party {party} more than once; {NOTHING}")
+
+    def _message(self, party: int, what: str, said: Sequence[bytes]) -> bytes:
+        return digest_of(PURPOSE, self.about, what.encode(), str(party).encode(), *said)

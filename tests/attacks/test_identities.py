@@ -1,0 +1,273 @@
+"""A server in the middle, alone and with one site that hands it all that it has: sites know each other by their keys.
+
+Each attack is played on real clients with files of their own. With verification off the first reads out a site's share,
+as the test after it shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.config import NodeConfig
+from fedpca_flwr.site.identity import Identity, identity_of
+from fedpca_flwr.transports.pairwise_masks import mask, new_private_key, public_key, transcript
+from tests.harness import identities
+from tests.hostile import HostileSession
+
+PARTIES = 5
+SUMS = {"method": "p-cov", "secure-aggregation": True, "bound": 1000.0, "n-components": 2}
+SURVIVING = {**SUMS, "survivors": 4}
+FIRST = {"masked": ("means", SUMS), "surviving": ("shares", SURVIVING)}
+
+each_transport = pytest.mark.parametrize("transport", FIRST)
+
+
+def rows_of(party):
+    return np.round(np.random.default_rng(party).normal(50, 10, (30, 4)))
+
+
+def sites(folder, run, **options):
+    return [
+        HostileSession(
+            folder / str(party), rows_of(party), run, parties=PARTIES, index=party, **{"secure-only": True, **options}
+        )
+        for party in range(PARTIES)
+    ]
+
+
+def keys_of(sessions):
+    """What each party sends in the first round: keys and signatures, a row for each party."""
+    return [np.stack(rows) for rows in zip(*(session.ask("keys", [])[0] for session in sessions), strict=True)]
+
+
+def asked_first(session, transport, keys, signatures):
+    """The question with which keys travel to a party."""
+    phase = FIRST[transport][0]
+    return session.ask(phase, [keys, signatures] if transport == "masked" else [np.arange(PARTIES), keys, signatures])
+
+
+def refused(answer, *names):
+    arrays, said = answer
+    assert arrays == []
+    assert said["error"] == "DisclosureError"
+    for name in names:
+        assert name in said["message"]
+    return True
+
+
+def in_the_middle(sessions, victim):
+    """What the server shows the victim: keys of its own for all others, with the signatures that the parties gave."""
+    keys, signatures = keys_of(sessions)
+    privates = {party: new_private_key() for party in range(PARTIES) if party != victim}
+    for party, private in privates.items():
+        keys[party, :32] = np.frombuffer(public_key(private), np.uint8)
+    return keys, signatures, privates
+
+
+def share_of(session, words, keys, privates, victim):
+    """What a server reads from a party's masked words with the private keys that it put in place of the others'."""
+    publics = [key.tobytes() for key in keys]
+    for private in privates.values():
+        words = words + mask(private, [public_key(private), publics[victim]], asked_of(session, publics), words.size)
+    return layout_of(session).decode(words)
+
+
+def asked_of(session, publics):
+    return transcript("means", session.client.transport.group.signer.about, publics, [])
+
+
+def layout_of(session):
+    """Of the first sum."""
+    client = session.client
+    assert "means" in client.script
+    return client.transport.own["means"].layout({}, client.public)
+
+
+def test_a_server_that_relays_keys_of_its_own_is_refused(tmp_path):
+    sessions = sites(tmp_path, SUMS)
+    keys, signatures, _ = in_the_middle(sessions, victim=2)
+    assert refused(asked_first(sessions[2], "masked", keys, signatures), "signature of party 0", "'identities'")
+
+
+def test_where_nobody_verifies_it_reads_a_partys_share(tmp_path, monkeypatch):
+    """That the attack above is one."""
+    monkeypatch.setattr(Identity, "signed", lambda self, party, said, signature: True)
+    sessions = sites(tmp_path, SUMS)
+    keys, signatures, privates = in_the_middle(sessions, victim=2)
+    (words,), _ = asked_first(sessions[2], "masked", keys, signatures)
+    count, fields = share_of(sessions[2], words, keys, privates, victim=2)
+    assert (count, fields["count"]) == (1, 30)
+    np.testing.assert_allclose(fields["sum"], rows_of(2).sum(axis=0))
+
+
+@each_transport
+@pytest.mark.parametrize("claimed", [1, 4])
+def test_with_one_colluder_it_still_cannot_act_for_anybody_else(transport, claimed, tmp_path):
+    """Party 4 gives it all that it has. With that it signs what it relays as the keys of party 1."""
+    sessions = sites(tmp_path, FIRST[transport][1])
+    keys, signatures = keys_of(sessions)
+    keys[1] = np.frombuffer(b"".join(public_key(new_private_key()) for _ in range(keys.shape[1] // 32)), np.uint8)
+    signatures[1] = sign_as(sessions[4], 4, claimed, keys[1].tobytes())
+    assert refused(asked_first(sessions[0], transport, keys, signatures), "signature of party 1 under the run keys")
+
+
+def sign_as(colluder, party, claimed, key):
+    """A signature by the colluder's identity under keys that are said to be those of another party."""
+    node = {**colluder.context.node_config, **identities(PARTIES)[party], "partition-id": party}
+    identity = identity_of(NodeConfig.parse(node))
+    signer = replace(colluder.client.transport.group.signer, identity=identity)
+    return np.frombuffer(identity.sign(signer._message(claimed, "run keys", [key])), np.uint8)
+
+
+def test_one_colluder_unmasks_what_he_shares_with_a_party_and_no_more(tmp_path):
+    sessions = sites(tmp_path, SUMS)
+    keys, signatures = keys_of(sessions)
+    (left,), _ = asked_first(sessions[0], "masked", keys, signatures)
+    publics = [key.tobytes() for key in keys]
+    plain = layout_of(sessions[0]).encode_sum([sessions[0].client.statistics("means", {})])
+    for other in (4, 1, 2, 3):  # what he shares with the party, then what hides its share further
+        assert np.count_nonzero(left == plain) < 3
+        private = sessions[other].client.journal.recall("private")
+        left = left + mask(private, [publics[other], publics[0]], asked_of(sessions[0], publics), left.size)
+    np.testing.assert_array_equal(left, plain)
+
+
+@each_transport
+def test_two_parties_that_are_swapped_are_refused(transport, tmp_path):
+    sessions = sites(tmp_path, FIRST[transport][1])
+    keys, signatures = keys_of(sessions)
+    order = [0, 1, 3, 2, 4]
+    assert refused(asked_first(sessions[0], transport, keys[order], signatures[order]), "signature of party 2")
+
+
+@each_transport
+def test_keys_of_an_earlier_run_are_refused(transport, tmp_path):
+    """The server has learned the private keys of that run, from a backup of the sites' disks, say."""
+    run = FIRST[transport][1]
+    earlier = keys_of(sites(tmp_path / "earlier", run))
+    sessions = [
+        HostileSession(tmp_path / str(party), rows_of(party), run, parties=PARTIES, index=party, run_id=2)
+        for party in range(PARTIES)
+    ]
+    now = keys_of(sessions)
+    for party in (1, 4):
+        shown = [array.copy() for array in now]
+        for array, old in zip(shown, earlier, strict=True):
+            array[party] = old[party]
+        victim = 0 if party == 1 else 2
+        assert refused(asked_first(sessions[victim], transport, *shown), f"signature of party {party}", "another run")
+
+
+@each_transport
+def test_a_run_with_another_configuration_at_one_party_is_refused(transport, tmp_path):
+    run = FIRST[transport][1]
+    sessions = sites(tmp_path, run)
+    sessions[3] = HostileSession(tmp_path / "other", rows_of(3), {**run, "bound": 900.0}, parties=PARTIES, index=3)
+    assert refused(asked_first(sessions[0], transport, *keys_of(sessions)), "signature of party 3")
+
+
+@each_transport
+def test_sites_with_other_lists_refuse_each_other(transport, tmp_path):
+    """The server has given party 3 a list in which party 1 has a key of the server's."""
+    sessions = sites(tmp_path, FIRST[transport][1])
+    lines = Path(identities(PARTIES)[0]["identities"]).read_text().splitlines()
+    lines[1] = f"1 {'ab' * 32}"
+    (tmp_path / "list").write_text("\n".join(lines))
+    sessions[3].context.node_config["identities"] = str(tmp_path / "list")
+    keys = keys_of(sessions)
+    assert refused(asked_first(sessions[0], transport, *keys), "signature of party 3", "the sites' lists differ")
+    assert refused(asked_first(sessions[3], transport, *keys), "signature of party 0")
+
+
+@each_transport
+def test_a_partys_own_keys_are_not_replaced(transport, tmp_path):
+    sessions = sites(tmp_path, FIRST[transport][1])
+    keys, signatures = keys_of(sessions)
+    keys[0] = np.frombuffer(public_key(new_private_key()) * (keys.shape[1] // 32), np.uint8)
+    assert refused(asked_first(sessions[0], transport, keys, signatures), "others than its own", "party 0")
+
+
+@each_transport
+def test_a_key_that_two_parties_sign_is_refused(transport, tmp_path):
+    """A colluder signs the key of an honest party as its own."""
+    sessions = sites(tmp_path, FIRST[transport][1])
+    keys, signatures = keys_of(sessions)
+    keys[4] = keys[1]
+    signatures[4] = sign_as(sessions[4], 4, 4, keys[1].tobytes())
+    assert refused(asked_first(sessions[0], transport, keys, signatures), "parties 1 and 4 have signed the same key")
+
+
+@pytest.mark.parametrize("told", ["its own, of other keys", "another party's", "none"])
+def test_a_member_that_was_dropped_is_not_played(told, tmp_path):
+    """Party 4 is kept out, and the server answers in its place."""
+    sessions = sites(tmp_path, SURVIVING)
+    keys, signatures = keys_of(sessions)
+    keys[4] = np.frombuffer(public_key(new_private_key()) + public_key(new_private_key()), np.uint8)
+    if not told.startswith("its own"):
+        signatures[4] = signatures[3] if told == "another party's" else 0
+    assert refused(asked_first(sessions[0], "surviving", keys, signatures), "signature of party 4")
+
+
+# Survivors: what each was told is signed
+
+
+def until_agreed(sessions, told):
+    """A run of five up to the survivors; what each party says of the list that it was told."""
+    keys, signatures = keys_of(sessions)
+    sealed = [asked_first(session, "surviving", keys, signatures)[0][0] for session in sessions]
+    for session in sessions:
+        assert session.ask("uncentred", [np.arange(PARTIES)])[0]
+    said = [session.ask("agree", [np.array(places)])[0][0] for session, places in zip(sessions, told, strict=True)]
+    return said, sealed
+
+
+def asked_to_reveal(sessions, party, agreed, signatures, sealed):
+    shares = np.stack([rows[party] for rows in sealed])
+    return sessions[party].ask("reveal", [np.array(agreed), np.stack(signatures), shares])
+
+
+def test_survivors_reveal_for_the_list_that_they_all_signed(tmp_path):
+    sessions = sites(tmp_path, SURVIVING)
+    told = [0, 1, 2, 3]
+    said, sealed = until_agreed(sessions, [told] * 4 + [[0, 1, 2, 4]])
+    for party in told:
+        assert asked_to_reveal(sessions, party, told, [said[i] for i in told], sealed)[0]
+
+
+def test_a_party_that_was_told_another_list_has_not_agreed(tmp_path):
+    sessions = sites(tmp_path, SURVIVING)
+    lists = [[0, 1, 2, 3, 4]] * 3 + [[0, 1, 2, 3]] + [[0, 1, 2, 4]]
+    said, sealed = until_agreed(sessions, lists)
+    answer = asked_to_reveal(sessions, 0, [0, 1, 2, 3], said[:4], sealed)
+    assert refused(answer, "signature of party 3 under the survivors", "told something else")
+
+
+def test_a_colluder_does_not_agree_for_anybody_else(tmp_path):
+    """Nobody but party 0 and the colluder, party 4, was told this list; the server needs four."""
+    sessions = sites(tmp_path, SURVIVING)
+    said, sealed = until_agreed(sessions, [[0, 1, 2, 4]] + [[0, 1, 2, 3]] * 3 + [[0, 1, 2, 4]])
+    forged = [said[0], said[4], said[4], said[4]]
+    assert refused(asked_to_reveal(sessions, 0, [0, 1, 2, 4], forged, sealed), "signature of party 1 under the surv")
+
+
+# A site with data of its own, and without keys
+
+
+@pytest.mark.parametrize(
+    "run",
+    [SUMS, SURVIVING, {**SUMS, "method": "dp-pca clip=9.0 centre-clip=9.0 trust='distributed' honest-parties=3"}],
+    ids=["masked", "surviving", "distributed noise"],
+)
+@pytest.mark.parametrize("lacking", ["identity", "identities", "both"])
+def test_a_site_with_data_of_its_own_gives_nothing_to_a_sum_of_strangers(run, lacking, tmp_path):
+    without = {"identity": "", "identities": ""} if lacking == "both" else {lacking: ""}
+    node = {"secure-only": True, "honest-parties": 3, **without}
+    session = HostileSession(tmp_path, rows_of(0), run, parties=PARTIES, **node)
+    said = session.client.get_properties({})
+    assert said["error"] == "ConfigError"
+    assert f"'{'identity' if lacking == 'both' else lacking}'" in said["message"]
+    assert session.ask("keys", [])[0] == []
