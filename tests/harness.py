@@ -69,11 +69,17 @@ def fit(method: str, parties: Sequence[Any], **options: Any) -> PCAModel:
 @cache
 def identities(parties: int) -> list[dict[str, str]]:
     """By party, the keys of a node-config by which sites with data of their own know each other."""
-    folder = Path(_STATES.name, f"identities of {parties}")
-    folder.mkdir()
-    lines = [make_key(str(folder / str(party)), party) for party in range(parties)]
-    (folder / "list").write_text("\n".join(lines))
-    return [{"identity": str(folder / str(party)), "identities": str(folder / "list")} for party in range(parties)]
+    made = [_identity(party) for party in range(parties)]
+    members = Path(_STATES.name, f"identities of {parties}")
+    members.write_text("\n".join(line for _, line in made))
+    return [{"identity": file, "identities": str(members)} for file, _ in made]
+
+
+@cache
+def _identity(party: int) -> tuple[str, str]:
+    """File and line of a party, which is the same one among however many."""
+    file = f"{_STATES.name}/identity {party}"
+    return file, make_key(file, party)
 
 
 def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
@@ -115,7 +121,8 @@ def context_of(server: PCAServer, party: int) -> Context:
 
 
 def at_sites(server: PCAServer, nodes: Sequence[dict[str, Any]]) -> PCAServer:
-    """Let every party read the file that its own node-config names."""
+    """Let every party read the file that its own node-config names, and know the others."""
+    identify(server)
     for party, node in enumerate(nodes):
         context = context_of(server, party)
         context.node_config |= node

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
+from fedpca_flwr.site.identity_files import make_key
 from fedpca_flwr.site.repeats import BOUNDS, digest_of
 from tests.families import cut, rows
-from tests.harness import at_sites, finish, proxy_of, server_of
+from tests.harness import at_sites, context_of, finish, proxy_of, server_of
 
 SECURE = {"n_components": 4, "secure_aggregation": True, "bound": 20.0}
 SURVIVING = {**SECURE, "survivors": 4}
@@ -136,6 +138,19 @@ def test_another_sum_of_as_many_survivors_is_refused(tmp_path):
     finish(without(sites(tmp_path, PARTIES, options=SURVIVING), 4))
     with pytest.raises(DisclosureError, match="over 4 parties already, and this one is over 4, not the same ones"):
         finish(without(sites(tmp_path, PARTIES, options=SURVIVING), 3))
+
+
+def test_a_sum_with_another_member_in_the_place_of_one_is_refused(tmp_path):
+    """As many parties, by the same numbers: the keys in the sites' lists say that one is another."""
+    finish(sites(tmp_path, PARTIES))
+    server, own = sites(tmp_path, PARTIES), str(tmp_path / "another")
+    lines = Path(context_of(server, 0).node_config["identities"]).read_text().splitlines()
+    (tmp_path / "list").write_text("\n".join([*lines[:4], make_key(own, 4)]))
+    for party in range(5):
+        context_of(server, party).node_config["identities"] = str(tmp_path / "list")
+    context_of(server, 4).node_config["identity"] = own
+    with pytest.raises(DisclosureError, match="over 5 parties already, and this one is over 5, not the same ones"):
+        finish(server)
 
 
 def test_a_sum_of_columns_without_a_party_is_refused(tmp_path):
