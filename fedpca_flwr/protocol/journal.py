@@ -61,7 +61,7 @@ class Journal(ABC):
         """The secret of its digests of data; empty where nothing outlasts the run."""
 
     @abstractmethod
-    def remember(self, kind: str, data: str, told: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+    def remember(self, kind: str, data: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
         """Note what later runs must know of this site's data.
 
         Parameters
@@ -69,7 +69,7 @@ class Journal(ABC):
         kind : str
         data : str
             Digest of the data.
-        told : callable
+        decide : callable
             Is given what was noted of that kind in all runs, of the same data and of others, and returns what to note
             now, nothing for an empty text; or raises what refuses it.
         """

@@ -79,7 +79,7 @@ class StateJournal(Journal):
     def data_key(self) -> bytes:
         return b""
 
-    def remember(self, kind: str, data: str, told: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+    def remember(self, kind: str, data: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
         """Nothing: what other runs were told needs a folder."""
 
     def end(self, why: str) -> None:

@@ -98,14 +98,14 @@ class FileJournal(Journal):
             (value,) = database.execute("SELECT value FROM data_key").fetchone()
         return bytes(value)
 
-    def remember(self, kind: str, data: str, told: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+    def remember(self, kind: str, data: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
         with self._opened() as database:
             chain.require_whole(database, self._store.file)  # what was known is never nothing
             noted = database.execute("SELECT digest, about FROM event WHERE kind = ? ORDER BY number", (kind,))
             known: dict[bool, list[str]] = {True: [], False: []}
             for digest, about in noted:
                 known[digest == data].append(about)
-            about = told(known[True], known[False])
+            about = decide(known[True], known[False])
             if about:
                 self._note(database, kind, about, data)
 

@@ -96,14 +96,14 @@ def permit_sum(journal: Journal, node: NodeConfig, rows: NDArray[Any], members: 
         return
     now = Opened(tuple(sorted(members)), len(rows))
 
-    def told(same: Sequence[str], others: Sequence[str]) -> str:
+    def decide(same: Sequence[str], others: Sequence[str]) -> str:
         if node.repeat != "allow":
             near = others if node.repeat == "refuse" and split == "rows" else []
             earlier, nearly = ([Opened.of(text) for text in texts] for texts in (same, near))
             require_same_members(now, earlier, nearly, least=node.min_rows)
         return "" if now.text() in same else now.text()
 
-    journal.remember("opened", digest_of(journal.data_key, rows), told)
+    journal.remember("opened", digest_of(journal.data_key, rows), decide)
 
 
 def permit_bound(journal: Journal, node: NodeConfig, rows: NDArray[Any], bound: float) -> None:
@@ -115,7 +115,7 @@ def permit_bound(journal: Journal, node: NodeConfig, rows: NDArray[Any], bound: 
     """
     now = Bounded(bound, within=max(-float(rows.min()), float(rows.max())) <= bound)
 
-    def told(same: Sequence[str], others: Sequence[str]) -> str:
+    def decide(same: Sequence[str], others: Sequence[str]) -> str:
         before = [Bounded.of(text) for text in same]
         if any(earlier.tells(bound) for earlier in before):
             return ""
@@ -125,7 +125,7 @@ def permit_bound(journal: Journal, node: NodeConfig, rows: NDArray[Any], bound: 
 
     known = repr(bound).encode()
     if journal.data_key and journal.recall("bound") != known:  # else this run was told
-        journal.remember("bound", digest_of(journal.data_key, rows), told)
+        journal.remember("bound", digest_of(journal.data_key, rows), decide)
         journal.keep("bound", known)
     if not now.within:
         raise DataError(

@@ -70,8 +70,8 @@ class Site:
 
     def configuration(self, card: MethodCard, options: PCAOptions) -> str:
         """The run-config as a text, which all parties of a run agree on: the same run is the same text."""
-        told = {**self.config.model_dump(by_alias=True), "method": canonical(card.name, options)}
-        return json.dumps(told, sort_keys=True)
+        settings = {**self.config.model_dump(by_alias=True), "method": canonical(card.name, options)}
+        return json.dumps(settings, sort_keys=True)
 
     def options(self, kind: type[Options]) -> Options:
         """The method's own options."""

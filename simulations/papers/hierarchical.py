@@ -126,7 +126,7 @@ def best_perpca(data: Federation, start: Array) -> float:
     return min(data.test_ratio(perpca(data.rows, start, count)) for count in counts)
 
 
-def settled(values: list[float], *, within: float = 0.03) -> int:
+def iterations_needed(values: list[float], *, within: float = 0.03) -> int:
     """The first iteration from which a decreasing sequence stays within a share of its last value."""
     allowed = values[-1] + within * abs(values[-1])
     return max((i for i, value in enumerate(values, start=1) if value > allowed), default=0) + 1

@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 
 from simulations.papers.experiment import Row, Step, markdown, run_steps, write_report, write_table
-from simulations.papers.hierarchical import Federation, algorithm_1, ascended, best_perpca, closed_form, settled
+from simulations.papers.hierarchical import (
+    Federation,
+    algorithm_1,
+    ascended,
+    best_perpca,
+    closed_form,
+    iterations_needed,
+)
 from simulations.papers.personalised_plots import draw
 from simulations.papers.personalised_real import CASES, real_data
 
@@ -135,7 +142,7 @@ def figures(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
             number = {"1c": "rows", "1d": "parties"}[figure]
             tables.setdefault(figure, []).append({"spread": point[0], number: int(point[1]), **means(rows)})
         elif figure == "2":
-            near = settled([row["objective"] for row in rows])
+            near = iterations_needed([row["objective"] for row in rows])
             last = {key: rows[-1][key] for key in ("train", "test", "objective")}
             tables.setdefault(figure, []).append({"spread": point[0], **last, "iterations to 3 %": near})
         elif figure == "solvers":

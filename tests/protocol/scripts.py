@@ -14,14 +14,14 @@ SURVIVING = {**SECURE, "survivors": 3}
 class Script:
     """A run-config, and how often each phase may be asked, in order.
 
-    What is answered in the phases of ``told`` is the same whatever the values of the rows.
+    What is answered in the phases of ``constant`` is the same whatever the values of the rows.
     """
 
     run: Mapping[str, Any]
     times: Mapping[str, int]
     columns: bool = False
     noised: bool = False
-    told: Sequence[str] = ()
+    constant: Sequence[str] = ()
 
     def __str__(self) -> str:
         return " ".join(f"{value}" if key == "method" else f"{key}={value}" for key, value in self.run.items())
@@ -105,10 +105,12 @@ SCRIPTS = [
         {"method": "streaming", "n-components": 2, "state": "x", **SECURE},
         once("members", "keys", "means", "variances", "scatter", "project"),
     ),
-    Script(DP, once("centre", "products", "project"), noised=True, told=["project"]),
-    Script(JOINT, once("joint", "project"), noised=True, told=["project"]),
-    Script({**DP, **SECURE}, once("keys", "centre", "products", "project"), noised=True, told=["project"]),
-    Script({**JOINT, **SURVIVING}, once("keys", "shares", "joint", *AROUND, "project"), noised=True, told=["project"]),
+    Script(DP, once("centre", "products", "project"), noised=True, constant=["project"]),
+    Script(JOINT, once("joint", "project"), noised=True, constant=["project"]),
+    Script({**DP, **SECURE}, once("keys", "centre", "products", "project"), noised=True, constant=["project"]),
+    Script(
+        {**JOINT, **SURVIVING}, once("keys", "shares", "joint", *AROUND, "project"), noised=True, constant=["project"]
+    ),
     Script({**GRAPH, "method": "dsa"}, once("head", "heads", "start") | {"step": 2} | once("report", "project")),
     Script({**GRAPH, "method": "fast-pca"}, once("head", "heads", "start") | {"step": 2} | once("report", "project")),
     Script(
@@ -134,8 +136,8 @@ SCRIPTS = [
         )
     ),
     *(
-        Script({**run, **SECURE}, times, columns=True, told=told)
-        for run, times, told in (
+        Script({**run, **SECURE}, times, columns=True, constant=constant)
+        for run, times, constant in (
             (VERTICAL, {**once("rows", "keys", "energy"), "product": 3, "project": 1}, ["rows"]),
             (GRAM, once("rows", "keys", "energy", "gram", "project"), ["rows"]),
             (KERNEL, once("rows", "keys", "energy", "spread", "distances", "project"), ["rows", "project"]),

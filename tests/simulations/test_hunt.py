@@ -48,7 +48,7 @@ def failed(error, *warned):
     return Outcome(None, error, warned, 0.0)
 
 
-def told(model, **measured):
+def claiming(model, **measured):
     """The model with other measurements."""
     return changed(model, log={**model.log, "measured": {**model.log["measured"], **measured}})
 
@@ -151,9 +151,10 @@ WRONG = {
     "mean": lambda m, X: changed(m, mean_=m.mean_ + 1e-9),
     "noise variance": lambda m, X: changed(m, noise_variance_=m.noise_variance_ * 1.001),
     "exact": lambda m, X: changed(m, components_=PCA(2).fit(X[:59]).components_),
-    "squared error": lambda m, X: told(m, squared_error_per_row=7.0),
+    "squared error": lambda m, X: claiming(m, squared_error_per_row=7.0),
     "certificate": lambda m, X: changed(
-        told(m, certified_angle_degrees=1e-5, certified_components=2).model, components_=PCA(2).fit(X[:59]).components_
+        claiming(m, certified_angle_degrees=1e-5, certified_components=2).model,
+        components_=PCA(2).fit(X[:59]).components_,
     ),
     "note": lambda m, X: changed(m, log={**m.log, "notes": ["the data have rank 1: component 2 has no variance"]}),
 }
@@ -194,8 +195,8 @@ def test_a_certificate_a_tenth_of_the_true_angle_is_found(parties):
     model = run_draw(one).model
     true = truth_of(one.pooled).miss(model.components_.T)
     assert true > 1e-3
-    assert "certificate" in kinds(one, told(model, certified_angle_degrees=true / 10, certified_components=2))
-    assert "certificate" not in kinds(one, told(model, certified_angle_degrees=true, certified_components=2))
+    assert "certificate" in kinds(one, claiming(model, certified_angle_degrees=true / 10, certified_components=2))
+    assert "certificate" not in kinds(one, claiming(model, certified_angle_degrees=true, certified_components=2))
 
 
 def test_an_exact_model_that_is_called_approximate_is_found(parties):
@@ -208,9 +209,9 @@ def test_a_certificate_of_some_components_is_held_against_these(parties):
     one = drawn("sub-it", parties)
     model = run_draw(one).model
     wrong = {"components_": model.components_[::-1], "log": {**model.log, "exact": False}}
-    swapped = told(replace(model, **wrong), certified_angle_degrees=1e-9).model
-    assert "certificate" not in kinds(one, told(swapped, certified_components=2))
-    assert "certificate" in kinds(one, told(swapped, certified_components=1))
+    swapped = claiming(replace(model, **wrong), certified_angle_degrees=1e-9).model
+    assert "certificate" not in kinds(one, claiming(swapped, certified_components=2))
+    assert "certificate" in kinds(one, claiming(swapped, certified_components=1))
 
 
 def test_a_missed_target_is_found(parties):

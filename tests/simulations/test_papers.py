@@ -11,7 +11,7 @@ from simulations import papers
 from simulations.papers import experiment, personalised
 from simulations.papers.__main__ import main
 from simulations.papers.experiment import Step, read_table, run_steps, write_table
-from simulations.papers.hierarchical import Federation, best_perpca, closed_form, settled
+from simulations.papers.hierarchical import Federation, best_perpca, closed_form, iterations_needed
 from simulations.papers.personalised import compared, means
 from simulations.programs import found
 
@@ -130,8 +130,8 @@ def test_ratios_are_one_for_the_truth():
 
 
 def test_settling_is_the_iteration_after_the_last_that_is_off():
-    assert settled([10.0, 2.0, 1.5, 1.02, 1.0]) == 4
-    assert settled([1.0]) == 1
+    assert iterations_needed([10.0, 2.0, 1.5, 1.02, 1.0]) == 4
+    assert iterations_needed([1.0]) == 1
 
 
 @pytest.mark.parametrize("paper", found(papers))
