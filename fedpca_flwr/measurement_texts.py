@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
+from fedpca_flwr.fitted import FittedPCA
 from fedpca_flwr.maths.certificate import at_most, certified
 from fedpca_flwr.method_text import text_of
 
-if TYPE_CHECKING:
-    from fedpca_flwr.model import PCAModel
-
 Numbers = Mapping[str, float]
-Text = Callable[[Numbers, "PCAModel"], str]
+Text = Callable[[Numbers, FittedPCA], str]
 
 
 def filled(template: str) -> Text:
@@ -21,18 +18,18 @@ def filled(template: str) -> Text:
     return lambda numbers, model: template.format(**numbers, options=model.log["options"])
 
 
-def certificate(numbers: Numbers, model: PCAModel) -> str:
+def certificate(numbers: Numbers, model: FittedPCA) -> str:
     first = int(numbers["certified_components"])
     every = first >= model.n_components_
     multiplicity = numbers.get("presumed_multiplicity")
     return certified(numbers["certified_angle_degrees"], multiplicity=multiplicity, first=None if every else first)
 
 
-def bound(numbers: Numbers, model: PCAModel) -> str:
+def bound(numbers: Numbers, model: FittedPCA) -> str:
     return f"{at_most(numbers['angle_bound_degrees'])} degrees (Davis and Kahan: the worst case)"
 
 
-def scatter_error(numbers: Numbers, model: PCAModel) -> str:
+def scatter_error(numbers: Numbers, model: FittedPCA) -> str:
     return f"{at_most(numbers['scatter_error_variance_share'])} of the variance at most (spectral norm)"
 
 
@@ -41,13 +38,13 @@ def rounded_off(name: str, whole: str) -> Text:
     return lambda numbers, model: f"rounds off {at_most(numbers[name], digits=1)} of {whole}"
 
 
-def chosen(numbers: Numbers, model: PCAModel) -> str:
+def chosen(numbers: Numbers, model: FittedPCA) -> str:
     way, angle = model.log["chosen"], numbers["forecast_angle_degrees"]
     about = f", about {angle:.1g} degrees" if angle else ""
     return f"{text_of(way['method'], way['options'])}: {_cost('forecast', numbers)}{about}"
 
 
-def spent(numbers: Numbers, model: PCAModel) -> str:
+def spent(numbers: Numbers, model: FittedPCA) -> str:
     return _cost("spent", numbers)
 
 
@@ -57,13 +54,13 @@ def _cost(which: str, numbers: Numbers) -> str:
     return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"
 
 
-def mu(numbers: Numbers, model: PCAModel) -> str:
+def mu(numbers: Numbers, model: FittedPCA) -> str:
     found, held = numbers["mu"], numbers.get("held_out_rows")
     name = {0.0: "0 (local PCA)", math.inf: "infinity (PCA of all rows)"}.get(found, f"{found:g}")
     return name if held is None else f"{name}, chosen on {held} rows held out"
 
 
-def privacy(numbers: Numbers, model: PCAModel) -> str:
+def privacy(numbers: Numbers, model: FittedPCA) -> str:
     options, honest = model.log["options"], numbers.get("honest_parties")
     trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest parties"
     return (
@@ -78,12 +75,12 @@ def by_sum(prefix: str) -> Text:
     )
 
 
-def above_noise(numbers: Numbers, model: PCAModel) -> str:
+def above_noise(numbers: Numbers, model: FittedPCA) -> str:
     above, kept = numbers["components_above_noise"], numbers["kept_features"]
     return f"{above} of {model.n_components_} components; {kept} of {model.n_features_in_} features kept"
 
 
-def revision(numbers: Numbers, model: PCAModel) -> str:
+def revision(numbers: Numbers, model: FittedPCA) -> str:
     return f"{numbers['revision']}{', and changes that are not saved' * bool(numbers.get('unsaved_changes'))}"
 
 

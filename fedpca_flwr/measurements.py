@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fedpca_flwr import measurement_texts as texts
+from fedpca_flwr.fitted import FittedPCA
 from fedpca_flwr.measurement_texts import Numbers, Text
-
-if TYPE_CHECKING:
-    from fedpca_flwr.model import PCAModel
 
 SUMS = ("centre", "products", "joint")
 """Of DP-PCA."""
@@ -39,7 +36,7 @@ class Measurement:
     text: Text
 
 
-def lines(model: PCAModel) -> list[tuple[str, str]]:
+def lines(model: FittedPCA) -> list[tuple[str, str]]:
     """The measurements of a model, as names and texts."""
     numbers: Numbers = model.log.get("measured", {})
     return [(one.line, one.text(numbers, model)) for one in MEASUREMENTS if one.numbers.keys() & numbers.keys()]

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpca_flwr.fitted import FittedPCA
+
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
 
-    from fedpca_flwr.model import PCAModel
 
-
-def to_sklearn(model: PCAModel) -> PCA | Pipeline:
+def to_sklearn(model: FittedPCA) -> PCA | Pipeline:
     """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
     # Here, for a party's sake: its SuperNode starts a process for every message, and this import takes seconds.
     from sklearn.decomposition import PCA

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fedpca_flwr import measurements
-
-if TYPE_CHECKING:
-    from fedpca_flwr.model import PCAModel
+from fedpca_flwr.fitted import FittedPCA
 
 
-def summary(model: PCAModel) -> str:
+def summary(model: FittedPCA) -> str:
     """What a person wants to know first, as lines of text."""
     log = model.log
     parties = log["parties"]
@@ -35,7 +31,7 @@ def summary(model: PCAModel) -> str:
     return "\n".join(f"  {name:<22}{text}" for name, text in lines)
 
 
-def _traffic(model: PCAModel) -> list[tuple[str, str]]:
+def _traffic(model: FittedPCA) -> list[tuple[str, str]]:
     """Lines of the summary about what travelled; none where the model was made of what was there."""
     if not model.log["rounds"]:
         return []
