@@ -92,8 +92,9 @@ class Layout:
             parts = numbers[start:end].reshape(self.words, *limit.shape)
             high, low = np.zeros(limit.shape), np.zeros(limit.shape)
             for part, exponents in zip(reversed(parts), reversed(self._exponents(limit)), strict=True):
-                upper = part >> 32  # half a word is exact in float64
-                for half, e in ((part - (upper << 32), exponents), (upper, exponents - 32)):  # the smallest first
+                lower = part.astype(np.int32)  # half a word is exact in float64; signed, as -1 = 2^32 - 1 - 2^32 ...
+                upper = (part >> 32) + (lower < 0)  # ... would round off what further words hold
+                for half, e in ((lower, exponents), (upper, exponents - 32)):  # the smallest first
                     high, error = two_sum(np.ldexp(half.astype(np.float64), -e), high)
                     low = low + error
             fields[name] = two_sum(high, low)

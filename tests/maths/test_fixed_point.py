@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths.fixed_point import Layout
@@ -72,3 +72,23 @@ def test_a_value_beyond_its_limit_is_refused_without_being_told(value):
 def test_another_shape_is_refused():
     with pytest.raises(ValueError, match="beyond its public limit"):
         Layout({"x": np.ones(2)}).encode({"x": np.zeros(3)})
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=4), st.integers(-3, 3))
+@example([0, 211139005235020, -676671907300, 38719], -3)
+def test_two_floats_hold_what_the_words_do(further, first):
+    """The fault: halves rounded down made 2^32 - 1 and -2^32 steps of -1; what followed was rounded off beside them."""
+    layout = Layout({"x": np.array(1.0)}, len(further) + 1)
+    numbers = [first, *further]
+    exponents = (62 - 1 + 46 * word for word in range(len(numbers)))
+    terms = [Fraction(number) / 2**exponent for number, exponent in zip(numbers, exponents, strict=True)]
+    _, fields = layout.decode_double(np.array([1, *numbers]).view(np.uint64))
+    high, low = (Fraction(float(part)) for part in fields["x"])
+    assert abs(high + low - sum(terms)) <= max(map(abs, terms)) / 2**100
+
+
+def test_no_word_overflows():
+    """Words that do not open are any: they become numbers, without a warning."""
+    layout = Layout({"x": np.array(1.0)}, 2)
+    layout.decode_double(np.array([1, 2**63 - 1, -(2**63)]).view(np.uint64))
