@@ -86,8 +86,8 @@ class BlockIteration:
         self._trace = trace / self._unit
         self._start = self.block  # as it was asked
         self._bounds: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
-        self._resolved = k  # components whose variance is not lost in rounding
-        self._bound = 90.0  # the certificate, if nothing hides from the blocks
+        self._determined = k  # components above a tie at the cut, whose variance is not lost in rounding
+        self._bound = 90.0  # the certificate, if nothing hides from the blocks; of a tie, to the nearest of its bases
         self.proven = self._sure = False
         self.asked = self._probes = self._idle = 0
 
@@ -123,12 +123,11 @@ class BlockIteration:
 
     @property
     def certificate(self) -> float:
-        """Bound on the largest angle of `pairs`, in degrees; 90 is none.
+        """Bound on the largest angle of the components that float64 determines, in degrees; 90 is none.
 
-        Among eigenvalues that float64 does not tell apart it is the angle to the nearest of the subspaces. Of
-        components whose variance it does not tell from none it says nothing.
+        Not determined are those whose variance it does not tell from that of component k + 1, or from none.
         """
-        return self._bound if self._sure else 90.0
+        return self._bound if self._sure and self._determined else 90.0
 
     @property
     def exact(self) -> bool:
@@ -154,11 +153,11 @@ class BlockIteration:
         degrees, presumed = self.certificate, {} if self.proven else {"presumed_multiplicity": self.width}
         if degrees >= 90:
             return {"certified_angle_degrees": degrees, "certified_components": 0}
-        return {"certified_angle_degrees": degrees, "certified_components": self._resolved, **presumed}
+        return {"certified_angle_degrees": degrees, "certified_components": self._determined, **presumed}
 
     def shortfall_notes(self, allowed: str) -> list[str]:
         """A note where the certificate is not what was wanted; ``allowed`` names what else ends the iteration."""
-        if self.certificate <= self.tolerance:
+        if self._sure and self._bound <= self.tolerance:
             return []
         reason = allowed
         if self.limited:
@@ -172,12 +171,12 @@ class BlockIteration:
     # Inside
 
     def _certificate_text(self) -> str:
-        first = None if self._resolved == self.k else self._resolved
+        first = None if self._determined == self.k else self._determined
         return certified(self.certificate, multiplicity=None if self.proven else self.width, first=first)
 
     def _angle_bound(self) -> float:
         values, k = self._ritz.values, self.k
-        self.proven = values.size >= k
+        self.proven, self._determined = values.size >= k, k
         if not self.proven:
             return 90.0
         self._rest = self._bound_outside()
@@ -185,12 +184,13 @@ class BlockIteration:
         if self.known.error > alike:
             return self._angle(k)  # equal values may be what the wire made of them
         distinct, upto = int((values[:k] > values[k - 1] + alike).sum()), int((values >= values[k - 1] - alike).sum())
-        self._resolved = k
         if max(values[k - 1], self._rest) <= alike:
-            self._resolved = distinct  # no variance is left, of which the last pairs could have any
+            self._determined = distinct  # no variance is left, of which the last pairs could have any
             return self._angle(distinct)
-        below = self._angle(distinct) if upto > k else 0.0
-        return min(90.0, self._angle(upto) + below)
+        if upto == k:
+            return self._angle(k)
+        self._determined = distinct  # of a tie at the cut any basis will do
+        return min(90.0, self._angle(upto) + self._angle(distinct))
 
     def _angle(self, j: int) -> float:
         """Bound on the angle of the first j Ritz pairs, in degrees."""

@@ -178,6 +178,20 @@ def test_where_a_tie_is_cut_the_certificate_is_that_of_both_its_ends(k, cut):
     found.add(np.eye(4)[:, :3], A[:, :3])
     first = sine_theorem(x, 4 - (2 + SHARES[-1] * 2)) if cut else 0.0
     assert found.certificate == pytest.approx(sine_theorem(np.hypot(x, y), 2) + first)
+    assert found.measured["certified_components"] == (1 if cut else 3)
+
+
+def test_of_a_tie_at_the_cut_nothing_is_certified():
+    """The fault: 1e-14 degrees at most, of a subspace of which there are many. Any is as good, so it is the end."""
+    values = np.repeat([5.0, 2.0, 1.0], [1, 3, 8])
+    for k, certified in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4)):
+        found, _ = iterate(values, k=k, width=k + 3)
+        assert found.measured["certified_components"] == certified
+        assert found.exact
+        assert found.shortfall_notes("max-rounds = 100") == []
+    found, _ = iterate(values[1:], k=1, width=4)
+    assert found.measured == {"certified_angle_degrees": 90, "certified_components": 0}
+    assert found.shortfall_notes("max-rounds = 100") == []
 
 
 def test_a_ritz_value_of_zero_is_no_proof_that_no_variance_is_left():
@@ -206,8 +220,8 @@ def test_equal_eigenvalues_that_only_the_wire_made_equal_are_not_certified():
     found.add(np.eye(3), np.diag([1.0, 1.0, 1.0]), error=1e-6)
     assert found.measured["certified_angle_degrees"] == 90
     found = BlockIteration(np.eye(3), 1, trace=3.0)
-    found.add(np.eye(3), np.diag([1.0, 1.0, 1.0]))
-    assert found.exact
+    assert found.add(np.eye(3), np.diag([1.0, 1.0, 1.0]))
+    assert found.shortfall_notes("") == []
 
 
 def test_the_iteration_ends_where_the_error_of_products_keeps_the_certificate_up():

@@ -183,6 +183,23 @@ def test_a_tie_is_told_and_no_basis_of_it_is_called_exact(method, k):
     np.testing.assert_allclose(model.singular_values_, [4, 2, 2, 2, 1, 1][:k], rtol=1e-12)
 
 
+@pytest.mark.parametrize("method", ["sub-it", "vertical"])
+@pytest.mark.parametrize(("k", "certified"), [(1, 0), (2, 0), (3, 3), (4, 3)])
+def test_of_a_tie_at_the_cut_no_certificate_is_told(method, k, certified):
+    """The fault: 1e-11 degrees at most, of one basis among many."""
+    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((240, 12)) - 1)[0]
+    X = np.linalg.qr(basis - basis.mean(axis=0))[0] * np.repeat([4.0, 2.0], [3, 9])
+    parties = np.split(X, [3, 5], axis=1) if method == "vertical" else cut(X, 140, 100)
+    model = fit(method, parties, n_components=k)
+    assert model.log["measured"]["certified_components"] == certified
+    assert (model.log["measured"]["certified_angle_degrees"] < 1e-6) == (certified > 0)
+    assert ("no bound" in model.summary()) == (certified == 0)
+    assert model.log["exact"] == (k == certified)
+    told = [note for note in model.log["notes"] if "component" in note or "stopped" in note]
+    tie = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
+    assert told == ([] if k == certified else [tie])
+
+
 @pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it"])
 def test_fewer_rows_than_components_are_told_as_rank(method):
     (note,) = fit(method, cut(rows(8, 20), 5, 3), n_components=8).log["notes"]
