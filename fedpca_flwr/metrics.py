@@ -46,7 +46,7 @@ def reconstruction_error(model: PCAModel, X: NDArray[Any]) -> float:
 
 
 def captured_variance(model: PCAModel, reference: PCAModel, X: NDArray[Any]) -> float:
-    """Share of the variance of all rows ``X`` (n, d) that a model's components hold, 0 to 1.
+    """Share of the variance of all rows ``X`` (n, d) that a model's components hold, 0 to 1; 0 where there is none.
 
     What the model itself says (``explained_variance_ratio_``) can be wrong: noise has variance too.
 
@@ -60,7 +60,8 @@ def captured_variance(model: PCAModel, reference: PCAModel, X: NDArray[Any]) -> 
     centred = reference.centred(X)
     directions = orth(_directions(model))
     held = directions.T @ centred if model.components_ is None else centred @ directions
-    return float(np.vdot(held, held) / np.vdot(centred, centred))
+    total = float(np.vdot(centred, centred))
+    return float(np.vdot(held, held)) / total if total > 0 else 0.0
 
 
 def knn_accuracy(

@@ -151,7 +151,11 @@ class PCAModel:
     @property
     def total_variance(self) -> float:
         """Sum of the variances of all features (divisor n - 1), kept components or not."""
-        return float(self.explained_variance_[0] / self.explained_variance_ratio_[0])
+        first, share = float(self.explained_variance_[0]), float(self.explained_variance_ratio_[0])
+        if share > 0:
+            return first / share
+        left = min(self.n_samples_, self.n_features_in_) - self.n_components_
+        return float(self.explained_variance_.sum()) + left * self.noise_variance_
 
     @property
     def squared_error(self) -> float:

@@ -163,7 +163,7 @@ def heterogeneity(parties: Sequence[NDArray[Any]], model: PCAModel) -> Figure:
     parties : sequence of ndarray of shape (n_i, d)
     model : PCAModel
     """
-    spread = np.sqrt(model.total_variance)
+    spread = np.sqrt(model.total_variance) or 1.0
     scale = 1.0 if model.scale_ is None else model.scale_
     shift = [np.linalg.norm((X.mean(axis=0) - model.mean_) / scale) / spread for X in parties]
     kept = [_explained(model, X) for X in parties]

@@ -32,14 +32,15 @@ def pooled_pca(X: NDArray[Any], n_components: int, *, center: bool = True, scale
     order, mean = np.argsort(-rows.std(axis=0), kind="stable"), np.zeros(X.shape[1])
     rows = rows[:, order]
     if center:
-        pca = PCA(n_components=n_components, svd_solver="full").fit(rows)
+        with np.errstate(invalid="ignore"):  # shares of no variance are 0 / 0 there
+            pca = PCA(n_components=n_components, svd_solver="full").fit(rows)
         components, singular, noise = pca.components_, pca.singular_values_, float(pca.noise_variance_)
-        ratio = pca.explained_variance_ratio_
+        ratio = np.nan_to_num(pca.explained_variance_ratio_)
         mean[order] = pca.mean_ if scaler is None else scaler.mean_[order]
     else:
         _, values, vectors = svd(rows, full_matrices=False)
         components, singular = vectors[:n_components], values[:n_components]
-        ratio = singular**2 / (values**2).sum()
+        ratio = singular**2 / ((values**2).sum() or 1.0)
         noise = float((values[n_components:] ** 2).mean() / (len(X) - 1)) if n_components < len(values) else 0.0
     return PCAModel(
         components_=fix_signs(components[:, np.argsort(order)].T).T,

@@ -120,6 +120,25 @@ def test_metrics_of_the_truth_itself():
     assert knn_accuracy(truth, X[::2], labels[::2], X[1::2], 1 - labels[1::2]) < 0.1
 
 
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("scale", [True, False])
+def test_shares_of_no_variance_are_none(center, scale):
+    """The fault: 0 / 0, with a warning. DP-PCA makes models of such rows."""
+    nothing = np.full((5, 3), 7.0 if center else 0.0)
+    truth = pooled_pca(nothing, 2, center=center, scale=scale)
+    np.testing.assert_array_equal(truth.explained_variance_ratio_, 0)
+    assert (truth.total_variance, truth.squared_error) == (0, 0)
+    assert captured_variance(truth, truth, nothing) == 0
+
+
+def test_the_total_does_not_hang_on_the_first_component():
+    """Of new rows the first scores may all be zero, and of noise the first variance."""
+    truth = pooled_pca(np.diag([0.0, 3.0, -3.0, 1.0, -1.0])[:, 1:], 3)
+    variances = truth.explained_variance_ * [0, 1, 1]
+    none = dataclasses.replace(truth, explained_variance_=variances, explained_variance_ratio_=variances / 9)
+    np.testing.assert_allclose(none.total_variance, variances.sum() + truth.noise_variance_)
+
+
 def test_the_mean_angle_is_no_median():
     """Two directions are shared, the third is turned by 30 degrees."""
     axes = np.eye(4)

@@ -56,6 +56,13 @@ def test_the_front_is_what_nothing_beats():
     np.testing.assert_allclose(front.get_xydata(), [(1, 1.0), (2, 1e-9)])
 
 
+def test_heterogeneity_of_rows_without_variance_is_none():
+    nothing = np.ones((6, 3))
+    axes = plots.heterogeneity([nothing[:2], nothing[2:]], pooled_pca(nothing, 1)).axes
+    assert [bar.get_height() for bar in axes[1].patches] == [0, 0]
+    assert [bar.get_height() for bar in axes[2].patches] == [0, 0]
+
+
 def test_heterogeneity_measures_each_client():
     shifted = [PARTS[0], PARTS[1] + 5.0, PARTS[2]]
     counts, shift, kept = (
