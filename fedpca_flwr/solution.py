@@ -13,6 +13,9 @@ from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import Moments, unpack
 from fedpca_flwr.maths.scaling import certainly_varying, safe_deviation
 
+ALL_ROWS = "the rows of all parties"
+"""What a refusal of rows without variance is about, unless a method says it closer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
@@ -128,7 +131,7 @@ def check_rounds(rounds: int, block: int, components: int) -> None:
         )
 
 
-def require_variance(variance: Array | float, rows: int, mean: Array) -> None:
+def require_variance(variance: Array | float, rows: int, mean: Array, *, which: str = ALL_ROWS) -> None:
     """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
 
     Parameters
@@ -139,6 +142,8 @@ def require_variance(variance: Array | float, rows: int, mean: Array) -> None:
     rows : int
     mean : ndarray of shape (d,)
         In the unit of the scatter: divided by the features' scale where that is.
+    which : str
+        Rows these are.
 
     Raises
     ------
@@ -147,8 +152,8 @@ def require_variance(variance: Array | float, rows: int, mean: Array) -> None:
     total = float(np.sum(variance))
     if not np.isfinite(total) or 0 < total < 1e-280:
         raise DataError(
-            f"the rows' scatter is {total:.1g} in all, outside the range of float64: change the unit of the data"
+            f"the scatter of {which} is {total:.1g} in all, outside the range of float64: change the unit of the data"
         )
     rounding = rows * (np.finfo(np.float64).eps * mean) ** 2
     if np.all(variance <= (rounding if np.ndim(variance) else rounding.sum())):
-        raise DataError("the rows of all parties are identical: there is no variance to explain")
+        raise DataError(f"{which} are identical: there is no variance to explain")

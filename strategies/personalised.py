@@ -37,7 +37,7 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask, Sum, Total
-from fedpca_flwr.solution import Solution, require_variance
+from fedpca_flwr.solution import ALL_ROWS, Solution, require_variance
 from fedpca_flwr.statistics.rows import pooled_centre
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.personalised_choice import best_mu, held_out_errors, require_enough_rows
@@ -58,6 +58,9 @@ CARD = MethodCard(
     phases=phases,
     reference="paper 002: Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data",
 )
+
+NOT_HELD_OUT = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none is held out)"
+"""Those that the first of two passes uses."""
 
 
 @dataclass(frozen=True)
@@ -129,13 +132,14 @@ class Personalised(RowsStrategy):
 
     def _rows_used(self, prefix: str) -> Generator[Ask, Any, RowsUsed]:
         """Mean and variance of the rows that a pass uses."""
+        which = NOT_HELD_OUT if prefix else ALL_ROWS
         if self.config.transport == "clear":
             replies = yield Ask(f"{prefix}start")
             pooled, diagonal = _pooled(replies, holds_out=bool(prefix))
             spread = {}
             self.n_components(sum(reply.rows for reply in replies), pooled.mean.size)
         else:
-            sums = yield from pooled_centre(self, prefix)
+            sums = yield from pooled_centre(self, prefix, which=which)
             pooled, diagonal, spread = sums.head, sums.diagonal, {"spread": sums.spread}
             if prefix:
                 require_enough_rows(self.options.n_components, sums.rows)
@@ -146,7 +150,7 @@ class Personalised(RowsStrategy):
             diagonal = diagonal + about_zero
             spread = {name: np.sqrt(values**2 + about_zero) for name, values in spread.items()}
             mean = remainder = np.zeros_like(mean)
-        require_variance(diagonal, pooled.n, mean)
+        require_variance(diagonal, pooled.n, mean, which=which)
         return RowsUsed(prefix, pooled.n, {"mean": mean, "remainder": remainder, **spread}, float(diagonal.sum()))
 
     def _pooled_components(self, used: RowsUsed, notes: list[str]) -> Generator[Ask, Any, Eigenpairs]:

@@ -24,6 +24,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, packed_size, two_sum
 from fedpca_flwr.protocol.phase import Limits
+from fedpca_flwr.solution import ALL_ROWS
 
 ROWS = 2**40
 """Rows that all parties together may have."""
@@ -92,7 +93,7 @@ def require_few_rows(rows: int, parties: int) -> None:
         raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
 
 
-def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str = "") -> None:
+def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str = "", *, which: str = ALL_ROWS) -> None:
     """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
 
     Parameters
@@ -104,6 +105,8 @@ def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str 
         Of the scatter.
     or_else : str
         What else would help.
+    which : str
+        Rows these are.
 
     Raises
     ------
@@ -111,7 +114,7 @@ def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str 
     """
     if missed.sum() > UNSEEN * diagonal.sum():
         raise ConfigError(
-            f"run-config: 'bound' is {bound:g}, and next to it the rows of all parties have no variance: they are "
+            f"run-config: 'bound' is {bound:g}, and next to it {which} have no variance: they are "
             f"identical, or the bound must be nearer to the largest size of a value{or_else}"
         )
 

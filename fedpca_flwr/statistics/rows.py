@@ -20,6 +20,7 @@ from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares
 from fedpca_flwr.maths.uncentred import head_of as uncentred_head
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
+from fedpca_flwr.solution import ALL_ROWS
 from fedpca_flwr.statistics.moment_fields import COUNT, MOMENTS, moments_of
 from fedpca_flwr.statistics.row_limits import (
     FIRST_WORDS,
@@ -115,15 +116,18 @@ def projection_phase(config: RunConfig, *, noised: bool = False) -> Phases:
 # The statistics
 
 
-def pooled_centre(run: RowsStrategy, prefix: str = "") -> Generator[Ask, Any, Pooled]:
-    """Rows, mean and deviations of all rows, by two short sums; ``prefix`` names their phases."""
+def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS) -> Generator[Ask, Any, Pooled]:
+    """Rows, mean and deviations of all rows, by two short sums.
+
+    ``prefix`` names their phases, ``which`` says in a refusal what rows they are of.
+    """
     bound = run.config.bound
     first: Total = yield Sum(f"{prefix}means")
     rows = rows_in(first["count"], first.parties)
     centre = first["sum"] / rows
     second: Total = yield Sum(f"{prefix}variances", {"rows": np.asarray(rows), "centre": centre})
     pooled = pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
-    return pooled._replace(diagonal=_resolved(run, second.missed["diagonal"], pooled.diagonal, rows))
+    return pooled._replace(diagonal=_resolved(run, second.missed["diagonal"], pooled.diagonal, rows, which))
 
 
 def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Array]]:
@@ -169,17 +173,17 @@ def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Mo
         scatter = about_mean(double["scatter"], mean_products(head))
         diagonal = scatter[diagonal_positions(head.mean.size)]
     missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
-    return Moments(*head, scatter=scatter), _resolved(run, missed, diagonal, head.n).clip(min=0.0)
+    return Moments(*head, scatter=scatter), _resolved(run, missed, diagonal, head.n, ALL_ROWS).clip(min=0.0)
 
 
-def _resolved(run: RowsStrategy, missed: Array, diagonal: Array, rows: int) -> Array:
+def _resolved(run: RowsStrategy, missed: Array, diagonal: Array, rows: int, which: str) -> Array:
     """The diagonal (d,) of the scatter of so many rows, of which fixed point may have ``missed`` so much.
 
     What is too much is refused. With scaling a feature of which it may be all is constant; else it would be scaled by
     what rounding left of it.
     """
     run.missed = missed
-    require_resolved(run.config.bound, missed, diagonal)
+    require_resolved(run.config.bound, missed, diagonal, which=which)
     if not getattr(run.options, "scale", False):
         return diagonal
     require_scalable(run.config.bound, missed, diagonal, rows)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.maths.personalised import local_components
+from fedpca_flwr.maths.personalised import held_out, local_components
 from fedpca_flwr.maths.subspace import principal_angles as angles_between
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
@@ -102,6 +102,24 @@ def test_mu_is_chosen_on_rows_held_out():
     assert near.log["measured"]["held_out_rows"] == 24
     assert far.log["measured"]["mu"] in {0, 0.1}
     assert far.summary().count("per row, local") == 1
+
+
+@pytest.mark.parametrize(
+    "secure", [{}, {"secure_aggregation": True, "bound": 2.0, "min_parties": 2}], ids=["", "secure"]
+)
+def test_a_refusal_of_the_rows_that_are_not_held_out_is_about_them(secure):
+    """The fault: all rows were said to be identical, though two differ."""
+    parts = [np.ones((5, 2)), np.ones((5, 2))]
+    for part in parts:
+        (chosen,) = np.flatnonzero(held_out(part, 0))
+        part[chosen, 0] = 1.5
+        assert held_out(part, 0)[chosen]
+    about = "the rows of all parties but those held out to choose 'mu' .set it, and none is held out. (are|have no var)"
+    with pytest.raises((DataError, ConfigError), match=about):
+        run("personalised", parts, n_components=1, engine="loopback", min_rows=1, **secure)
+    assert (
+        run("personalised", parts, n_components=1, mu=1.0, engine="loopback", min_rows=1, **secure).total_variance > 0
+    )
 
 
 def test_the_chosen_mu_beats_both_ends_on_new_rows():
