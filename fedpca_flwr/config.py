@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config_errors import explain
+from fedpca_flwr.config_errors import OLD_KEYS, explain
 from fedpca_flwr.errors import ConfigError
 
 Count = Annotated[int, Field(ge=1)]
@@ -202,19 +202,9 @@ class NodeConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _keys_of_old_are_named(cls, given: dict[str, Any]) -> dict[str, Any]:
-        if "ledger" in given:
-            raise PydanticCustomError(
-                "ledger",
-                "'ledger' is no key any more: name a folder as 'journal', where what was spent is kept too; what the "
-                "old file lists is not read, so lower 'epsilon-budget' by it",
-            )
-        if "group-secret" in given or "group_secret" in given:
-            raise PydanticCustomError(
-                "group_secret",
-                "'group-secret' is no key any more: sites know each other by 'identity', the file of a site's own "
-                "private key, and 'identities', that of all sites' public keys ('python -m fedpca_flwr.site keys' "
-                "makes them); a secret that only salts ids is named as 'ids-secret'",
-            )
+        for key, text in OLD_KEYS.items():
+            if key in given or key.replace("-", "_") in given:
+                raise PydanticCustomError("old", "'{key}' is no key any more: {text}", {"key": key, "text": text})
         return given
 
     @model_validator(mode="after")
@@ -222,6 +212,24 @@ class NodeConfig(Config):
         if self.epsilon_budget is not None and not self.journal:
             raise PydanticCustomError(
                 "journal", "'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _others_are_known(self) -> Self:
+        if bool(self.identity) != bool(self.identities):
+            given, lacking = ("identity", "identities") if self.identity else ("identities", "identity")
+            raise PydanticCustomError(
+                "identity",
+                "'{given}' is set, but '{lacking}' is not; 'identity' is the file of a site's private key, "
+                "'identities' that of all sites' public keys ('python -m fedpca_flwr.site keys' makes them)",
+                {"given": given, "lacking": lacking},
+            )
+        if self.secure_only and self.data and not self.identity:
+            raise PydanticCustomError(
+                "identity",
+                "'secure-only' needs 'identity' and 'identities', by which this site knows the other sites: without "
+                "them whoever holds the server acts in their place; make a key with 'python -m fedpca_flwr.site keys'",
             )
         return self
 

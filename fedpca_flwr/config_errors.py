@@ -6,6 +6,15 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
+OLD_KEYS = {
+    "ledger": "name a folder as 'journal', where what was spent is kept too; what the old file lists is not read, so "
+    "lower 'epsilon-budget' by it",
+    "group-secret": "sites know each other by 'identity', the file of a site's own private key, and 'identities', that "
+    "of all sites' public keys ('python -m fedpca_flwr.site keys' makes them); a secret that only salts ids is named "
+    "as 'ids-secret'",
+}
+"""Of node-configs of before, and what to do instead."""
+
 
 def explain(source: str, faults: list[Any], strangers: list[str], known: Sequence[str], public: bool) -> str:
     """A line for each key at fault.

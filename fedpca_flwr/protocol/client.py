@@ -33,6 +33,9 @@ class PartySite(Protocol):
     state: State
 
     @property
+    def settings(self) -> bytes: ...
+
+    @property
     def config(self) -> RunConfig: ...
 
     @property
@@ -75,6 +78,7 @@ class PCAClient(NumPyClient):
         self.card = card
         self.site = site
         self.before: Phases = {}  # of the method that has chosen this one, and was asked them
+        self.number = 0
         self._transport_of = transport_of
 
     # What a method writes
@@ -189,11 +193,12 @@ class PCAClient(NumPyClient):
         def permit(answered: Sequence[str]) -> None:
             nonlocal asked
             require_next(self.script, answered, phase, self.public)
+            self.number = len(answered)
             known = self.script[phase]
             asked = known.asked.named(arrays, SERVER)
             known.asked.check(asked, SERVER, known.asked_sizes(self.public))
 
-        self.journal.begin(phase, _digest(phase, arrays), permit)
+        self.journal.begin(phase, _digest(phase, arrays), self.site.settings, permit)
         return asked
 
     def _answer(self, phase: str, asked: Fields) -> list[NDArray[Any]]:

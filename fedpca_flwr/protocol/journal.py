@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 
 ENDED = "this site answers no more in this run; its own log says why"
 
+CHANGED = "the server sends another configuration of this run than with its first question; a run has one"
+
 
 class Journal(ABC):
     """One party's record of one run."""
 
     @abstractmethod
-    def begin(self, phase: str, digest: str, permit: Callable[[Sequence[str]], None]) -> None:
+    def begin(self, phase: str, digest: str, configuration: bytes, permit: Callable[[Sequence[str]], None]) -> None:
         """Note a question before it is answered, so that it is never answered twice.
 
         Parameters
@@ -20,13 +22,15 @@ class Journal(ABC):
         phase : str
         digest : str
             Of all that was asked.
+        configuration : bytes
+            Digest of the run-config that came with it: what one allows must not be added to what another does.
         permit : callable
             Is given the phases of the questions before, and raises what refuses this one.
 
         Raises
         ------
         ContractError
-            Where this party answers no more in this run.
+            Where this party answers no more in this run, or began it with another configuration.
         """
 
     @abstractmethod

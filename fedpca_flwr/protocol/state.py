@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.journal import ENDED, Journal
+from fedpca_flwr.protocol.journal import CHANGED, ENDED, Journal
 
 __all__ = ["Context", "State", "StateJournal"]
 
@@ -53,11 +53,13 @@ class StateJournal(Journal):
             records[RECORD] = ConfigRecord({"questions": [], "ended": ""})
         self.record = records[RECORD]
 
-    def begin(self, phase: str, digest: str, permit: Callable[[Sequence[str]], None]) -> None:
+    def begin(self, phase: str, digest: str, configuration: bytes, permit: Callable[[Sequence[str]], None]) -> None:
         answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
         if self.record["ended"]:
             raise ContractError(ENDED)
         try:
+            if self.record.setdefault("configuration", configuration) != configuration:
+                raise ContractError(CHANGED)
             permit(answered)
         except Exception as error:
             self.end(type(error).__name__)

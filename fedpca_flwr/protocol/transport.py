@@ -22,7 +22,15 @@ class Running(Protocol):
 
 
 class Answering(Protocol):
-    """What a transport must know of the party whose answers it carries."""
+    """What a transport must know of the party whose answers it carries.
+
+    Attributes
+    ----------
+    number : int
+        So many questions of the run came before this one.
+    """
+
+    number: int
 
     @property
     def journal(self) -> Journal: ...

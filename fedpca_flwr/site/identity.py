@@ -67,19 +67,14 @@ def identity_of(node: NodeConfig) -> Identity:
     ------
     ConfigError
     """
-    if not node.identity and not node.identities:
+    if not node.identity:
         if node.data:
             raise ConfigError(
                 "this site's node-config names no 'identity' and no 'identities', by which it knows the other sites; "
-                f"with secure aggregation a site with data of its own needs both: make a key with '{COMMAND}'"
+                "with secure aggregation, and so with trust='distributed', a site with data of its own needs both: "
+                f"make a key with '{COMMAND}'"
             )
         return simulated(node.num_partitions, node.partition_id)
-    if not node.identity or not node.identities:
-        given, lacking = ("identity", "identities") if node.identity else ("identities", "identity")
-        raise ConfigError(
-            f"node-config: '{given}' is set, but '{lacking}' is not; 'identity' is the file of its private key, "
-            f"'identities' that of all sites' public keys ('{COMMAND}' makes them)"
-        )
     private = read_private_key(node.identity)
     members = read_members(node.identities, node.num_partitions)
     if members[node.partition_id] != private.public_key().public_bytes_raw():

@@ -12,13 +12,16 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.protocol.journal import ENDED, Journal
+from fedpca_flwr.protocol.journal import CHANGED, ENDED, Journal
 from fedpca_flwr.site import chain, ledger
 from fedpca_flwr.store import Layout, Store, StoreError
+
+SILENT = timedelta(days=1)
+"""A run of which nothing was heard for so long has lost its keys, once another one begins."""
 
 LAYOUT = Layout(
     what="journal",
@@ -52,13 +55,17 @@ class FileJournal(Journal):
         self.folder = folder
         self.key = (run, party)
 
-    def begin(self, phase: str, digest: str, permit: Callable[[Sequence[str]], None]) -> None:
+    def begin(self, phase: str, digest: str, configuration: bytes, permit: Callable[[Sequence[str]], None]) -> None:
         refusal: Exception | None = None
         with self._opened() as database:
             if self._of_kind(database, "ended"):
                 raise ContractError(ENDED)
             answered = self._of_kind(database, "question")
             try:
+                if not answered:
+                    self._begin(database, configuration)
+                elif self._secret(database, "configuration") != configuration:
+                    raise ContractError(CHANGED)
                 permit(answered)
             except Exception as error:
                 refusal = error
@@ -115,14 +122,11 @@ class FileJournal(Journal):
 
     def keep(self, name: str, value: bytes) -> None:
         with self._opened() as database:
-            database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))
+            self._keep(database, name, value)
 
     def recall(self, name: str) -> bytes | None:
         with self._opened() as database:
-            found = database.execute(
-                "SELECT value FROM secret WHERE run = ? AND party = ? AND name = ?", (*self.key, name)
-            ).fetchone()
-        return bytes(found[0]) if found else None
+            return self._secret(database, name)
 
     def forget(self) -> None:
         with self._opened() as database:
@@ -145,6 +149,22 @@ class FileJournal(Journal):
                 "this site's journal cannot be used, so nothing may be answered; see its own log", local=str(error)
             ) from None
 
+    def _begin(self, database: sqlite3.Connection, configuration: bytes) -> None:
+        """Keep what this run began with; drop the secrets of others that have been silent for too long to go on."""
+        since = _time(datetime.now(UTC) - SILENT)
+        alive = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
+        database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive})", (since, *self.key))
+        self._keep(database, "configuration", configuration)
+
+    def _keep(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
+        database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))
+
+    def _secret(self, database: sqlite3.Connection, name: str) -> bytes | None:
+        found = database.execute(
+            "SELECT value FROM secret WHERE run = ? AND party = ? AND name = ?", (*self.key, name)
+        ).fetchone()
+        return bytes(found[0]) if found else None
+
     def _of_kind(self, database: sqlite3.Connection, kind: str) -> list[str]:
         rows = database.execute(
             "SELECT about FROM event WHERE run = ? AND party = ? AND kind = ? ORDER BY number", (*self.key, kind)
@@ -152,9 +172,12 @@ class FileJournal(Journal):
         return [about for (about,) in rows]
 
     def _note(self, database: sqlite3.Connection, kind: str, about: str, digest: str = "", nbytes: int = 0) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        chain.append(database, (now, *self.key, kind, about, digest, nbytes))
+        chain.append(database, (_time(datetime.now(UTC)), *self.key, kind, about, digest, nbytes))
 
     def _end(self, database: sqlite3.Connection, why: str) -> None:
         self._note(database, "ended", why)
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
+
+
+def _time(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")

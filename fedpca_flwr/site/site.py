@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import traceback
@@ -47,6 +48,7 @@ class Site:
     def __init__(self, context: Context, load: Load = local_table) -> None:
         self.run_id = str(context.run_id)
         self.run_config: Mapping[str, Any] = dict(context.run_config)
+        self._came = dict(self.run_config)
         self.node_config: Mapping[str, Any] = dict(context.node_config)
         self.state = State(context.state)
         self.load = load
@@ -57,6 +59,11 @@ class Site:
         other.__dict__.pop("config", None)
         other.run_config = dict(run_config)
         return other
+
+    @property
+    def settings(self) -> bytes:
+        """Digest of the run-config that came from the server."""
+        return hashlib.sha256(json.dumps(self._came, sort_keys=True).encode()).digest()
 
     # What it holds
 
@@ -176,7 +183,8 @@ class Site:
         try:
             party, name, guarded = self.node.partition_id, self.node.name, bool(self.node.data)
         except ConfigError:
-            party, name, guarded = -1, "", True
+            given = self.node_config.get("partition-id")
+            party, name, guarded = given if isinstance(given, int) else -1, "", True
         if isinstance(error, FedPCAError):
             logger.error("%s: %s%s", type(error).__name__, error, f" [{error.local}]" if error.local else "")
         else:

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import shamir
@@ -75,9 +77,9 @@ class Ring:
     def mask_keys(self, places: Sequence[int]) -> list[bytes]:
         return [self.publics[place][KEY_BYTES:] for place in places]
 
-    def asked(self, phase: str, places: Sequence[int]) -> bytes:
-        """On what the pairwise masks of the parties at these places depend."""
-        return transcript(phase, b"", self.publics, [np.asarray(places)])
+    def asked(self, phase: str, places: Sequence[int], told: Sequence[NDArray[Any]] = ()) -> bytes:
+        """On what the pairwise masks of the parties at these places depend: also on all that they were ``told``."""
+        return transcript(phase, b"", self.publics, [np.asarray(places), *told])
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,12 @@ class Channels:
         return ChaCha20Poly1305(pair_key(self.private, self.ring.run_key(other), said))
 
 
-def hide(vector: Words, ring: Ring, phase: str, members: Sequence[int], private: bytes, seed: bytes) -> Words:
-    """One party's vector under its pairwise masks with the other ``members``, and under its self mask."""
-    vector = vector + mask(private, ring.mask_keys(members), ring.asked(phase, members), vector.size)
+def hide(vector: Words, ring: Ring, asked: bytes, members: Sequence[int], private: bytes, seed: bytes) -> Words:
+    """One party's vector under its pairwise masks with the other ``members``, and under its self mask.
+
+    ``asked`` is what `Ring.asked` gives.
+    """
+    vector = vector + mask(private, ring.mask_keys(members), asked, vector.size)
     combine(vector, seed, np.add)
     return vector
 
@@ -132,7 +137,7 @@ def hide(vector: Words, ring: Ring, phase: str, members: Sequence[int], private:
 def opened(
     total: Words,
     ring: Ring,
-    phase: str,
+    asked: bytes,
     members: Sequence[int],
     survivors: Sequence[int],
     revealed: Mapping[int, Mapping[int, bytes]],
@@ -143,7 +148,7 @@ def opened(
     ----------
     total : ndarray of uint64
     ring : Ring
-    phase : str
+    asked : bytes
         As in `hide`.
     members : sequence of int
         Places of the parties whose masks are in the vectors.
@@ -169,7 +174,7 @@ def opened(
         if public_key(found) != ring.publics[place][KEY_BYTES:]:
             raise ContractError(f"{WRONG}; nothing can be read from the sum")
         keys = ring.mask_keys([place, *survivors])
-        total += mask(found, keys, ring.asked(phase, members), total.size)
+        total += mask(found, keys, asked, total.size)
     if int(total[0]) != len(survivors):
         raise ContractError(f"{WRONG}; nothing can be read from the sum")
     return total

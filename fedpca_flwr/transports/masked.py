@@ -115,7 +115,7 @@ class MaskedParty(Masked, PartyTransport):
             self._accept(party, asked["publics"], asked["signatures"])
         private, publics = kept(party, "private"), split_keys(kept(party, "publics"))
         told = [asked[field.name] for field in own.asked.fields]
-        about = transcript(phase, self.group.signer.about, publics, told)
+        about = transcript(phase, self.group.signer.about, publics, [np.asarray(party.number), *told])
         vector = encoded(party, phase, own, {field.name: asked[field.name] for field in own.asked.fields})
         vector += mask(private, publics, about, vector.size)
         return {"masked": vector}

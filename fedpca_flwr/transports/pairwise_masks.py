@@ -61,8 +61,9 @@ def digest_of(*pieces: bytes) -> bytes:
 def transcript(phase: str, about: bytes, publics: Sequence[bytes], arrays: Sequence[NDArray[Any]]) -> bytes:
     """Digest of all that a party was asked, of the run that it is about, and of who takes part.
 
-    Every mask depends on it. So two requests never share a mask, and masks cancel only where all parties were asked
-    the same: a server that sends zeros to all parties but one learns nothing about that one.
+    Every mask depends on it. So masks cancel only where all parties were asked the same: a server that sends zeros to
+    all parties but one learns nothing about that one. Of what can be asked twice the arrays hold the number of the
+    question, so that no two answers share a mask: their difference would show what has changed in the rows between.
     """
     pieces = [phase.encode(), about, *publics]
     for array in arrays:

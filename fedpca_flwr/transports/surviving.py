@@ -153,13 +153,15 @@ class SurvivingServer(Surviving, ServerTransport):
         total = summed(layout, [r.fields["masked"] for r in replies], [r.sender for r in replies])
         replies = yield Ask("agree", {"survivors": np.asarray(there)})
         agreed = {place[r.party]: r.fields["signature"] for r in replies}
-        told = {"agreed": np.asarray(list(agreed)), "signatures": np.stack(list(agreed.values()))}
+        agreement = {"agreed": np.asarray(list(agreed)), "signatures": np.stack(list(agreed.values()))}
         each = {party: {"sealed": np.stack([rows[own] for rows in sealed.values()])} for party, own in place.items()}
-        replies = yield Ask("reveal", told, each)
+        replies = yield Ask("reveal", agreement, each)
         shares = {place[r.party]: _whole(r.fields["shares"], len(sealed), r.sender) for r in replies}
         enough = sorted(shares)[: self.threshold]
         revealed = {p: {m: row.tobytes() for m, row in zip(sealed, shares[p], strict=True)} for p in enough}
-        fields = layout.decode_double(unmasked(total, ring, question.phase, list(sealed), there, revealed))[1]
+        told = [question.asked[field.name] for field in self.own[question.phase].asked.fields]
+        asked = ring.asked(question.phase, list(sealed), told)
+        fields = layout.decode_double(unmasked(total, ring, asked, list(sealed), there, revealed))[1]
         return Total(
             {name: high for name, (high, _) in fields.items()},
             len(there),

@@ -70,8 +70,10 @@ class SurvivingParty(Surviving, PartyTransport):
         members = self._places(party, asked["members"], range(len(channels.ring.publics)))
         _keep_places(party, "members", members)
         own = self.own[self.sum]
-        vector = encoded(party, self.sum, own, {field.name: asked[field.name] for field in own.asked.fields})
-        hidden = hide(vector, channels.ring, self.sum, members, kept(party, "masking"), kept(party, "seed"))
+        told = {field.name: asked[field.name] for field in own.asked.fields}
+        vector = encoded(party, self.sum, own, told)
+        about = channels.ring.asked(self.sum, members, list(told.values()))
+        hidden = hide(vector, channels.ring, about, members, kept(party, "masking"), kept(party, "seed"))
         return {"masked": hidden}
 
     def _agree(self, party: Answering, asked: Fields) -> Fields:

@@ -7,14 +7,17 @@ as the test after it shows.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedpca_flwr.config import NodeConfig
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.site.identity import Identity, identity_of
-from fedpca_flwr.transports.pairwise_masks import mask, new_private_key, public_key, transcript
+from fedpca_flwr.transports.double_masks import Ring
+from fedpca_flwr.transports.pairwise_masks import combine, mask, new_private_key, public_key, transcript
 from tests.harness import identities
 from tests.hostile import HostileSession
 
@@ -30,12 +33,12 @@ def rows_of(party):
     return np.round(np.random.default_rng(party).normal(50, 10, (30, 4)))
 
 
-def sites(folder, run, **options):
+def sites(folder, run, *, parties=PARTIES, **options):
     return [
         HostileSession(
-            folder / str(party), rows_of(party), run, parties=PARTIES, index=party, **{"secure-only": True, **options}
+            folder / str(party), rows_of(party), run, parties=parties, index=party, **{"secure-only": True, **options}
         )
-        for party in range(PARTIES)
+        for party in range(parties)
     ]
 
 
@@ -47,7 +50,7 @@ def keys_of(sessions):
 def asked_first(session, transport, keys, signatures):
     """The question with which keys travel to a party."""
     phase = FIRST[transport][0]
-    return session.ask(phase, [keys, signatures] if transport == "masked" else [np.arange(PARTIES), keys, signatures])
+    return session.ask(phase, [keys, signatures] if transport == "masked" else [np.arange(len(keys)), keys, signatures])
 
 
 def refused(answer, *names):
@@ -77,20 +80,28 @@ def share_of(session, words, keys, privates, victim):
 
 
 def asked_of(session, publics):
-    return transcript("means", session.client.transport.group.signer.about, publics, [])
+    return transcript("means", session.client.transport.group.signer.about, publics, [np.asarray(1)])
 
 
-def layout_of(session):
+def layout_of(session, phase="means"):
     """Of the first sum."""
     client = session.client
-    assert "means" in client.script
-    return client.transport.own["means"].layout({}, client.public)
+    assert phase in client.script
+    return client.transport.own[phase].layout({}, client.public)
 
 
-def test_a_server_that_relays_keys_of_its_own_is_refused(tmp_path):
-    sessions = sites(tmp_path, SUMS)
-    keys, signatures, _ = in_the_middle(sessions, victim=2)
-    assert refused(asked_first(sessions[2], "masked", keys, signatures), "signature of party 0", "'identities'")
+@each_transport
+def test_a_server_that_relays_keys_of_its_own_is_refused_by_every_party(transport, tmp_path):
+    sessions = sites(tmp_path, FIRST[transport][1])
+    real = keys_of(sessions)
+    for victim, session in enumerate(sessions):
+        keys, signatures = (array.copy() for array in real)
+        others = [party for party in range(PARTIES) if party != victim]
+        for party in others:
+            own = b"".join(public_key(new_private_key()) for _ in range(keys.shape[1] // 32))
+            keys[party] = np.frombuffer(own, np.uint8)
+        answer = asked_first(session, transport, keys, signatures)
+        assert refused(answer, f"signature of party {others[0]} under the run keys", "'identities'")
 
 
 def test_where_nobody_verifies_it_reads_a_partys_share(tmp_path, monkeypatch):
@@ -134,6 +145,45 @@ def test_one_colluder_unmasks_what_he_shares_with_a_party_and_no_more(tmp_path):
         private = sessions[other].client.journal.recall("private")
         left = left + mask(private, [publics[other], publics[0]], asked_of(sessions[0], publics), left.size)
     np.testing.assert_array_equal(left, plain)
+
+
+TEN, TRAITOR, HONEST = 10, 9, range(9)
+
+
+def words_less_the_traitors(sessions, transport):
+    """Each honest party's words of the first sum, less all masks that the server and one traitor together know.
+
+    Those are the masks that he shares with each; of survivors the server also has the seeds, which are revealed.
+    """
+    keys, signatures = keys_of(sessions)
+    publics = [key.tobytes() for key in keys]
+    if transport == "masked":
+        words = [asked_first(session, transport, keys, signatures)[0][0] for session in sessions]
+        name, asked = "private", asked_of(sessions[0], publics)
+    else:
+        for session in sessions:
+            asked_first(session, transport, keys, signatures)
+        words = [session.ask("uncentred", [np.arange(TEN)])[0][0].copy() for session in sessions]
+        for own, session in zip(words, sessions, strict=True):
+            combine(own, session.client.journal.recall("seed"), np.subtract)
+        name, asked = "masking", Ring(publics).asked("uncentred", range(TEN))
+        publics = [public[32:] for public in publics]
+    his = sessions[TRAITOR].client.journal.recall(name)
+    return [words[i] + mask(his, [publics[TRAITOR], publics[i]], asked, words[i].size) for i in HONEST]
+
+
+@each_transport
+def test_one_traitor_of_ten_gains_the_sum_of_the_others_which_he_could_subtract_himself(transport, tmp_path):
+    """With all that he has and all that the server sees: no sum of some of the nine opens, only that of all nine."""
+    run, phase = {"masked": (SUMS, "means"), "surviving": ({**SUMS, "survivors": 7}, "uncentred")}[transport]
+    sessions = sites(tmp_path, run, parties=TEN)
+    words = words_less_the_traitors(sessions, transport)
+    for size in range(1, len(HONEST)):
+        for some in combinations(HONEST, size):
+            assert int(np.add.reduce([words[party] for party in some])[0]) != size
+    count, fields = layout_of(sessions[0], phase).decode(np.add.reduce(words))
+    assert count == len(HONEST)
+    np.testing.assert_allclose(fields["sum"], np.vstack([rows_of(party) for party in HONEST]).sum(axis=0))
 
 
 @each_transport
@@ -212,6 +262,32 @@ def test_a_member_that_was_dropped_is_not_played(told, tmp_path):
     assert refused(asked_first(sessions[0], "surviving", keys, signatures), "signature of party 4")
 
 
+# One run, one configuration; one answer, one mask
+
+
+@each_transport
+def test_a_run_that_changes_its_configuration_on_its_way_is_over(transport, tmp_path, caplog):
+    session = sites(tmp_path, FIRST[transport][1])[0]
+    assert session.ask("keys", [])[0]
+    session.context.run_config["n-components"] = 3
+    keys = np.zeros((PARTIES, 32 if transport == "masked" else 64), np.uint8)
+    arrays, said = asked_first(session, transport, keys, np.zeros((PARTIES, 64), np.uint8))
+    assert arrays == []
+    assert said["error"] == "PartyError"
+    assert "another configuration of this run than with its first question" in caplog.text
+
+
+def test_the_same_question_twice_is_answered_under_another_mask(tmp_path):
+    """Else the difference of the two answers would be what has changed in the rows between them, in clear."""
+    sessions = sites(tmp_path, {**SUMS, "method": "sub-it block-size=2"})
+    keys, signatures = keys_of(sessions)
+    asked_first(sessions[0], "masked", keys, signatures)
+    assert sessions[0].ask("variances", [np.asarray(150), np.full(4, 50.0)])[0]
+    question = [np.full(4, 50.0), np.full(4, 200.0), np.eye(4)[:, :2]]
+    first, second = (sessions[0].ask("product", question)[0][0] for _ in range(2))
+    assert np.count_nonzero(first == second) == 0
+
+
 # Survivors: what each was told is signed
 
 
@@ -271,3 +347,17 @@ def test_a_site_with_data_of_its_own_gives_nothing_to_a_sum_of_strangers(run, la
     assert said["error"] == "ConfigError"
     assert f"'{'identity' if lacking == 'both' else lacking}'" in said["message"]
     assert session.ask("keys", [])[0] == []
+
+
+def test_secure_only_without_an_identity_is_named_whatever_is_asked(tmp_path):
+    node = {"secure-only": True, "identity": "", "identities": ""}
+    for run in ({"method": "p-cov"}, SUMS):
+        said = HostileSession(tmp_path, rows_of(0), run, parties=PARTIES, index=2, **node).client.get_properties({})
+        assert (said["error"], said["partition-id"]) == ("ConfigError", 2)
+        assert "'secure-only' needs 'identity' and 'identities'" in said["message"]
+        assert "make a key with 'python -m fedpca_flwr.site keys'" in said["message"]
+
+
+def test_a_node_config_with_a_secret_of_the_group_is_told_what_has_taken_its_place():
+    with pytest.raises(ConfigError, match=r"'group-secret' is no key any more: .*'identity'.*site keys.*'ids-secret'"):
+        NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "group-secret": "file"}, source="node-config")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.columns import gram_product
+from strategies import run_config_of
 from tests.hostile import HostileSession
 
 KRYLOV = {"method": "vertical", "n-components": 1}
@@ -78,6 +79,17 @@ def test_all_that_a_run_may_ask_leaves_inner_products_unknown(tmp_path, width):
         products.extend(replied)
     assert np.hstack(products).shape == (12, 4)
     assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
+
+
+def test_two_configurations_of_one_run_do_not_add_up(tmp_path):
+    """Each may ask for 4 columns of products, and 5 tell everything."""
+    asking, four, one = site(tmp_path, within(KRYLOV, 4, 4)), random_block(4), random_block(1, seed=1)
+    assert asking.ask("rows", [])[0]
+    assert asking.ask("product", [four])[0]
+    asking.context.run_config |= run_config_of(within(KRYLOV, 4, 1))
+    replied, said = asking.ask("product", [one])
+    assert not replied
+    assert "ended its part" in said["message"]
 
 
 REFUSED = [

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
 
 from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.site import journal
 from fedpca_flwr.statistics.row_limits import scatter_limits
 from tests.hostile import HostileSession
 from tests.killed import STEPS, dies
@@ -201,3 +203,20 @@ def test_keys_do_not_outlive_the_run(tmp_path):
     session.ask("no such phase", [])
     assert session.client.journal.recall("private") is None
     assert key not in file.read_bytes()
+
+
+@pytest.mark.parametrize(("hours", "there"), [(23, True), (25, False)])
+def test_keys_of_a_run_that_was_left_go_when_another_begins_a_day_later(hours, there, tmp_path, monkeypatch):
+    left, other = (HostileSession(tmp_path, patients(), SUMS, run_id=run) for run in (1, 2))
+    left.ask("keys", [])
+    key = left.client.journal.recall("private")
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(hours=hours)
+
+    monkeypatch.setattr(journal, "datetime", Later)
+    other.ask("keys", [])
+    assert (key in (tmp_path / "journal" / "site.sqlite").read_bytes()) is there
+    assert other.client.journal.recall("private")

@@ -21,7 +21,7 @@ def written(folder):
     for run in ("11", "22"):
         journal = FileJournal(str(folder), run, 3)
         for phase in ("keys", "means"):
-            journal.begin(phase, "ab" * 32, lambda answered: None)
+            journal.begin(phase, "ab" * 32, b"", lambda answered: None)
             journal.answered("masked", 4096)
         journal.keep("private", b"a secret of the run")
         bounded = Bounded(16.0, within=run == "22").text()

@@ -125,9 +125,9 @@ def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_bel
     ],
 )
 def test_what_a_site_lacks_is_named(given, text, tmp_path):
-    node = made(tmp_path)[0][0].model_copy(update=given)
+    node = {**made(tmp_path)[0][0].model_dump(), **given}
     with pytest.raises(ConfigError, match=text) as told:
-        identity_of(node)
+        identity_of(NodeConfig.parse(node, source="node-config"))
     assert "absent" not in str(told.value)
 
 

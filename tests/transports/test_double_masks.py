@@ -26,10 +26,13 @@ class Group:
         self.ring = Ring(publics)
         self.channels = [Channels(Ring(publics, about[i]), i, self.runs[i]) for i in range(PARTIES)]
 
-    def hidden(self, place, members):
+    def asked(self, members, told=0.0):
+        return self.ring.asked("moments", members, [np.asarray(told)])
+
+    def hidden(self, place, members, told=0.0):
         plain = np.arange(SIZE, dtype=np.uint64) * np.uint64(place + 1)
         plain[0] = 1
-        return plain, hide(plain, self.ring, "moments", members, self.masks[place], self.seeds[place])
+        return plain, hide(plain, self.ring, self.asked(members, told), members, self.masks[place], self.seeds[place])
 
     def revealed(self, members, survivors):
         """By party, a share of each member's seed or key."""
@@ -44,7 +47,8 @@ def test_whoever_survives_the_sum_is_theirs(members):
     for survivors in combinations(members, THRESHOLD):
         pairs = [group.hidden(place, members) for place in survivors]
         plain, total = (np.add.reduce(vectors) for vectors in zip(*pairs, strict=True))
-        found = opened(total, group.ring, "moments", members, survivors, group.revealed(members, survivors))
+        asked = group.asked(members)
+        found = opened(total, group.ring, asked, members, survivors, group.revealed(members, survivors))
         np.testing.assert_array_equal(found, plain)
 
 
@@ -52,10 +56,20 @@ def test_without_its_self_mask_a_vector_stays_random_words():
     """What the server has of a party that it says dropped out, and whose vector it keeps: all pairwise masks."""
     group, members = Group(), range(PARTIES)
     plain, hidden = group.hidden(0, members)
-    ring, asked = group.ring, group.ring.asked("moments", members)
+    ring, asked = group.ring, group.asked(members)
     without = hidden - mask(group.masks[0], ring.mask_keys(members), asked, SIZE)
     bits = np.unpackbits((without - plain).view(np.uint8))
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(bits.size)
+
+
+def test_a_party_that_was_asked_for_something_else_is_not_in_the_sum():
+    """A server that asks all others for nothing learns nothing about the one."""
+    group, members, survivors = Group(), range(PARTIES), (0, 1, 2, 3)
+    total = np.add.reduce([group.hidden(place, members, told=float(place == 1))[1] for place in survivors])
+    revealed = group.revealed(members, survivors)
+    for told in (0.0, 1.0):
+        with pytest.raises(ContractError, match="do not come off"):
+            opened(total, group.ring, group.asked(members, told), members, survivors, revealed)
 
 
 def test_a_wrong_share_is_noticed():
@@ -65,7 +79,7 @@ def test_a_wrong_share_is_noticed():
         revealed = group.revealed(members, survivors)
         revealed[1][wrong] = bytes(SHARE)
         with pytest.raises(ContractError, match="a party revealed a wrong share"):
-            opened(total, group.ring, "moments", members, survivors, revealed)
+            opened(total, group.ring, group.asked(members), members, survivors, revealed)
 
 
 def test_shares_are_for_their_recipient_only():
