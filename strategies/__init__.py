@@ -1,4 +1,4 @@
-"""The methods: one file each, and one line in `METHODS`."""
+"""The methods: a module each, or several that begin with its name, and one line in `METHODS`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.site import Load, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport
 from strategies.adaptive import Adaptive, AdaptiveClient
-from strategies.adaptive_choice import CHOICES
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
 from strategies.compressed import Compressed
@@ -74,7 +73,7 @@ METHODS = {
     )
 }
 
-Adaptive.others = AdaptiveClient.others = {name: METHODS[name] for name in CHOICES}  # it imports none of them
+Adaptive.others = AdaptiveClient.others = {name: METHODS[name] for name in Adaptive.card.goes_on_as}  # it imports none
 
 
 def method_named(name: str) -> Method:

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.markdown import table
 from fedpca_flwr.measurements import MEASUREMENTS
-from fedpca_flwr.method_text import own_keys
+from fedpca_flwr.method_text import own_keys, text_of
 from fedpca_flwr.protocol.method import Method
 from fedpca_flwr.protocol.phase import Phase
 from strategies import METHODS, TRAVEL, script_of, transports_of
@@ -35,10 +35,10 @@ spaces needs quotes of the other kind: `method='streaming leave="hospital 1"'`. 
 Of `--run-config` Flower itself takes only the keys of every run: for another one, such as an option beside `method`,
 it says "Invalid run configuration", and the SuperLink's log names the key.
 
-The sources: notes 000 and 001 are this project's design notes (pooled covariance; a comparison of federated methods).
-Paper 002 is Ozkara, Huang and Diggavi, Personalized PCA for Federated Heterogeneous Data, 2023; paper 003 Grammenos,
-Mendoza-Smith, Mascolo and Crowcroft, Federated PCA with Adaptive Rank Estimation; paper 004 Cheung, Jiang, Yu and Lou,
-Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise Distributed Data, 2022.
+Of the sources, Ozkara et al. 2023 is Ozkara, Huang and Diggavi, Personalized PCA for Federated Heterogeneous Data;
+Grammenos et al. 2019 is Grammenos, Mendoza-Smith, Mascolo and Crowcroft, Federated PCA with Adaptive Rank Estimation;
+Cheung et al. 2022 is Cheung, Jiang, Yu and Lou, Vertical Federated Principal Component Analysis and Its Kernel
+Extension on Feature-wise Distributed Data.
 """
 
 MEASUREMENTS_PAGE = """# Measurements
@@ -87,12 +87,16 @@ def with_questions(security: str) -> str:
 
 def _questions(method: Method, travel: str) -> str:
     """The scripts of a method's examples, over one transport."""
-    texts = []
-    for options in method.strategy.card.examples:
+    card, texts = method.strategy.card, dict[str, str]()
+    for options in card.examples:
         script = script_of(method, TRAVEL[travel], options)
         if script is not None:
-            texts.append(", ".join(_question(name, phase) for name, phase in script.items()))
-    return "; or ".join(dict.fromkeys(texts)) or "-"
+            own = {key: value for key, value in options.items() if card.examples[0].get(key) != value}
+            with_them = f"`{text_of('', own).strip()}`: " if own else ""
+            asked = ", ".join(_question(name, phase) for name, phase in script.items())
+            texts.setdefault(asked, f"{with_them}{asked}")
+    further = f", then those of {' or '.join(f'`{name}`' for name in card.goes_on_as)}" if card.goes_on_as else ""
+    return "; or ".join(f"{text}{further}" for text in texts.values()) or "-"
 
 
 def _question(name: str, phase: Phase) -> str:
@@ -129,7 +133,15 @@ def _section(method: Method) -> str:
     fields = card.options.model_fields
     own = {key: fields[key.replace("-", "_")] for key in own_keys(card.options)}
     options = f"{_options('option', own)}\n" if own else "It has no options of its own."
-    return f"## {card.name}\n\n**{card.title}.** {about}\n\nSource: {card.reference}.\n\n{options}"
+    modules = ", ".join(dict.fromkeys(_file(half) for half in (method.strategy, method.client)))
+    said = f"**{card.title}.** {about}\n\nSource: {card.reference}.\n\nModule: {modules}."
+    return f"## {card.name}\n\n{said}\n\n{options}"
+
+
+def _file(half: type) -> str:
+    """Where the server's or the party's half of a method is, as a link."""
+    path = half.__module__.replace(".", "/") + ".py"
+    return f"[{path}](../{path})"
 
 
 def _options(kind: str, fields: Mapping[str, FieldInfo]) -> str:

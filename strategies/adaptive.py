@@ -11,8 +11,7 @@ forecast takes may not be there (isotropic data have none), so the rounded covar
 step may cost; where that is above the target, the cheapest exact way goes on. Where a component is too small beside the
 first for a covariance to hold, `qr-pca` goes on, which works on factors.
 
-The heterogeneity score of the note is reported and decides nothing: the two methods between which it chose there cost
-the same, and one of them is exact.
+A heterogeneity score is reported and decides nothing: of two methods that cost the same, one is exact.
 """
 
 from __future__ import annotations
@@ -66,7 +65,8 @@ CARD = MethodCard(
     server_sees="variances, local eigenvalues, a small sketch; then as chosen",
     options=AdaptiveOptions,
     phases=lambda config, options: SURVEY,
-    reference="note 001, adaptive method selection",
+    goes_on_as=CHOICES,
+    reference="this project; `fedpca_flwr.maths.forecast` derives it",
 )
 
 

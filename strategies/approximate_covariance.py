@@ -1,4 +1,4 @@
-"""AP-COV: the plain weighted average of the parties' covariances, one round (note 001).
+"""AP-COV: the plain weighted average of the parties' covariances, one round.
 
 The scatter between the parties' means is left out::
 
@@ -34,7 +34,7 @@ CARD = MethodCard(
     server_sees="each party's covariance",
     options=ScaledOptions,
     phases=lambda config, options: {**moments_phases(config, within=options.center), **projection_phase(config)},
-    reference="note 001, methods implemented",
+    reference="this project: P-COV without the scatter between the means, as covariances are often averaged",
 )
 
 NOTE = "averaged covariances leave out the variance between parties; p-cov costs the same and is exact"

@@ -1,4 +1,4 @@
-"""Compressed: the moments of P-COV in fewer bytes, with a measured error (note 001).
+"""Compressed: the moments of P-COV in fewer bytes, with a measured error.
 
 Count and mean travel as they are, the scatter by a codec (`fedpca_flwr.maths.scatter_codecs`):
 
@@ -54,7 +54,8 @@ CARD = MethodCard(
     server_sees="each party's approximate covariance",
     options=CompressedOptions,
     phases=phases,
-    reference="note 001, communication compression",
+    reference="this project; `fedpca_flwr.maths.scatter_codecs` and `fedpca_flwr.maths.refine` derive it",
+    examples=({}, {"codec": "shared-step", "corrections": 10}),
 )
 
 

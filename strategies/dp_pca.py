@@ -85,7 +85,7 @@ CARD = MethodCard(
     server_sees="noisy sums",
     options=DPOptions,
     phases=phases,
-    examples=({"clip": 1.0, "centre-clip": 1.0}, {"clip": 1.0, "release": "joint"}),
+    examples=({"clip": 1.0, "centre-clip": 1.0}, {"clip": 1.0, "release": "joint"}, {"epsilon": "infinity"}),
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018",
     noised=True,
 )

@@ -1,4 +1,4 @@
-"""Personalised PCA: each party's own components, drawn towards components that all share (paper 002).
+"""Personalised PCA: each party's own components, drawn towards components that all share (Ozkara et al. 2023).
 
 The server sends the shared components V (d x k). Each party computes its own U_i for them, keeps U_i, and returns its
 projector times V, of which the server needs only the sum (`fedpca_flwr.maths.personalised`)::
@@ -56,7 +56,7 @@ CARD = MethodCard(
     server_sees="products with d x b blocks, each party's own components",
     options=PersonalisedOptions,
     phases=phases,
-    reference="paper 002: Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data",
+    reference="Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data",
 )
 
 NOT_HELD_OUT = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none is held out)"

@@ -1,4 +1,4 @@
-"""P-COV: the PCA of all rows together, exactly, in one round (note 000).
+"""P-COV: the PCA of all rows together, exactly, in one round.
 
 Every party k sends its count n_k, mean m_k and centred scatter S_k. The server adds the scatter between the means::
 
@@ -31,7 +31,7 @@ CARD = MethodCard(
     server_sees="each party's covariance",
     options=ScaledOptions,
     phases=lambda config, options: {**moments_phases(config), **projection_phase(config)},
-    reference="note 000, sections 3.2 and 4",
+    reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",
 )
 
 

@@ -1,4 +1,4 @@
-"""QR-PCA: triangular factors of the parties' rows instead of covariances; one round (note 001).
+"""QR-PCA: triangular factors of the parties' rows instead of covariances; one round.
 
 Party k sends the triangular factor R_k of its centred rows, with its count and mean. The factors stack: all R_k and one
 row ``sqrt(n_k) (m_k - m)`` for each party have the singular values and right singular vectors of all rows together::
@@ -96,7 +96,8 @@ CARD = MethodCard(
     server_sees="each party's covariance, or its leading components",
     options=QROptions,
     phases=phases,
-    reference="note 001",
+    reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
+    examples=({}, {"rank": 20}),
 )
 
 

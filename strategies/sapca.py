@@ -1,4 +1,6 @@
-"""SAPCA: every party follows its stream of rows in one pass, and the subspaces are merged (paper 003).
+"""SAPCA: every party follows its stream of rows in one pass, and the subspaces are merged (Grammenos et al. 2019).
+
+This is the method for streams; the one called `streaming` is for a federation that lasts from run to run.
 
 A party needs O(d (r + b)) memory for r tracked directions and blocks of b rows. It sends its directions times their
 singular values, mean, energy and an error bound: d r + d + 5 values. Merging is one QR and one SVD, with a column for
@@ -52,7 +54,8 @@ CARD = MethodCard(
     server_sees="mean, total variance, leading local components",
     options=SAPCAOptions,
     phases=phases,
-    reference="paper 003, algorithms 1 to 3",
+    reference="Grammenos et al. 2019, algorithms 1 to 3",
+    examples=({}, {"topology": "tree"}),
 )
 
 

@@ -1,4 +1,4 @@
-"""Streaming: a federation that lasts, from one run to the next (`fedpca_flwr.federation`).
+"""Streaming: a federation that lasts from run to run (`fedpca_flwr.federation`); rows that stream are for `sapca`.
 
 The server keeps the moments of every member in a folder (``state``). In a run, parties join, or replace what they sent
 before, or append to it; members that are not there keep their contribution until they are told to ``leave``. The model
@@ -55,7 +55,7 @@ CARD = MethodCard(
     options=StreamingOptions,
     phases=phases,
     examples=({"state": "federation"},),
-    reference="note 000, sections 3.2 and 4",
+    reference="that of `p-cov`",
 )
 
 

@@ -1,4 +1,4 @@
-"""SUB-IT: the components of all rows from products with blocks of vectors; no covariance is formed or sent (note 001).
+"""SUB-IT: the components of all rows from products with blocks of vectors; no covariance is formed or sent.
 
 In each round the server sends a block V (d x b) and every party k returns S_k V, with S_k its own centred scatter: d b
 values up and down. The server adds the parties' products and the scatter between their means, which it knows::
@@ -12,7 +12,7 @@ A block of more than n-components columns misses nothing; narrower ones look thr
 occur more often than they have columns (`fedpca_flwr.maths.iteration`). Where the precision of the products, in float64
 or on the wire, keeps the certificate above ``tolerance``, the run ends and says so.
 
-``acceleration="none"`` is the plain iteration of the note, which keeps only the last block. ``warm_start="svd"`` lets
+``acceleration="none"`` is plain subspace iteration, which keeps only the last block. ``warm_start="svd"`` lets
 each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`). With ``scale=True`` a round
 of variances comes first, so that blocks are random in the scaled features.
 
@@ -61,7 +61,8 @@ CARD = MethodCard(
     server_sees="each party's products with d x b blocks",
     options=SubspaceOptions,
     phases=phases,
-    reference="note 001; Golub and Underwood 1977; Musco and Musco 2015",
+    reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
+    examples=({}, {"scale": True}, {"warm-start": "svd"}),
 )
 
 

@@ -23,7 +23,7 @@ class SubspaceOptions(CountOptions):
     block_size: Annotated[int, Limits(ge=0)] = 0
     """Columns b of a block; 0: n-components + 10. Fewer cost more rounds and fewer bytes."""
     acceleration: Literal["krylov", "none"] = "krylov"
-    """Whether all blocks so far are used, or only the last (the note's iteration)."""
+    """Whether all blocks so far are used, or only the last (plain subspace iteration)."""
     warm_start: Literal["random", "svd"] = "random"
     """Whether the first block is random, or each party sends a truncated factor first: fewer rounds."""
     warm_rank: Annotated[int, Limits(ge=0)] = 0

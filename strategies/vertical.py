@@ -114,7 +114,8 @@ CARD = MethodCard(
     server_sees="scores of all rows; `gram` their inner products",
     options=VerticalOptions,
     phases=phases,
-    reference="paper 004, section 3.1, equations 1 and 2; Golub and Underwood 1977; Musco and Musco 2015",
+    reference="Cheung et al. 2022, section 3.1, equations 1 and 2; Golub and Underwood 1977; Musco and Musco 2015",
+    examples=({}, {"solver": "gram"}, {"solver": "merge"}),
     split="columns",
     exposes="scores",
 )

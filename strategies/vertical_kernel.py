@@ -58,8 +58,9 @@ CARD = MethodCard(
     server_sees="all distances or inner products of rows",
     options=KernelOptions,
     phases=phases,
-    reference="paper 004, section 3.3, equations 7 to 12; Schölkopf, Smola, Müller 1998; Williams and Seeger 2001",
+    reference="Cheung et al. 2022, equations 7 to 12; Schölkopf, Smola, Müller 1998; Williams and Seeger 2001",
     split="columns",
+    examples=({}, {"kernel": "linear"}, {"landmarks": 20}),
     exposes="inner products",
 )
 

@@ -76,7 +76,7 @@ CARD = MethodCard(
     server_sees="each party's part of the scores",
     options=ScoresOptions,
     phases=phases,
-    reference="paper 004, equation 10",
+    reference="Cheung et al. 2022, equation 10",
     split="columns",
     exposes="scores",
 )

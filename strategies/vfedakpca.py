@@ -1,4 +1,4 @@
-"""VFedAKPCA: as VFedPCA, with the leading eigenvector of each party's own kernel matrix (paper 004, algorithm 1).
+"""VFedAKPCA: as VFedPCA, with the leading eigenvector of each party's own kernel matrix (Cheung et al. 2022).
 
 The merged vector mixes rows: ``X_i' u`` is the authors' "extraction", one value a column. For comparison:
 `vertical-kernel` gives the kernel PCA of all columns.
@@ -48,7 +48,8 @@ CARD = MethodCard(
     server_sees="each party's leading scores",
     options=VFedAKPCAOptions,
     phases=merge_phases,
-    reference="paper 004, section 3.3, algorithms 1 and 2",
+    reference="Cheung et al. 2022, section 3.3, algorithms 1 and 2",
+    examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
 )

@@ -1,4 +1,4 @@
-"""VFedPCA: parties with different columns average the leading left singular vectors of their own (paper 004).
+"""VFedPCA: parties with different columns average the leading left singular vectors of their own (Cheung et al. 2022).
 
 For comparison: `vertical` is exact, and with ``solver="merge"`` nearer for fewer bytes. ``variant="faithful"`` is the
 authors' program, which centres rows instead of columns, adds vectors of arbitrary sign, and never forgets the vectors
@@ -40,7 +40,8 @@ CARD = MethodCard(
     server_sees="each party's leading scores",
     options=VFedPCAOptions,
     phases=merge_phases,
-    reference="paper 004, algorithms 2 to 5",
+    reference="Cheung et al. 2022, algorithms 2 to 5",
+    examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
 )

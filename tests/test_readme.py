@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import shlex
 import tomllib
@@ -13,10 +14,12 @@ from flwr.common.config import parse_config_args
 
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.data import DATASETS
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.method_text import options_of, own_keys
 from fedpca_flwr.site.local_table import local_table
 from simulations import run
-from strategies import METHODS, method_of
+from simulations.hunt.options import CHOICES
+from strategies import METHODS, TRAVEL, method_of, script_of
 from strategies.__main__ import measurements_page, methods_page, with_questions, with_table
 from tests.families import cut, rows
 
@@ -78,8 +81,49 @@ def test_every_option_is_described(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_is_in_security(method):
-    assert f"`{method}`" in PAGES["SECURITY.md"]
+def test_the_table_of_questions_has_those_of_every_option(method):
+    """All values of every option, and of every two, that the hunt draws from."""
+    known = METHODS[method]
+    card = known.strategy.card
+    shown = {(travel, name) for travel in TRAVEL for own in card.examples for name in script(known, travel, own)}
+    missing = {
+        name: options
+        for travel in TRAVEL
+        for options in combinations_of(method)
+        for name in script(known, travel, {**card.examples[0], **options})
+        if (travel, name) not in shown
+    }
+    assert not missing, f"card.examples of '{method}' needs options as these, which ask more: {missing}"
+
+
+def script(method, travel, options):
+    try:
+        return script_of(method, TRAVEL[travel], options) or {}
+    except ConfigError:  # options that do not go together
+        return {}
+
+
+def combinations_of(method):
+    """Options of which one or two are not the default."""
+    drawn = CHOICES[method](2, 50, 6)
+    single = [(name.replace("_", "-"), value) for name, values in drawn.items() for value in values]
+    return [dict(pair) for pair in itertools.combinations(single, 2)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_in_the_table_of_who_sees_what(method):
+    page = PAGES["SECURITY.md"]
+    table = page[page.index("| method | the server sees, of each party |") :].split("\n\n")[0]
+    assert any(f"`{method}`" in line.split("|")[1] for line in table.splitlines()), (
+        f"SECURITY.md's first table does not say what '{method}' shows to whom; add a row by hand"
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_hunt_knows_the_options_of_every_method(method):
+    assert method in CHOICES, f"add the values of the options of '{method}' to CHOICES of simulations/hunt/options.py"
+    options = METHODS[method].strategy.card.options.model_fields
+    assert set(CHOICES[method](2, 50, 6)) <= set(options)
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

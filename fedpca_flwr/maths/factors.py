@@ -2,7 +2,7 @@ r"""Factors of scatter matrices: :math:`S = F^T F` with few rows, stacked instea
 
 Where a party has fewer rows than features, or where the scatter has low rank, a factor is smaller than the matrix.
 Factors of several parties stack: the scatter of all rows has the factor that holds all :math:`F_k` and one row
-:math:`\sqrt{n_k} (m_k - m)` for each party (note 001; the mean rows are missing in public implementations).
+:math:`\sqrt{n_k} (m_k - m)` for each party (without these the means count for nothing).
 """
 
 from __future__ import annotations

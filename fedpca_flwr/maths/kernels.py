@@ -28,7 +28,8 @@ NEGLIGIBLE = 1e-12
 class Kernel:
     """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree.
 
-    Paper 004, equations 11 and 12; there the sigmoid has -gamma, in the authors' program +gamma, which is meant.
+    Cheung et al. 2022, equations 11 and 12; there the sigmoid has -gamma, in the authors' program +gamma, which is
+    meant.
     """
 
     name: Name = "rbf"

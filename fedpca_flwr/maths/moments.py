@@ -1,7 +1,7 @@
 r"""Count, mean and scatter of rows: of one party, pooled over parties, ready for an eigensolver.
 
 For rows :math:`x_i` of ``X`` (n x d) the moments are :math:`n`, the mean :math:`m` and the centred scatter
-:math:`S = \sum_i (x_i - m)(x_i - m)^T`. Those of several parties pool exactly (note 000, section 3.2)::
+:math:`S = \sum_i (x_i - m)(x_i - m)^T`. Those of several parties pool exactly (Chan, Golub and LeVeque 1983)::
 
     N = sum n_k,   m = sum n_k m_k / N,   S = sum S_k + sum n_k (m_k - m)(m_k - m)^T
 
@@ -113,7 +113,7 @@ class Moments:
 
 
 def pool(parts: Iterable[Moments]) -> Moments:
-    """Moments of all rows together (note 000, section 3.2).
+    """Moments of all rows together (Chan, Golub and LeVeque 1983).
 
     The order of the sum is fixed by the moments themselves, not by who sent them first: permuting ``parts`` changes no
     bit (unless two parts agree in count, mean and the first entries of the scatter, but not in the others).

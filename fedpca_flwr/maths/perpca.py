@@ -5,7 +5,7 @@ r"""PerPCA (Shi and Kontar 2022, arXiv 2207.08041): components that all parties 
     maximise  sum_i  tr(U' S_i U) + tr(V_i' S_i V_i),    (U, V_i) orthonormal
 
 Each party takes a gradient step with ``(U, V_i)`` and makes it orthonormal, the server averages the U, and each party
-makes its V_i orthogonal to the average. This is what paper 002 compares its model with.
+makes its V_i orthogonal to the average. This is what Ozkara et al. 2023 compares its model with.
 """
 
 from __future__ import annotations

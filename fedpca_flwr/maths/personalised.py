@@ -1,4 +1,4 @@
-r"""Personalised PCA: each party's own components U_i, drawn towards components V that all share (paper 002).
+r"""Personalised PCA: each party's own components U_i, drawn towards components V that all share (Ozkara et al. 2023).
 
 With the rows Y_i (n_i x d) of party i, equation (4) of the paper is up to constants and a common factor::
 

@@ -1,4 +1,4 @@
-"""VFedPCA's mathematics: local power iteration, weighted merging, and the update of local data (paper 004).
+"""VFedPCA's mathematics: local power iteration, weighted merging, and the update of local data (Cheung et al. 2022).
 
 ``faithful`` is what the authors' program does: rows centred over a party's own columns, signs as they come, everything
 merged that came since the isolated start. Otherwise columns are centred (by the caller), signs aligned, and only the

@@ -2,8 +2,9 @@ r"""How many directions a stream needs: rules that look at the singular values a
 
 * `Fixed`: as many as asked.
 * `Energy`: the fewest whose squares hold a fraction of all energy. What is usually meant, and the default.
-* `Band`: paper 003, equation 6. The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie between alpha and
-  beta: above, the rank grows by one; below, it falls by one. Since c <= 1 / r, it never grows beyond ceil(1 / beta).
+* `Band`: Grammenos et al. 2019, equation 6. The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie
+  between alpha and beta: above, the rank grows by one; below, it falls by one. Since c <= 1 / r, it never grows beyond
+  ceil(1 / beta).
 
 As printed, `Band` goes 8, 9, 8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only where the
 next direction would not be dropped again, and a fall waits until the rank has stood for ``hold`` blocks.

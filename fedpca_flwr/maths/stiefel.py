@@ -1,7 +1,7 @@
 r"""The Stiefel manifold St(d, r): matrices U (d, r) with orthonormal columns. Every function takes stacks of them.
 
 The tangent space at U holds the X with ``U'X + X'U = 0``. Steps are taken in it, and the polar retraction leads back to
-the manifold (paper 002, section II-A).
+the manifold (Ozkara et al. 2023, section II-A).
 """
 
 from __future__ import annotations

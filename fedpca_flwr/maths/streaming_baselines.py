@@ -1,4 +1,4 @@
-"""What paper 003 compares with: four one-pass methods, each as its own paper has it.
+"""What Grammenos et al. 2019 compares with: four one-pass methods, each as its own paper has it.
 
 All take blocks of rows (b, d) by ``update`` and give orthonormal ``vectors`` (d, r), as `Tracker` does. They do not
 centre: the caller may.

@@ -1,7 +1,8 @@
 r"""SPCA and SAPCA: the leading directions of a stream in one pass, and the merging of what several streams gave.
 
-Grammenos et al., "Federated PCA with adaptive rank estimation" (paper 003), algorithms 2 and 3, with their faults
-repaired: rank-revealing blocks, directions that stay orthonormal, a mean that streams along, the last partial block.
+The mathematics of the method `sapca` (that called `streaming` keeps moments). Grammenos et al. 2019, algorithms 2 and
+3, with their faults repaired: rank-revealing blocks, directions that stay orthonormal, a mean that streams along, the
+last partial block.
 
 A `Subspace` stands for rows: :math:`V \mathrm{diag}(\sigma^2) V^T` is their scatter, but for what was truncated. A
 truncation takes away a positive semidefinite matrix, of which two numbers are kept: its trace (``energy`` less the sum
@@ -88,7 +89,7 @@ class Tracker:
         Says the rank after each block (`fedpca_flwr.maths.rank_rules`).
     tracked : int
         How many directions are kept; 0: as many as the rank (the paper's, which loses 3 to 6 % of what twice as many
-        keep, section 2.3 of our notes).
+        keep).
     forgetting : float
         What the singular values are multiplied by before each block: the effective window has
         ``b / (1 - forgetting**2)`` rows.

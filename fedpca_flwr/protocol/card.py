@@ -50,7 +50,10 @@ class MethodCard:
         The run's script but for what the transport adds: what the run-config and the options say that it may ask.
     reference : str
     examples : sequence of mapping
-        Options with which it runs: where it needs any, or asks other questions with them.
+        Options with which it runs, those that it needs first. All questions that a run of it may ask are in the script
+        of one of them: SECURITY.md's table is made of these.
+    goes_on_as : sequence of str
+        Methods of the registry, as one of which a run goes on after its own questions, and once more as another.
     upload : str
         What a party sends, in float64 values of d features, k components, n rows.
     server_sees : str
@@ -77,6 +80,7 @@ class MethodCard:
     server_sees: str
     result: str = ""
     examples: Sequence[Mapping[str, Any]] = ({},)
+    goes_on_as: Sequence[str] = ()
     noised: bool = False
     split: Literal["rows", "columns"] = "rows"
     exposes: Literal["", "scores", "inner products"] = ""

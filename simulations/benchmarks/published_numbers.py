@@ -1,4 +1,4 @@
-"""The numbers of the design notes 000 and 001, as printed there; `simulations.benchmarks.published` sets ours beside.
+"""The numbers of the design notes (docs/published.md); `simulations.benchmarks.published` sets ours beside.
 
 Note 001 has 10 clients and 50 components. Angles are means over the components, in degrees: the notes print no largest
 angle. Their 0.01 of P-COV is the floor of an arccosine. Shares are accuracies of k-NN(5). Where a data set or a cell is

@@ -1,4 +1,4 @@
-"""Paper 003, Federated PCA with Adaptive Rank Estimation: figures 1 to 8, table 1, and what its claims come to.
+"""Grammenos et al. 2019, Federated PCA with Adaptive Rank Estimation: its figures, table and claims.
 
     python -m simulations.papers adaptive-rank --output DIR [--motes DIR2]
 
@@ -205,4 +205,4 @@ def main(arguments: Sequence[str]) -> None:
     args = parser.parse_args(arguments)
     results = run_steps(steps(args.motes, args.shrink), args.output)
     draw(results, args.output)
-    write_report(args.output / "report.md", "Federated PCA with adaptive rank (paper 003)", report(results))
+    write_report(args.output / "report.md", "Federated PCA with adaptive rank (Grammenos et al. 2019)", report(results))

@@ -1,4 +1,4 @@
-"""The figures of paper 003 and its report, made from the tables."""
+"""The figures of Grammenos et al. 2019 and its report, made from the tables."""
 
 from __future__ import annotations
 

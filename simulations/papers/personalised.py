@@ -1,4 +1,4 @@
-"""Paper 002, Personalized PCA for Federated Heterogeneous Data: figures 1(a) to (d) and 2, and real data.
+"""Ozkara et al. 2023, Personalized PCA for Federated Heterogeneous Data: figures 1(a) to (d) and 2, and real data.
 
     python -m simulations.papers personalised --output DIR [--mnist DEST]
 
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str]) -> None:
     for name, rows in tables.items():
         write_table(args.output / f"{name}.csv", rows, {})
     draw(tables, results, args.output)
-    write_report(args.output / "report.md", "Personalised PCA (paper 002)", report(tables))
+    write_report(args.output / "report.md", "Personalised PCA (Ozkara et al. 2023)", report(tables))
 
 
 def report(tables: dict[str, list[Row]]) -> dict[str, str]:

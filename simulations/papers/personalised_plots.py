@@ -1,4 +1,4 @@
-"""The figures of paper 002, drawn from their tables."""
+"""The figures of Ozkara et al. 2023, drawn from their tables."""
 
 from __future__ import annotations
 

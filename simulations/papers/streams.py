@@ -1,4 +1,4 @@
-"""The streams of paper 003, and the methods that it lets run beside each other on them."""
+"""The streams of Grammenos et al. 2019, and the methods that it lets run beside each other on them."""
 
 from __future__ import annotations
 

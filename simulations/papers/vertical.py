@@ -1,4 +1,4 @@
-"""Paper 004, VFedPCA and VFedAKPCA: its figures 6 to 12 and 14, and the exact methods beside them.
+"""Cheung et al. 2022, VFedPCA and VFedAKPCA: its figures 6 to 12 and 14, and the exact methods beside them.
 
     python -m simulations.papers vertical --output DIR [--sonar FILE] [--mnist DEST]
 
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str]) -> None:
     args = parser.parse_args(arguments)
     results = run_steps(steps(args.sonar, args.mnist, args.shrink), args.output / "steps")
     drawn = draw(results, args.output)
-    write_report(args.output / "report.md", "Vertical federated PCA (paper 004)", report(results, drawn))
+    write_report(args.output / "report.md", "Vertical federated PCA (Cheung et al. 2022)", report(results, drawn))
 
 
 def report(results: dict[str, list[Row]], drawn: Sequence[str]) -> dict[str, str]:

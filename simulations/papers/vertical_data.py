@@ -1,4 +1,4 @@
-"""The data of paper 004: structured, synthetic, images."""
+"""The data of Cheung et al. 2022: structured, synthetic, images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of paper 004, drawn from their tables."""
+"""The figures of Cheung et al. 2022, drawn from their tables."""
 
 from __future__ import annotations
 

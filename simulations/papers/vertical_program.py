@@ -1,4 +1,4 @@
-"""What the authors' program of paper 004 measures and draws, in memory: no party, no message."""
+"""What the authors' program of Cheung et al. 2022 measures and draws, in memory: no party, no message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paper 002's mathematics: gradients by finite differences, the gauge, both solvers, the ends."""
+"""Ozkara et al. 2023's mathematics: gradients by finite differences, the gauge, both solvers, the ends."""
 
 from __future__ import annotations
 

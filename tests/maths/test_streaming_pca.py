@@ -250,7 +250,7 @@ def test_energy_that_is_not_tracked_is_not_found():
     assert rule.step(np.array([2.0, 1.0]), energy=10.0) == 3
 
 
-# Numbers of our notes on the paper
+# Numbers that were worked out before the code, on prototypes
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_the_paper_s_rule_falls_on_a_steep_spectrum():
     ("leaves", "at_rank", "at_twice", "star"), [(2, 8.9e-4, 1.2e-4, 4.0e-5), (32, 1.0e-3, 1.2e-4, 4.0e-4)]
 )
 def test_federating_costs_nothing_beyond_truncation(leaves, at_rank, at_twice, star):
-    """Excess error of the ten leading directions, at most half more than the notes have."""
+    """Excess error of the ten leading directions, at most half more than the prototypes had."""
     X = synthetic(1, 300)
     best, streams = error(X, offline(X, 10)), np.array_split(X, leaves)
 

@@ -1,4 +1,4 @@
-"""The figures of paper 003 are made, whole, and go on where they stopped; what they show agrees with our notes."""
+"""The figures of Grammenos et al. 2019 are made, whole, and go on where they stopped."""
 
 from __future__ import annotations
 

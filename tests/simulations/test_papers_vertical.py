@@ -1,4 +1,4 @@
-"""The figures of paper 004: the authors' own numbers, complete, resumable."""
+"""The figures of Cheung et al. 2022: the authors' own numbers, complete, resumable."""
 
 from __future__ import annotations
 
