@@ -196,6 +196,10 @@ class NodeConfig(Config):
     without bound. Needs `journal`."""
     delta_budget: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """The delta at which epsilon is reckoned."""
+    max_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """Refuse a private run whose `epsilon` is larger. Empty: 10 for a site's own file, any for a data set."""
+    max_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Refuse a private run whose `delta` is larger. Empty: 1e-5 for a site's own file, any for a data set."""
     honest_parties: Count = 1
     """How many parties, itself included, this site trusts to add their share of the noise and to keep it secret."""
 

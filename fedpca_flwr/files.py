@@ -49,8 +49,10 @@ def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def site_file(key: str, target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """`written_whole` for the file that ``key`` of a site's node-config names; errors are by that key.
+def site_file(key: str, target: Path) -> Iterator[BinaryIO]:
+    """`written_whole` for the file that ``key`` of a site's node-config names, which only its owner may read.
+
+    Errors are by that key.
 
     Raises
     ------
@@ -58,7 +60,7 @@ def site_file(key: str, target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         The path stays in the site's own log.
     """
     try:
-        with written_whole(target, mode) as stream:
+        with written_whole(target, 0o600) as stream:
             yield stream
     except OSError as error:
         raise ConfigError(

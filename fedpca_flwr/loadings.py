@@ -70,7 +70,7 @@ class Loadings:
         target = Path(path).expanduser()
         if target.suffix != ".npz":
             raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
-        with site_file("loadings", target, mode=0o600) as stream:
+        with site_file("loadings", target) as stream:
             run = np.asarray(self.run, np.uint64)
             columns = np.asarray(self.columns)
             np.savez(stream, components=self.components, mean=self.mean, scale=self.scale, run=run, columns=columns)

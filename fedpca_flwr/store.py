@@ -107,6 +107,8 @@ class Store:
         """Whether anything was ever written; refuses a folder that an earlier version wrote."""
         if self.file.exists():
             return True
+        for file in self.folder.glob(f"{self.layout.file}-*"):
+            raise StoreError(f"{file} stands alone: the {self.layout.what} beside it is missing; put it back")
         for file in (file for pattern in self.layout.old for file in self.folder.glob(pattern)):
             raise StoreError(
                 f"{file} was written by a version of fedpca-flwr before 0.1.0, whose files this version does not read: "

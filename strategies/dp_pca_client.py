@@ -14,6 +14,7 @@ from fedpca_flwr.maths.grid import MOST_ROWS, STEPS, whole_products, whole_sum
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import SERVER
 from fedpca_flwr.site.ledger import require_budget
+from fedpca_flwr.site.policy import permit_privacy
 from fedpca_flwr.statistics.rows_client import RowsClient
 from strategies.dp_pca_options import DPOptions
 
@@ -92,6 +93,7 @@ class DPPCAClient(RowsClient):
             raise ConfigError(
                 "run-config: 'epsilon' is 'infinity': that is for simulations, and this site has data of its own"
             )
+        permit_privacy(node, float(options.epsilon), options.delta)
         if options.noise_seed and site:
             raise ConfigError(
                 f"run-config: 'noise-seed' is {options.noise_seed}: fixed noise is for simulations, and this site has "

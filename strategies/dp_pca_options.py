@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field as Limits
@@ -64,12 +64,17 @@ class DPOptions(CountOptions):
     """Whether each party adds the whole noise, or its share of it."""
     honest_parties: Annotated[int, Limits(ge=0)] = 0
     """Of ``distributed``: how many parties, at least, add their share and keep it from the server; required there."""
-    count: Literal["public", "noised"] = "public"
-    """Whether a party tells its number of rows, or a noisy one."""
+    count: Literal["noised", "public"] = "noised"
+    """Whether a party tells a noisy number of rows or its own; with ``replace-one``, which keeps it, its own."""
     drop: bool = True
     """Drop features that do not stand out of the noise."""
     noise_seed: Annotated[int, Limits(ge=0)] = 0
     """Simulation only, not private: the same noise each time; 0: the operating system's randomness."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_that_stays_needs_no_noise(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return {"count": "public", **given} if given.get("relation") == "replace-one" else given
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,18 @@ from numpy.typing import NDArray
 from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.protocol.phase import Phase
 from fedpca_flwr.site.identity import identity_of
+from fedpca_flwr.site.ledger import Release
 from strategies import build_client, run_config_of
 from tests.harness import identities
 
 EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)
+
+
+def released(folder: Path) -> list[str]:
+    """The phases that a journal's ledger lists."""
+    with closing(sqlite3.connect(folder / "site.sqlite")) as database:
+        noted = database.execute("SELECT about FROM event WHERE kind = 'release' ORDER BY number")
+        return [Release.of(about).phase for (about,) in noted]
 
 
 class HostileSession:

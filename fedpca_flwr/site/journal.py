@@ -17,7 +17,8 @@ from functools import cached_property
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.protocol.journal import CHANGED, ENDED, Journal
-from fedpca_flwr.site import chain, ledger
+from fedpca_flwr.site import chain
+from fedpca_flwr.site.ledger import RELEASE, Release
 from fedpca_flwr.store import Layout, Store, StoreError
 
 SILENT = timedelta(days=1)
@@ -27,14 +28,13 @@ LAYOUT = Layout(
     what="journal",
     file="site.sqlite",
     application=b"FPCs",
-    format=2,
+    format=3,
     tables=f"""{chain.TABLES}
 CREATE TABLE data_key (value BLOB NOT NULL);
 CREATE TABLE secret (
     run TEXT NOT NULL, party INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (run, party, name));
-{ledger.TABLE}""",
-    sealed=("release",),
+""",
     old=("journal.sqlite",),
 )
 
@@ -49,11 +49,14 @@ class FileJournal(Journal):
         Flower's id of the run.
     party : int
         The partition.
+    memory : Journal, optional
+        What Flower keeps of the same run: where it knows of answers, the folder must know too.
     """
 
-    def __init__(self, folder: str, run: str, party: int) -> None:
+    def __init__(self, folder: str, run: str, party: int, memory: Journal | None = None) -> None:
         self.folder = folder
         self.key = (run, party)
+        self.memory = memory
 
     def begin(self, phase: str, digest: str, configuration: bytes, permit: Callable[[Sequence[str]], None]) -> None:
         refusal: Exception | None = None
@@ -61,6 +64,10 @@ class FileJournal(Journal):
             if self._of_kind(database, "ended"):
                 raise ContractError(ENDED)
             answered = self._of_kind(database, "question")
+            if not answered and self.memory and self.memory.begun():
+                raise StoreError(
+                    f"{self._store.file} knows nothing of this run, in which this site has answered; put it back"
+                )
             try:
                 if not answered:
                     self._begin(database, configuration)
@@ -75,6 +82,8 @@ class FileJournal(Journal):
                 self._note(database, "question", phase, digest)
         if refusal is not None:  # once that it was refused is on disk
             raise refusal
+        if self.memory:
+            self.memory.begin(phase, digest, configuration, lambda answered: None)
 
     def begun(self) -> bool:
         with self._opened() as database:
@@ -88,14 +97,14 @@ class FileJournal(Journal):
         self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
     ) -> None:
         with self._opened() as database:
-            self._store.sealed(database)
-            noted = database.execute("SELECT run, party, multiplier FROM release").fetchall()
-            permit(
-                [spent for *run, spent in noted if tuple(run) == self.key],
-                [spent for *run, spent in noted if tuple(run) != self.key],
-            )
-            database.execute("INSERT INTO release VALUES (?, ?, ?, ?, ?)", (*self.key, phase, relation, multiplier))
-            self._store.seal(database)
+            chain.require_whole(database, self._store.file)  # what was spent is never nothing
+            noted: dict[bool, list[Release]] = {True: [], False: []}
+            for *run, about in database.execute("SELECT run, party, about FROM event WHERE kind = ?", (RELEASE,)):
+                noted[tuple(run) == self.key].append(Release.of(about))
+            if phase in [release.phase for release in noted[True]]:
+                raise DisclosureError(f"this site has released '{phase}' in this run already; it does so once")
+            permit([release.multiplier for release in noted[True]], [release.multiplier for release in noted[False]])
+            self._note(database, RELEASE, Release(phase, relation, multiplier).text())
 
     @cached_property
     def data_key(self) -> bytes:

@@ -1,23 +1,38 @@
 """A site's privacy ledger: what it has released, at what noise, so that a budget can stop the next release.
 
-Each entry is one noisy reply: run, party, phase, noise multiplier (standard deviation of the noise over the
-sensitivity), and the relation of neighbouring data sets by which that is meant; one for replace-one holds for
-add-remove too. The entries are in the site's journal (`fedpca_flwr.site.journal`), beside the questions: an entry is on
-disk before its noise is drawn, so that whatever left is in it, and a question that is asked again is refused there.
+Each entry is one noisy reply: phase, noise multiplier (standard deviation of the noise over the sensitivity), and the
+relation of neighbouring data sets by which that is meant; one for replace-one holds for add-remove too. The entries are
+events of the site's journal (`fedpca_flwr.site.journal`), in one chain with the questions and answers, so that none of
+them can go missing while the others stand. An entry is on disk before its noise is drawn: whatever left is in it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
 
-TABLE = """
-CREATE TABLE release (
-    run TEXT NOT NULL, party INTEGER NOT NULL, phase TEXT NOT NULL, relation TEXT NOT NULL, multiplier REAL NOT NULL,
-    UNIQUE (run, party, phase));
-"""
+RELEASE = "release"
+"""The kind of the ledger's events."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """A noisy reply."""
+
+    phase: str
+    relation: str
+    multiplier: float
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Release:
+        return cls(**json.loads(text))
 
 
 def require_budget(

@@ -8,9 +8,14 @@ that tell all inner products (`fedpca_flwr.statistics.columns_client`), and a qu
 
 from __future__ import annotations
 
+import math
+
 from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.protocol.card import MethodCard
+
+MAX_EPSILON, MAX_DELTA = 10.0, 1e-5
+"""Of one run, where a site with a file of its own does not say."""
 
 EXPOSURES = ("nothing", "scores", "inner products")
 """What a run may show of single rows, the least first."""
@@ -43,6 +48,22 @@ def permit_exposure(node: NodeConfig, exposes: str) -> None:
             f"the run shows {exposes} of single rows, this site allows {allowed} (node-config 'may-show'; "
             f"expected one of: {', '.join(EXPOSURES)})"
         )
+
+
+def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
+    """Refuse a run that promises less privacy than this site wants of each, whatever its budget.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    given = {"epsilon": (epsilon, node.max_epsilon, MAX_EPSILON), "delta": (delta, node.max_delta, MAX_DELTA)}
+    for key, (value, own, default) in given.items():
+        most = own if own is not None else default if node.data else math.inf
+        if value > most:
+            raise DisclosureError(
+                f"the run's {key} is {value:g}, this site allows at most {most:g} (node-config 'max-{key}')"
+            )
 
 
 def permit_split(node: NodeConfig, card: MethodCard, split: str) -> None:

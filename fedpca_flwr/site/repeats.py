@@ -24,6 +24,7 @@ from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import DataError, DisclosureError
 from fedpca_flwr.maths.moments import chunks
 from fedpca_flwr.protocol.journal import Journal
+from fedpca_flwr.site.ledger import RELEASE, Release
 
 BOUNDS = 3
 """Answers to whether rows are within a bound, as far as no earlier one tells them."""
@@ -141,6 +142,9 @@ def sentence(kind: str, about: str) -> str:
     if kind == "bound":
         bounded = Bounded.of(about)
         return f"rows {'within' if bounded.within else 'beyond'} {bounded.bound:g}"
+    if kind == RELEASE:
+        release = Release.of(about)
+        return f"{release.phase}, noise multiplier {release.multiplier:.6g}, {release.relation}"
     return about
 
 

@@ -90,9 +90,10 @@ class Site:
 
     @cached_property
     def journal(self) -> Journal:
+        memory = StateJournal(self.state.records)
         if self.node.journal:
-            return FileJournal(self.node.journal, self.run_id, self.node.partition_id)
-        return StateJournal(self.state.records)
+            return FileJournal(self.node.journal, self.run_id, self.node.partition_id, memory)
+        return memory
 
     def data(self, split: str) -> NDArray[Any]:
         """This party's rows (n, d), checked: those that take part."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sqlite3
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -12,8 +10,9 @@ import pytest
 
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.site import journal
+from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.statistics.row_limits import scatter_limits
-from tests.hostile import HostileSession
+from tests.hostile import HostileSession, released
 from tests.killed import STEPS, dies
 
 DP = {"method": "dp-pca", "epsilon": 0.1, "clip": 400.0, "centre-clip": 400.0, "n-components": 2}
@@ -168,16 +167,11 @@ def test_a_site_that_is_killed_at_any_moment_releases_once_and_knows_it(tmp_path
         answer(folder)  # started anew
         left = (folder / "left").read_text() if (folder / "left").exists() else ""
         assert left in ("", "centre\n")
-        assert not left or released(folder) == ["centre"]
+        assert not left or released(folder / "journal") == ["centre"]
         killed += 1
     answer(tmp_path / str(killed))
     assert (tmp_path / str(killed) / "left").read_text() == "centre\n"
     assert killed > 5
-
-
-def released(folder):
-    with contextlib.closing(sqlite3.connect(folder / "journal" / "site.sqlite")) as database:
-        return [phase for (phase,) in database.execute("SELECT phase FROM release")]
 
 
 def test_a_secret_run_without_a_journal_is_refused(tmp_path):
@@ -192,6 +186,13 @@ def test_only_its_owner_may_read_a_journal(tmp_path):
     file = tmp_path / "journal" / "site.sqlite"
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["scores.npy", "scores.csv"])
+def test_only_its_owner_may_read_a_site_s_scores(name, tmp_path):
+    with score_file(str(tmp_path / name), 1, 1) as keep:
+        keep(np.zeros((1, 1)))
+    assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
 def test_keys_do_not_outlive_the_run(tmp_path):

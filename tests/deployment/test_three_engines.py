@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +21,7 @@ from strategies import METHODS, transports_of
 from tests.deployment.lab import Lab, identified, told
 from tests.families import cut, rows
 from tests.harness import own
+from tests.hostile import released
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
@@ -161,9 +160,7 @@ def test_a_deployed_site_keeps_its_privacy_ledger_over_runs(lab, tmp_path):
         status, log = lab.run(config)
         assert status == "finished:completed", log
         for site in lab.sites:
-            with closing(sqlite3.connect(Path(site["journal"]) / "site.sqlite")) as database:
-                noted = [phase for (phase,) in database.execute("SELECT phase FROM release ORDER BY rowid")]
-            assert noted == ["centre", "products"] * runs
+            assert released(Path(site["journal"])) == ["centre", "products"] * runs
 
 
 def test_a_site_that_refuses_is_named_on_both_sides(lab, tmp_path):

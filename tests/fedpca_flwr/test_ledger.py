@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from functools import partial
-from struct import pack
 
 import pytest
 
@@ -12,7 +11,7 @@ from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.privacy import gaussian_multiplier
 from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.ledger import require_budget
+from fedpca_flwr.site.ledger import Release, require_budget
 from tests.killed import STEPS, dies
 
 ONE = gaussian_multiplier(1.0, 1e-5)
@@ -27,7 +26,11 @@ def release(folder, run="1", phase="centre", multiplier=ONE, epsilon=1.0, party=
 
 def entries(folder):
     with sqlite3.connect(folder / "site.sqlite") as database:
-        return database.execute("SELECT * FROM release").fetchall()
+        return database.execute("SELECT run, party, about FROM event WHERE kind = 'release' ORDER BY number").fetchall()
+
+
+def noted(run, phase, multiplier):
+    return (run, 0, Release(phase, "add-remove", multiplier).text())
 
 
 def test_a_budget_of_one_allows_one_run_of_one_and_no_second(tmp_path):
@@ -35,7 +38,7 @@ def test_a_budget_of_one_allows_one_run_of_one_and_no_second(tmp_path):
     for phase, multiplier in STAGES.items():
         release(tmp_path, phase=phase, multiplier=multiplier)
     told = entries(tmp_path)
-    assert told == [("1", 0, phase, "add-remove", multiplier) for phase, multiplier in STAGES.items()]
+    assert told == [noted("1", phase, multiplier) for phase, multiplier in STAGES.items()]
     with pytest.raises(DisclosureError, match=r"epsilon would be 1.465 at delta 1e-05 \(1 without it\), allowed is 1"):
         release(tmp_path, run="2", multiplier=STAGES["centre"])
     assert entries(tmp_path) == told
@@ -55,7 +58,7 @@ def test_a_run_that_cannot_end_does_not_begin(tmp_path):
 
 def test_a_phase_is_released_once_whatever_the_budget(tmp_path):
     release(tmp_path, epsilon=100.0)
-    with pytest.raises(DisclosureError, match="journal cannot be used"):
+    with pytest.raises(DisclosureError, match="has released 'centre' in this run already"):
         release(tmp_path, epsilon=100.0)
     assert len(entries(tmp_path)) == 1
 
@@ -69,7 +72,7 @@ def test_a_ledger_that_is_not_whole_is_an_error_and_never_an_empty_one(tmp_path,
         "torn": whole[:-4096],
         "empty": b"",
         "a run": whole.replace(b"first", b"third"),
-        "a multiplier": whole.replace(pack(">d", ONE), pack(">d", 2 * ONE)),
+        "a multiplier": whole.replace(str(ONE).encode(), str(9 * ONE)[: len(str(ONE))].encode()),
     }[damage]
     assert changed != whole
     file.write_bytes(changed)
@@ -77,6 +80,24 @@ def test_a_ledger_that_is_not_whole_is_an_error_and_never_an_empty_one(tmp_path,
         release(tmp_path, run="another", epsilon=100.0)
     assert str(tmp_path) not in str(caught.value)
     assert "site.sqlite is damaged" in caught.value.local
+
+
+def test_a_ledger_from_which_releases_are_missing_is_an_error_and_never_a_shorter_one(tmp_path):
+    """While the questions and answers of the same runs stand beside them."""
+    release(tmp_path)
+    FileJournal(str(tmp_path), "1", 0).answered("rows, sum", 8)
+    with sqlite3.connect(tmp_path / "site.sqlite") as database:
+        database.execute("DELETE FROM event WHERE kind = 'release'")
+    with pytest.raises(DisclosureError, match="so nothing may be answered") as caught:
+        release(tmp_path, run="2")
+    assert "its event 1 is missing or was changed" in caught.value.local
+
+
+def test_a_ledger_that_is_missing_while_what_sqlite_left_of_it_stands_is_an_error(tmp_path):
+    (tmp_path / "site.sqlite-journal").write_bytes(b"left")
+    with pytest.raises(DisclosureError, match="so nothing may be answered") as caught:
+        release(tmp_path)
+    assert "site.sqlite-journal stands alone: the journal beside it is missing" in caught.value.local
 
 
 def test_a_kill_at_any_moment_leaves_the_release_or_nothing_of_it(tmp_path):

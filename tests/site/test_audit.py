@@ -181,7 +181,7 @@ def test_a_journal_of_another_format_is_named(tmp_path, capsys):
     changed(written(tmp_path), "PRAGMA user_version = 1")
     code, said = verdict(tmp_path, capsys)
     assert code == 1
-    assert "has format 1, and this version of fedpca-flwr reads format 2; use the version that wrote it" in said
+    assert "has format 1, and this version of fedpca-flwr reads format 3; use the version that wrote it" in said
 
 
 def test_an_export_that_cannot_be_written_is_named(tmp_path, capsys):

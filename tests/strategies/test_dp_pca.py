@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,7 +21,7 @@ from strategies.dp_pca_client import DPPCAClient
 from strategies.dp_pca_options import DPOptions
 from tests.families import cut, rows
 from tests.harness import client_of, finish, fit, server_of
-from tests.hostile import HostileSession
+from tests.hostile import HostileSession, released
 
 FRESH = {"noise_seed": 0, "n_components": 2}
 D = 12
@@ -93,7 +92,7 @@ def test_infinite_epsilon_is_for_simulations(tmp_path):
     [
         {},
         {"release": "joint"},
-        {"count": "noised"},
+        {"count": "public"},
         {"relation": "replace-one"},
         {"trust": "distributed", "honest_parties": 3},
         {"drop": False},
@@ -110,8 +109,8 @@ def test_with_little_noise_it_is_near(options):
 RELEASES = [
     {},
     {"release": "joint"},
-    {"count": "noised"},
-    {"release": "joint", "count": "noised"},
+    {"count": "public"},
+    {"release": "joint", "count": "public"},
     {"trust": "distributed", "honest_parties": 8},
     {"relation": "replace-one", "epsilon": 10.0},
 ]
@@ -141,11 +140,13 @@ def test_the_model_says_what_it_promises_and_what_not():
         "epsilon 1, delta 1e-05, add-remove, of one row",
         "21.5388 (centre), 3.78788 (products)",
         "not covered: errors and refusals, timing",
-        "not covered: the parties' row counts; who knows them can tell that a row is there",
         "variances are those of the clipped second moment",
     ):
         assert part in text
     assert "not private" not in text
+    assert "row counts" not in text
+    told = fit("dp-pca", parties(), **FRESH, count="public").summary()
+    assert "not covered: the parties' row counts; who knows them can tell that a row is there" in told
     assert "not private: fixed noise seed 5" in fit("dp-pca", parties(), n_components=2, noise_seed=5).summary()
     tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1)
     assert "0 of 2 components" in tiny.summary()
@@ -209,7 +210,7 @@ def change_by_one_row(relation, deviations):
 @pytest.mark.parametrize("phase", ["centre", "products", "joint"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"count": "noised"}, {"relation": "replace-one"}, {"trust": "distributed", "honest_parties": 2}],
+    [{}, {"count": "public"}, {"relation": "replace-one"}, {"trust": "distributed", "honest_parties": 2}],
     ids=str,
 )
 def test_the_noise_of_each_phase_is_what_one_row_needs(phase, options, monkeypatch):
@@ -217,7 +218,8 @@ def test_the_noise_of_each_phase_is_what_one_row_needs(phase, options, monkeypat
     monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, deviation, source: np.full(size, deviation))
     release = "joint" if phase == "joint" else "two-stage"
     found = deviations_of(rows(50), phase, **options, release=release)
-    assert ("rows" in found and found["rows"] > 0) == (options.get("count") == "noised" and phase != "products")
+    told = options.get("count") == "public" or options.get("relation") == "replace-one"
+    assert ("rows" in found and found["rows"] > 0) == (phase != "products" and not told)
     share = {"centre": 0.03, "products": 0.97, "joint": 1.0}[phase]
     whole = {name: deviation * options.get("honest_parties", 1) ** 0.5 for name, deviation in found.items()}
     change, allowed = (
@@ -275,19 +277,13 @@ def site_of(folder):
     return HostileSession(folder, rows(50), RUN)
 
 
-def spent(folder):
-    """The phases that a journal's ledger lists."""
-    with contextlib.closing(sqlite3.connect(folder / "site.sqlite")) as database:
-        return [phase for (phase,) in database.execute("SELECT phase FROM release ORDER BY rowid")]
-
-
 def test_a_site_that_was_started_anew_answers_no_question_twice(tmp_path):
     assert len(site_of(tmp_path).ask("centre", [])[0]) == 2
     for phase in ("centre", "products"):
         received = [np.zeros(D)] if phase == "products" else []
         replied, said = site_of(tmp_path).ask(phase, received)
         assert (replied, said["error"]) == ([], "PartyError")
-    assert spent(tmp_path / "journal") == ["centre"]
+    assert released(tmp_path / "journal") == ["centre"]
 
 
 def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
@@ -295,7 +291,7 @@ def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr("fedpca_flwr.maths.noise.system", lambda: pytest.fail("died", pytrace=False))
     with pytest.raises(pytest.fail.Exception):
         site_of(tmp_path).ask("centre", [])
-    assert spent(tmp_path / "journal") == ["centre"]
+    assert released(tmp_path / "journal") == ["centre"]
 
 
 def test_a_server_cannot_ask_a_phase_about_two_centres():
@@ -331,13 +327,13 @@ def test_a_centre_that_is_none_is_refused(received, told):
 def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatch):
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
     assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, site=site)).n_components_ == 2
-    assert spent(tmp_path) == ["centre", "products"]
+    assert released(tmp_path) == ["centre", "products"]
     monkeypatch.setattr(DPPCAClient, "_noisy", lambda *_: pytest.fail("computed"))
     with pytest.raises(
         DisclosureError, match=r"client 0: this site's privacy budget does not allow the run.*1 without"
     ):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=0.1, site=site))
-    assert spent(tmp_path) == ["centre", "products"]
+    assert released(tmp_path) == ["centre", "products"]
 
 
 def test_a_site_s_budget_is_held_at_its_own_delta(tmp_path):
@@ -363,7 +359,7 @@ def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
     with ThreadPoolExecutor(2) as pool:
         errors = [future.exception() for future in [pool.submit(finish, server) for server in servers]]
     assert sorted(type(error).__name__ for error in errors) == ["DisclosureError", "NoneType"]
-    assert spent(tmp_path) == ["joint"]
+    assert released(tmp_path) == ["joint"]
 
 
 def test_a_site_with_a_budget_refuses_a_method_without_privacy(tmp_path):
@@ -392,12 +388,48 @@ def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, te
         finish(server)
 
 
+@pytest.mark.parametrize(
+    ("options", "site", "text"),
+    [
+        ({"epsilon": 10.1}, {"data": "x.npy"}, "the run's epsilon is 10.1, this site allows at most 10 .node-config"),
+        ({"delta": 2e-5}, {"data": "x.npy"}, "the run's delta is 2e-05, this site allows at most 1e-05 .node-config"),
+        ({"epsilon": 10.1}, {"data": "x.npy", "max-epsilon": 2.0}, "allows at most 2 .node-config 'max-epsilon'"),
+        ({"epsilon": 0.6}, {"max-epsilon": 0.5}, "the run's epsilon is 0.6, this site allows at most 0.5 "),
+        ({"epsilon": "infinity"}, {"max-epsilon": 0.5}, "the run's epsilon is inf, this site allows at most 0.5 "),
+        ({"delta": 1e-6}, {"max-delta": 1e-7}, "the run's delta is 1e-06, this site allows at most 1e-07 "),
+    ],
+    ids=str,
+)
+def test_a_site_refuses_a_run_that_promises_less_than_it_wants_without_any_budget(options, site, text, tmp_path):
+    server = server_of("dp-pca", [rows(50)], **{**FRESH, **options}, site={"journal": str(tmp_path), **site})
+    with pytest.raises(DisclosureError, match=text):
+        finish(server)
+    assert released(tmp_path) == []
+
+
+@pytest.mark.parametrize("site", [{"data": "x.npy"}, {"data": "x.npy", "max-epsilon": 50.0, "max-delta": 0.01}, {}])
+def test_a_site_answers_a_run_within_its_limits(site, tmp_path):
+    within = {"epsilon": 10.0, "delta": 1e-5} if site == {"data": "x.npy"} else {"epsilon": 50.0, "delta": 0.01}
+    server = server_of("dp-pca", [rows(50)], **{**FRESH, **within}, site={"journal": str(tmp_path), **site})
+    assert finish(server).n_components_ == 2
+
+
+def test_a_site_whose_ledger_is_gone_in_a_run_answers_nothing_more(tmp_path):
+    """A phase would be released again, with fresh noise, and be in no ledger with the first."""
+    session = site_of(tmp_path)
+    assert len(session.ask("centre", [])[0]) == 2
+    (tmp_path / "journal" / "site.sqlite").unlink()
+    replied, said = session.ask("centre", [])
+    assert (replied, said["error"]) == ([], "DisclosureError")
+    assert "journal cannot be used, so nothing may be answered" in said["message"]
+
+
 def test_a_noised_count_is_told_nowhere():
-    (told, _), rows_told, said = ask(server_of("dp-pca", [rows(50)], **FRESH, count="noised"))
+    (told, _), rows_told, said = ask(server_of("dp-pca", [rows(50)], **FRESH))
     assert told != 50 * STEPS
     assert rows_told == 1
     assert set(said) == {"partition-id", "num-partitions", "name", "columns", "simulated"}
-    model = finish(server_of("dp-pca", [rows(50)], **FRESH, count="noised"))
+    model = finish(server_of("dp-pca", [rows(50)], **FRESH))
     assert model.log["parties"][0]["rows"] is None
     assert "row counts" not in model.summary()
 

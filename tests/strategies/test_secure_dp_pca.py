@@ -20,8 +20,8 @@ PARTIES = cut(rows(6000) * 3 + 1, 4000, 1500, 500)
 WAYS = [
     {},
     {"release": "joint"},
-    {"count": "noised"},
-    {"release": "joint", "count": "noised"},
+    {"count": "public"},
+    {"release": "joint", "count": "public"},
     {"trust": "distributed", "honest_parties": 2},
 ]
 
