@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedpca_flwr.metrics import principal_angles
     from fedpca_flwr.model import PCAModel
     from fedpca_flwr.reference import pooled_pca
+    from fedpca_flwr.second_moments import SecondMoments
     from simulations.run import run
     from strategies import METHODS
 
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 HOMES = {
     "Federation": "fedpca_flwr.federation",
     "METHODS": "strategies",
+    "SecondMoments": "fedpca_flwr.second_moments",
     "PCAModel": "fedpca_flwr.model",
     "pooled_pca": "fedpca_flwr.reference",
     "principal_angles": "fedpca_flwr.metrics",
@@ -47,6 +49,7 @@ __all__ = [
     "PCAModel",
     "PartyError",
     "QuorumError",
+    "SecondMoments",
     "__version__",
     "pooled_pca",
     "principal_angles",

@@ -14,6 +14,7 @@ from fedpca_flwr import model_file
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.frames import finite_matrix, new_rows
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.sklearn_model import to_sklearn
 from fedpca_flwr.solution import Solution
 from fedpca_flwr.summary import summary
@@ -50,6 +51,9 @@ class PCAModel:
         (with an id column: of its digests); the largest absolute score of each component is positive.
     feature_names_in_ : ndarray of shape (d,) or None
         Names of the features, where the caller had them: `simulations.run` of data frames. Sites tell a digest only.
+    moments_ : SecondMoments or None
+        The moments of all rows, where the run kept them (``keep="moments"``). `save` leaves them out: they tell far
+        more than the model, and have a file of their own (`SecondMoments.save`).
     log : dict
         How the model was made: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, by
         which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
@@ -66,6 +70,7 @@ class PCAModel:
     scale_: Array | None = None
     scores_: Array | None = None
     feature_names_in_: NDArray[Any] | None = None
+    moments_: SecondMoments | None = None
     log: dict[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -1,11 +1,8 @@
-"""A model's file: a zip of ``.npy`` arrays, which `numpy.load` opens too, and ``model.json``; no pickle."""
+"""A model's file: an archive of its arrays (`fedpca_flwr.archive`) and ``model.json``."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,18 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr import archive
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.files import written_whole
 from fedpca_flwr.json_numbers import from_json, to_json
 
 FORMAT = 2
 """In files of format 1, of the first versions, ``measured`` held texts."""
 
-EXPANDED = 200
-"""By how much a member of the file may grow when it is unpacked; `write` does not compress at all."""
-
-LARGEST = 2**33
-"""Bytes of all members together, before any is read."""
+TEXT = "model.json"
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:
@@ -39,13 +32,7 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], abou
     """Write arrays, and whatever JSON can hold, to the file of this name: whole or not at all."""
     target = model_file(path)
     log = {**about["log"], "measured": to_json(about["log"].get("measured", {}))}
-    text = json.dumps({"format": FORMAT, **about, "log": log}, indent=2, allow_nan=False)
-    with written_whole(target) as stream, zipfile.ZipFile(stream, "w") as archive:
-        for name, array in arrays.items():
-            buffer = io.BytesIO()
-            np.save(buffer, array, allow_pickle=False)
-            archive.writestr(f"{name}.npy", buffer.getvalue())
-        archive.writestr("model.json", text)
+    archive.write(target, arrays, {"format": FORMAT, **about, "log": log}, text=TEXT)
     return target
 
 
@@ -62,14 +49,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
     if not target.exists():
         raise DataError(f"there is no model at {target}")
     try:
-        with zipfile.ZipFile(target) as archive:
-            _require_sizes(archive)
-            about = json.loads(archive.read("model.json"))
-            arrays = {
-                name.removesuffix(".npy"): np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
-                for name in archive.namelist()
-                if name.endswith(".npy")
-            }
+        arrays, about = archive.read(target, text=TEXT)
         version = about.pop("format")
     except Exception as error:  # a damaged file can make its readers fail in any way
         raise not_whole(path, error) from None
@@ -117,14 +97,6 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
             raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
     if names is not None and not (len(names) == d and all(isinstance(one, str) for one in names)):
         raise ContractError("the model's feature_names_in_ are not a text for each feature")
-
-
-def _require_sizes(archive: zipfile.ZipFile) -> None:
-    """Refuse a file that unpacks to far more than it is, before anything of it is read."""
-    members = archive.infolist()
-    grows = any(member.file_size > EXPANDED * max(member.compress_size, 1) for member in members)
-    if grows or sum(member.file_size for member in members) > LARGEST:
-        raise ValueError("its members unpack to more than a model can be")
 
 
 def not_whole(path: str | os.PathLike[str], error: Exception) -> ContractError:

@@ -33,13 +33,15 @@ def main(grid: Grid, context: Context) -> None:
         writable(target.parent)
         model = run_on(grid, strategy)
         written = model.save(target)  # before anything else can go wrong
+        kept = model.moments_ and model.moments_.save(target.with_name(f"{target.stem}-moments"))
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         raise
     if strategy.config.reference and strategy.quorum.simulated:
         model.log["measured"] |= _compared_with_pooled(model, strategy)
         written = model.save(target)
-    print(f"\nFederated PCA\n{model.summary()}\n  {'model':<22}{written}\n", flush=True)
+    files = f"  {'model':<22}{written}\n" + (f"  {'moments':<22}{kept}\n" if kept else "")
+    print(f"\nFederated PCA\n{model.summary()}\n{files}", flush=True)
 
 
 def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:

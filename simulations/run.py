@@ -96,7 +96,10 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
     with quiet():
         model = ENGINES[engine](run_config_of({**values, "method": method}), arrays, site)
     names = column_names(frames[0]) if frames else ()
-    return replace(model, feature_names_in_=np.array(names, dtype=object)) if names else model
+    if not names:
+        return model
+    moments = model.moments_ and replace(model.moments_, features=names)
+    return replace(model, feature_names_in_=np.array(names, dtype=object), moments_=moments)
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
+from fedpca_flwr.protocol.card import MethodCard, MomentsOptions
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.statistics.rows import moments_phases, pooled_moments, projection_phase
@@ -29,8 +29,8 @@ CARD = MethodCard(
     rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
-    options=ScaledOptions,
-    phases=lambda config, options: {**moments_phases(config), **projection_phase(config)},
+    options=MomentsOptions,
+    phases=lambda config, options: {**moments_phases(config, keep=options.keep), **projection_phase(config)},
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",
 )
 
@@ -39,11 +39,11 @@ class PooledCovariance(RowsStrategy):
     """P-COV."""
 
     card = CARD
-    options: ScaledOptions
+    options: MomentsOptions
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         moments, diagonal = yield from pooled_moments(self)
-        return solve(moments, diagonal, **self.options.model_dump())
+        return solve(moments, diagonal, **self.options.model_dump(exclude={"keep"}))
 
 
 class PooledCovarianceClient(RowsClient):

@@ -33,6 +33,14 @@ class ScaledOptions(PCAOptions):
     """Divide each feature by its pooled standard deviation (z-scores), which the moments already hold."""
 
 
+class MomentsOptions(ScaledOptions):
+    """Options of a method that has the moments of all rows, and shows the server no less."""
+
+    keep: Literal["nothing", "moments", "parties"] = "nothing"
+    """'moments': keep the moments of all rows at the server, for more than a PCA (docs/statistics.md says what they
+    tell); 'parties': in clear also each party's."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MethodCard:
     """Attributes

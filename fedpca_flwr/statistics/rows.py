@@ -21,6 +21,7 @@ from fedpca_flwr.maths.uncentred import head_of as uncentred_head
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
 from fedpca_flwr.solution import ALL_ROWS
+from fedpca_flwr.statistics.keeping import kept, party_names, require_kept_sums
 from fedpca_flwr.statistics.moment_fields import COUNT, MOMENTS, moments_of
 from fedpca_flwr.statistics.row_limits import (
     FIRST_WORDS,
@@ -65,10 +66,11 @@ def centre_phases(prefix: str = "") -> Phases:
 SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
-def moments_phases(config: RunConfig, *, within: bool = False) -> Phases:
-    """The phases of `pooled_moments`; ``within``: of scatters about the parties' own means."""
+def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Phases:
+    """The phases of `pooled_moments`; ``within``: of scatters about the parties' own means; ``keep``: what of them."""
     if config.transport == "clear":
         return {"moments": Phase(reply=MOMENTS)}
+    require_kept_sums(keep)
     require_bound(config.bound)
     if config.transport == "masked":
         scatter = Phase(
@@ -133,9 +135,14 @@ def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS)
 def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Array]]:
     """The moments of all rows, and the diagonal (d,) of their scatter."""
     if run.config.transport == "clear":
-        pooled = pool([moments_of(reply) for reply in (yield Ask("moments"))])
+        replies = yield Ask("moments")
+        parts = [moments_of(reply) for reply in replies]
+        pooled = pool(parts)
+        run.kept = kept(run.options, pooled, dict(zip(party_names(replies), parts, strict=True)))
         return pooled, pooled.diagonal()
-    return (yield from _summed_moments(run, within=False))
+    pooled, diagonal = yield from _summed_moments(run, within=False)
+    run.kept = kept(run.options, pooled, {}, missed=run.missed)
+    return pooled, diagonal
 
 
 def averaged_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array, Moments | None]]:

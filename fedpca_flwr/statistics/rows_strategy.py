@@ -15,7 +15,9 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.solution import Solution, check_components
+from fedpca_flwr.statistics.keeping import KEPT
 
 
 class RowsStrategy(PCAStrategy):
@@ -27,10 +29,13 @@ class RowsStrategy(PCAStrategy):
         Bound on what fixed point rounded off the variances, times rows; set by the statistics that a method asks for.
     cautions : sequence of str
         What a reader must know of them.
+    kept : SecondMoments or None
+        The moments of all rows, where the run is to keep them; set likewise.
     """
 
     missed: Array = np.zeros(1)
     cautions: Sequence[str] = ()
+    kept: SecondMoments | None = None
 
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, Solution]:
@@ -75,8 +80,9 @@ class RowsStrategy(PCAStrategy):
             rounding = float(np.sum(self.missed * weights)) / solution.total
             measured["fixed_point_variance_share"] = rounding
             pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
-        log = self.history(self.certainty(pairs), [*self.cautions, *solution.notes], measured)
-        return PCAModel.of(solution, log)
+        notes = [*self.cautions, *solution.notes, *([] if self.kept is None else [KEPT])]
+        log = self.history(self.certainty(pairs), notes, measured)
+        return replace(PCAModel.of(solution, log), moments_=self.kept)
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:
         """Let every party project its own rows; what that leaves must be what the model foretells."""

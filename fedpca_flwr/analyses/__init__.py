@@ -1,0 +1,28 @@
+"""What else the moments of all rows give, without asking the sites again: functions of `SecondMoments`."""
+
+from fedpca_flwr.analyses.canonical import CanonicalCorrelations, canonical_correlations
+from fedpca_flwr.analyses.discriminant import Discriminant, discriminant
+from fedpca_flwr.analyses.factors import FactorModel, factor_analysis
+from fedpca_flwr.analyses.pca import pca
+from fedpca_flwr.analyses.regression import (
+    Regression,
+    least_squares,
+    partial_least_squares,
+    principal_component_regression,
+    ridge,
+)
+
+__all__ = [
+    "CanonicalCorrelations",
+    "Discriminant",
+    "FactorModel",
+    "Regression",
+    "canonical_correlations",
+    "discriminant",
+    "factor_analysis",
+    "least_squares",
+    "partial_least_squares",
+    "pca",
+    "principal_component_regression",
+    "ridge",
+]

@@ -1,0 +1,87 @@
+"""Blocks of a scatter: features on one side, responses, classes or covariates on the other."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.frames import column_names, finite_matrix
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.second_moments import Features, SecondMoments
+
+
+class Blocks(NamedTuple):
+    """Places of ``x`` (p,) and ``y`` (r,) among the features, their means, and the blocks of the scatter."""
+
+    x: NDArray[np.intp]
+    y: NDArray[np.intp]
+    mean_x: Array
+    mean_y: Array
+    S_xx: Array
+    S_xy: Array
+    S_yy: Array
+
+
+def blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> Blocks:
+    """The blocks of features ``y`` and ``x``; without ``x`` all others.
+
+    Raises
+    ------
+    ConfigError
+        For unknown features, and for one that is in both.
+    """
+    there = moments.places(y)
+    here = np.setdiff1d(np.arange(moments.n_features), there) if x is None else moments.places(x)
+    both = np.intersect1d(here, there)
+    if both.size or not here.size:
+        told = moments.names(both) or tuple(both.tolist())
+        raise ConfigError(
+            f"the features {', '.join(map(str, told))} are on both sides; leave them out of one"
+            if both.size
+            else "there are no other features; name fewer"
+        )
+    S, mean = moments.scatter, moments.mean
+    return Blocks(
+        here, there, mean[here], mean[there], S[np.ix_(here, here)], S[np.ix_(here, there)], S[np.ix_(there, there)]
+    )
+
+
+def require_varying(moments: SecondMoments, places: NDArray[np.intp]) -> None:
+    """Refuse features that are the same in all rows.
+
+    Raises
+    ------
+    DataError
+    """
+    still = [place for place in places if moments.is_constant[place]]
+    if still:
+        told = moments.names(still) or tuple(map(str, still))
+        raise DataError(f"the features {', '.join(told)} are constant: `select` the others")
+
+
+def require_count(what: str, k: int, most: int) -> None:
+    """Refuse a number that is no count, or too large.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
+        raise ConfigError(f"'{what}' is {k!r}, expected 1 to {most}")
+
+
+def rows_of(X: ArrayLike, names: tuple[str, ...], width: int, what: str = "X") -> NDArray[Any]:
+    """Rows (n, width) for a fitted model.
+
+    Raises
+    ------
+    DataError
+        Where a data frame's columns have other names or another order; else as `finite_matrix`.
+    """
+    given = column_names(X)
+    if given and names and given != names:
+        raise DataError(f"the columns of {what}, or their order, are not those of the fit: {', '.join(names[:20])}")
+    return finite_matrix(X, width, what)

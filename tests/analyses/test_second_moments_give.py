@@ -1,0 +1,204 @@
+"""What moments of all rows give is what scikit-learn gives on the pooled rows, to 1e-8; no row is asked for again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.cross_decomposition import CCA, PLSRegression
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_linnerud, load_wine
+from sklearn.decomposition import PCA, FactorAnalysis
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from fedpca_flwr import analyses
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.second_moments import SecondMoments
+from simulations import run
+from tests.families import FAMILIES, cut, rows
+
+DIABETES = load_diabetes()
+
+
+def kept(X, *, secure=False):
+    """The moments that a run over three unequal parties keeps."""
+    n = len(X)
+    sizes = n - n // 3 - n // 10, n // 3, n // 10
+    secured = {"secure_aggregation": True, "bound": float(np.abs(X).max())} if secure else {}
+    model = run("p-cov", cut(X, *sizes), n_components=1, keep="moments", min_rows=1, engine="loopback", **secured)
+    return model.moments_
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    """Ten features, then two responses."""
+    X, y = DIABETES.data, DIABETES.target
+    responses = np.column_stack([y, X[:, 2] * 300 + y**0.5])
+    return np.column_stack([X, responses])
+
+
+RESPONSES, P = [10, 11], 10
+
+
+def close(ours, theirs, digits=1e-8):
+    np.testing.assert_allclose(ours, theirs, rtol=digits, atol=digits * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_pca_is_that_of_the_pooled_rows(name, scale):
+    family = FAMILIES[name]
+    moments = run("p-cov", family.parties, n_components=1, keep="moments", min_rows=1, engine="loopback").moments_
+    model, truth = analyses.pca(moments, family.k, scale=scale), pooled_pca(family.pooled, family.k, scale=scale)
+    if not scale:
+        assert principal_angles(model, truth).max < 1e-5
+    close(model.explained_variance_, truth.explained_variance_)
+    again = run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1, engine="loopback")
+    np.testing.assert_array_equal(model.components_, again.components_)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1.0, 100])
+def test_ridge(diabetes, alpha):
+    ours = analyses.ridge(kept(diabetes), RESPONSES, alpha=alpha)
+    theirs = Ridge(alpha, solver="svd").fit(diabetes[:, :P], diabetes[:, P:])
+    close(ours.coefficients.T, theirs.coef_)
+    close(ours.predict(diabetes[:, :P]), theirs.predict(diabetes[:, :P]))
+    share = theirs.score(diabetes[:, :P], diabetes[:, P:])
+    close(ours.explained_share.mean(), share)
+
+
+def test_least_squares_of_collinear_features(diabetes):
+    """The two halves of a doubled column share its slope, as least squares of least norm have it."""
+    doubled = np.column_stack([diabetes[:, :P], diabetes[:, 3], np.full(len(diabetes), 7.0), diabetes[:, P:]])
+    ours = analyses.least_squares(kept(doubled), [12, 13])
+    theirs = LinearRegression().fit(doubled[:, :12], doubled[:, 12:])
+    close(ours.predict(doubled[:, :12]), theirs.predict(doubled[:, :12]))
+    close(ours.coefficients[3], ours.coefficients[10])
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("k", [1, 4, 10])
+def test_principal_component_regression(diabetes, k, scale):
+    X = diabetes[:, :P] * np.arange(1, P + 1)
+    steps = [StandardScaler()] * scale + [PCA(k, svd_solver="full"), LinearRegression()]
+    theirs = make_pipeline(*steps).fit(X, diabetes[:, P:])
+    moments = kept(np.column_stack([X, diabetes[:, P:]]))
+    ours = analyses.principal_component_regression(moments, RESPONSES, k=k, scale=scale)
+    close(ours.predict(X), theirs.predict(X))
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("responses", [[10], [10, 11]])
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_partial_least_squares(diabetes, k, responses, scale):
+    X, Y = diabetes[:, :P], diabetes[:, responses]
+    ours = analyses.partial_least_squares(kept(diabetes), responses, list(range(P)), k=k, scale=scale)
+    theirs = PLSRegression(k, scale=scale, tol=1e-20, max_iter=10**5).fit(X, Y)
+    close(ours.predict(X), theirs.predict(X).reshape(len(X), -1))
+
+
+def test_canonical_correlations_and_directions():
+    X, Y = load_linnerud(return_X_y=True)
+    ours = analyses.canonical_correlations(kept(np.hstack([X, Y, np.ones((20, 1))])), [0, 1, 2], [3, 4, 5], k=3)
+    theirs = CCA(3, tol=1e-24, max_iter=10**6).fit(X, Y)
+    our_x, our_y = ours.transform(X, Y)
+    their_x, their_y = theirs.transform(X, Y)
+    for i in range(3):
+        close(abs(np.corrcoef(our_x[:, i], their_x[:, i])[0, 1]), 1.0)
+        close(abs(np.corrcoef(our_y[:, i], their_y[:, i])[0, 1]), 1.0)
+        close(ours.correlations[i], np.corrcoef(their_x[:, i], their_y[:, i])[0, 1])
+        close(ours.correlations[i], np.corrcoef(our_x[:, i], our_y[:, i])[0, 1])
+    close(np.cov(our_x, rowvar=False), np.eye(3))
+
+
+def test_canonical_correlations_leave_out_what_does_not_vary():
+    X = rows(200, 4)
+    joint = np.hstack([X[:, :2], X[:, :1] * 1e6, X[:, 2:] + X[:, :2]])
+    moments = kept(joint)
+    close(
+        analyses.canonical_correlations(moments, [0, 1, 2], k=2).correlations,
+        analyses.canonical_correlations(moments, [0, 1], [3, 4], k=2).correlations,
+    )
+    with pytest.raises(DataError, match="'k' is 2, but collinear features leave 1 correlations"):
+        analyses.canonical_correlations(moments, [0, 2], [3, 4], k=2)
+
+
+@pytest.mark.parametrize(("load", "k"), [(load_wine, 2), (load_wine, 3)])
+def test_factor_analysis_has_the_likelihood_of_scikit_learn(load, k):
+    X = load().data
+    unit = X.std(axis=0)
+    theirs = FactorAnalysis(k, tol=1e-12, max_iter=50000, svd_method="lapack").fit(X / unit)
+    ours = analyses.factor_analysis(kept(X), k)
+    close(ours.log_likelihood, theirs.score(X / unit) - np.log(unit).sum())
+    close(ours.noise_variance / unit**2, theirs.noise_variance_, 1e-4)  # EM stops on its likelihood
+    np.testing.assert_allclose(np.abs(ours.transform(X)), np.abs(theirs.transform(X / unit)), atol=1e-3)
+    assert ours.proper
+    assert (ours.communalities > 0).all()
+
+
+def test_a_feature_without_noise_is_told():
+    X = rows(300, 6)
+    X[:, 5] = X[:, 0] + X[:, 1]
+    assert not analyses.factor_analysis(kept(X), 3).proper
+
+
+def with_classes(X, labels):
+    return np.hstack([X, labels[:, None] == np.unique(labels)])
+
+
+@pytest.mark.parametrize("load", [load_wine, load_digits, load_breast_cancer])
+def test_linear_discriminant_analysis(load):
+    """Digits have pixels that are always dark, and pixels that are so within a class."""
+    X, labels = load(return_X_y=True)
+    classes = np.unique(labels)
+    d = X.shape[1]
+    ours = analyses.discriminant(kept(with_classes(X, labels)), list(range(d, d + len(classes))))
+    theirs = LinearDiscriminantAnalysis().fit(X, labels)
+    np.testing.assert_array_equal(classes[ours.predict(X)], theirs.predict(X))
+    np.testing.assert_array_equal(ours.counts, np.unique(labels, return_counts=True)[1])
+    decided = theirs.decision_function(X).reshape(len(X), -1)
+    own = ours.decision(X)
+    if len(classes) == 2:
+        own = own[:, 1:] - own[:, :1]
+    close(own, decided)
+    close(np.abs(ours.transform(X)), np.abs(theirs.transform(X)))
+
+
+@pytest.mark.parametrize("spoil", ["not 0 or 1", "in two classes", "in no class"])
+def test_columns_that_are_no_classes_are_refused(spoil):
+    joint = with_classes(*load_wine(return_X_y=True))
+    change = {"not 0 or 1": (0, -3, 0.5), "in two classes": (0, -1, 1.0), "in no class": (0, -3, 0.0)}
+    i, j, value = change[spoil]
+    joint[i, j] = value
+    with pytest.raises(DataError, match="are not each 1 in some rows and 0 in the others"):
+        analyses.discriminant(SecondMoments.of(joint), [13, 14, 15])
+
+
+def test_secure_sums_give_the_same(diabetes):
+    """Up to the resolution of fixed point, which the model of them tells."""
+    clear, secure = kept(diabetes), kept(diabetes, secure=True)
+    ours, theirs = (analyses.ridge(moments, RESPONSES).coefficients for moments in (secure, clear))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert 0 < analyses.pca(secure, 3).log["measured"]["fixed_point_variance_share"] < 1e-9
+
+
+def test_what_cannot_be_is_refused(diabetes):
+    moments = kept(diabetes)
+    for call, text in [
+        (lambda: analyses.ridge(moments, RESPONSES, alpha=0), "'alpha' is 0, expected a number above 0"),
+        (lambda: analyses.ridge(moments, [10], [9, 10]), "the features 10 are on both sides"),
+        (lambda: analyses.ridge(moments, [12]), r"there are no features \[12\] among the 12"),
+        (lambda: analyses.principal_component_regression(moments, [10], k=12), "'k' is 12, expected 1 to 11"),
+        (lambda: analyses.factor_analysis(moments, 12), "'k' is 12, expected 1 to 11"),
+        (lambda: analyses.partial_least_squares(moments, [10], k=True), "'k' is True"),
+    ]:
+        with pytest.raises(ConfigError, match=text):
+            call()
+    still = SecondMoments.of(np.column_stack([diabetes, np.full(len(diabetes), 0.1)]))
+    with pytest.raises(DataError, match="the features 12 are constant: `select` the others"):
+        analyses.factor_analysis(still)
+    with pytest.raises(DataError, match="expected"):
+        analyses.ridge(moments, [10]).predict(diabetes)
