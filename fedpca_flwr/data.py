@@ -1,4 +1,4 @@
-"""Where rows come from: bundled data sets, images, a site's own file, synthetic data.
+"""Where rows come from: bundled data sets, images, synthetic data (a site's own file: `fedpca_flwr.site.readers`).
 
 A run never downloads. ``python -m fedpca_flwr.data download mnist --data-root DEST`` does it once, before.
 """

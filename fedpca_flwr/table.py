@@ -1,4 +1,4 @@
-"""A party's data as a table: rows with the digest of their columns' names, checked without a value in any error."""
+"""`Table`: a party's rows with the digest of their columns' names, checked without a value in any error."""
 
 from __future__ import annotations
 

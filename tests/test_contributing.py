@@ -23,7 +23,9 @@ def project(tmp_path_factory):
     copy = tmp_path_factory.mktemp("project")
     for folder in ("fedpca_flwr", "strategies", "simulations", "tests"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", copy)
+    shutil.copytree(ROOT / "docs", copy / "docs")
+    for path in (ROOT / "pyproject.toml", *ROOT.glob("*.md")):
+        shutil.copy(path, copy)
     for file, code in re.findall(r"`(\S+\.py)`:\n\n```python\n(.*?)^```", STEPS, re.S | re.M):
         assert not (copy / file).exists(), file
         (copy / file).write_text(code)
@@ -41,11 +43,11 @@ def unmarked(lines):
     return re.sub(r"^ ", "", lines, flags=re.M)
 
 
-def outcome(project, *command):
+def outcome(project, *command, code=0):
     """What a command says in the copy, whose packages come first."""
     environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
     run = subprocess.run([sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.returncode == code, run.stdout + run.stderr
     return run.stdout
 
 
@@ -62,3 +64,12 @@ def test_the_new_method_runs(project):
 
 def test_the_new_method_is_in_the_table(project):
     assert "\n| [`two-sums`](docs/methods.md#two-sums) | exact | 2 |" in outcome(project, "-m", "strategies")
+
+
+def test_the_other_tests_say_what_is_missing(project):
+    """All that `Before it is merged` lists, each by a test that says where it goes."""
+    tests = ["tests/test_readme.py", "tests/protocol/test_hostile_server.py"]
+    told = outcome(project, "-m", "pytest", *tests, "-k", "table or page_of or hunt_knows or has_a_script", code=1)
+    listed = TEXT[TEXT.index("### Before") : TEXT.index("## Rules")]
+    where = ("python -m strategies write", "tests/protocol/scripts.py", "SECURITY.md's first table", "CHOICES")
+    assert not [name for name in where if name not in told or name not in listed]

@@ -34,9 +34,9 @@ class Field:
     name : str
     shape : tuple of str
         Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
-        ``"n(n-1)/2"``), ``"trapezoid"`` a
-        packed triangular factor of ``n`` rows, ``"any"`` a length that only the decoder can judge, others as the
-        method says (``"b"`` columns of a block, ``"<=b"`` at most so many), a number itself; ``()`` a scalar.
+        ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
+        decoder can judge, others as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), a number
+        itself; ``()`` a scalar.
     dtype : str
         Or several: ``"float32 or float64"``.
     kind : {"real", "count", "scatter", "size", "positive", "orthonormal rows", "orthonormal columns"}

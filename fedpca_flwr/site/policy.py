@@ -1,9 +1,15 @@
-"""What a site refuses by its own node-config, before anything is answered.
+"""What a site refuses by its own node-config: all before anything is answered, but the size of a reply.
 
-Further refusals are where what they need is known: a sum that an earlier one would open (`fedpca_flwr.site.repeats`),
-a spent privacy budget (`fedpca_flwr.site.ledger`), too few parties in a sum (`fedpca_flwr.transports.words`), products
-that tell all inner products (`fedpca_flwr.statistics.columns_client`), and a question out of the method's script
-(`fedpca_flwr.protocol.script`).
+Further refusals are where what they need is known:
+
+- a question out of the method's script: `fedpca_flwr.protocol.script`;
+- rows beyond a run's bound, too many bounds, and a sum that with an earlier one would tell a share:
+  `fedpca_flwr.site.repeats` (both note in the journal what they allow);
+- a spent privacy budget: `fedpca_flwr.site.ledger`; noise that others know, or too little of it: `dp-pca`'s client;
+- products that tell all inner products: `fedpca_flwr.statistics.columns_client`;
+- too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.words`;
+- keys and survivors whose signatures are not those of this site's list: `fedpca_flwr.transports.signed`;
+- a journal that cannot be used: `fedpca_flwr.site.journal`.
 """
 
 from __future__ import annotations

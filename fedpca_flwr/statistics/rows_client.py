@@ -1,4 +1,4 @@
-"""`RowsClient`: what a party returns about its own rows, for every statistic of `fedpca_flwr.statistics.rows`."""
+"""`RowsClient`: what a party returns about its own rows, for the statistics of `rows` and `products` beside."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RowsClient(PCAClient):
         return self.data
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
-        """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.rows`."""
+        """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.rows` and `products`."""
         answers: dict[str, Callable[[Fields], Fields | Sequence[Fields]]] = {
             "moments": self.moments,
             "means": self.means,
