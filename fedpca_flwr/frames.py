@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
 from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.blocks import Blocks, Rows, sparse_rows
 from fedpca_flwr.table import names_digest
 
 FOREIGN = (
@@ -34,12 +36,29 @@ def as_array(X: ArrayLike, name: str) -> NDArray[Any]:
         raise DataError(f"{name} cannot be made an array ({type(error).__name__})") from None
 
 
-def column_labels(X: ArrayLike) -> tuple[Any, ...]:
+def as_rows(X: ArrayLike | Blocks, name: str) -> Rows:
+    """``X`` as rows: `as_array`, or the blocks that a sparse matrix is, or that it is already.
+
+    Raises
+    ------
+    DataError
+    """
+    if isinstance(X, Blocks):
+        return X
+    if not sparse.issparse(X):
+        return as_array(X, name)
+    try:
+        return sparse_rows(X)
+    except ValueError:
+        raise DataError(f"{name} is a sparse matrix whose indices do not fit its shape") from None
+
+
+def column_labels(X: object) -> tuple[Any, ...]:
     """Of a data frame; empty for anything else."""
     return tuple(getattr(X, "column_names", getattr(X, "columns", ())))  # the former is that of Arrow tables
 
 
-def column_names(X: ArrayLike) -> tuple[str, ...]:
+def column_names(X: object) -> tuple[str, ...]:
     """The labels of a data frame's columns, or none where not all are texts: scikit-learn ignores them then."""
     labels = column_labels(X)
     return labels if all(isinstance(label, str) for label in labels) else ()

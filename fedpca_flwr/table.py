@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.maths.moments import chunks
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Block, Blocks, Rows, chunks, joined, sparse_rows
 
 LARGEST = 1e140
 """No value is larger: float64 holds 1.8e308, and so the squares of as many differences as fit into any memory."""
@@ -18,13 +22,17 @@ LARGEST = 1e140
 SMALLEST = 1e-140
 """No column's largest value is smaller, unless all are zero: the square of a difference in its last digits is not 0."""
 
+HELD_BYTES = 2**26
+"""Of blocks that are kept from the pass that checks them, so that what is small is read once."""
+
 
 class Table(NamedTuple):
     """A party's data.
 
     Attributes
     ----------
-    rows : ndarray of shape (n, d)
+    rows : rows of shape (n, d)
+        An array, or `fedpca_flwr.maths.blocks.Blocks`.
     columns : str
         Digest of the column names; empty where the file has none.
     split : str
@@ -35,7 +43,7 @@ class Table(NamedTuple):
         Where each row of the file is in ``rows``, which are in the order of the ids.
     """
 
-    rows: NDArray[Any]
+    rows: Rows
     columns: str = ""
     split: str = ""
     ids: NDArray[np.uint64] | None = None
@@ -47,8 +55,10 @@ def names_digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
-def check(rows: NDArray[Any]) -> NDArray[Any]:
-    """Check that ``rows`` is a non-empty, real matrix whose values are finite and can be squared, chunk by chunk.
+def check(rows: Rows) -> Rows:
+    """Check that ``rows`` is a non-empty, real matrix whose values are finite and can be squared, block by block.
+
+    Blocks are counted, and so few of them that they need no more than `HELD_BYTES` are kept, as one.
 
     Raises
     ------
@@ -59,24 +69,80 @@ def check(rows: NDArray[Any]) -> NDArray[Any]:
         raise DataError(f"the data have {rows.ndim} axes, expected 2 (rows, features)")
     if rows.dtype.kind not in "fiub":
         raise DataError(f"the data have dtype {rows.dtype}, expected real numbers")
-    if rows.shape[0] == 0 or rows.shape[1] == 0:
-        raise DataError(f"the data have shape {rows.shape}, expected at least one row and one feature")
+    if isinstance(rows, Blocks):
+        return _checked_blocks(rows)
+    _require_shape(rows.shape)
     if rows.dtype.kind == "f":
         sizes = np.zeros(rows.shape[1])
         for chunk in chunks(rows):
-            np.maximum(sizes, np.abs(chunk).max(axis=0), out=sizes)  # keeps NaN and infinity
-        _refuse(~np.isfinite(sizes), "NaN or infinite values: fill or drop them first")
-        _refuse(
-            sizes > LARGEST,
-            f"values that are too large to be squared (beyond {LARGEST:g} in size): fill or drop them if they mark "
-            "what is missing, else change the unit",
-        )
-        _refuse(
-            (sizes > 0) & (sizes < SMALLEST),
-            f"columns whose values are all too small to be squared (below {SMALLEST:g} in size): change their unit, "
-            "or leave them out",
-        )
+            np.maximum(sizes, _sizes(chunk), out=sizes)
+        _require_sizes(sizes)
     return rows
+
+
+def _checked_blocks(rows: Blocks) -> Rows:
+    sizes, count = np.zeros(rows.width), 0
+    kept: list[Block] = []
+    room = HELD_BYTES
+    for block in rows.read():
+        count += block.shape[0]
+        if rows.dtype.kind == "f":
+            np.maximum(sizes, _sizes(block), out=sizes)
+        room -= _nbytes(block)
+        kept = [*kept, block] if room >= 0 else []
+    _require_shape((count, rows.width))
+    _require_sizes(sizes)
+    if not kept:
+        return replace(rows, read=partial(_unchanged, rows.read, count), count=count)
+    only = joined(kept)
+    return sparse_rows(only) if rows.sparse else only
+
+
+def _unchanged(read: Callable[[], Iterable[Block]], count: int) -> Iterator[Block]:
+    """The blocks, if they still have so many rows."""
+    found = 0
+    for block in read():
+        found += block.shape[0]
+        if found <= count:
+            yield block
+    if found != count:
+        raise DataError("the data changed while they were read: they have more or fewer rows than before")
+
+
+def _sizes(block: Block) -> Array:
+    """Largest size (d,) of a value in each column; NaN and infinity are kept."""
+    sizes = np.zeros(block.shape[1])
+    if sparse.issparse(block):
+        with np.errstate(invalid="ignore"):  # it warns of NaN
+            np.maximum.at(sizes, block.indices, np.abs(block.data))
+    else:
+        np.maximum(sizes, np.abs(block).max(axis=0, initial=0.0), out=sizes)
+    return sizes
+
+
+def _nbytes(block: Block) -> int:
+    if not sparse.issparse(block):
+        return int(block.nbytes)
+    return int(block.data.nbytes + block.indices.nbytes + block.indptr.nbytes)
+
+
+def _require_shape(shape: tuple[int, ...]) -> None:
+    if 0 in shape:
+        raise DataError(f"the data have shape {shape}, expected at least one row and one feature")
+
+
+def _require_sizes(sizes: Array) -> None:
+    _refuse(~np.isfinite(sizes), "NaN or infinite values: fill or drop them first")
+    _refuse(
+        sizes > LARGEST,
+        f"values that are too large to be squared (beyond {LARGEST:g} in size): fill or drop them if they mark "
+        "what is missing, else change the unit",
+    )
+    _refuse(
+        (sizes > 0) & (sizes < SMALLEST),
+        f"columns whose values are all too small to be squared (below {SMALLEST:g} in size): change their unit, "
+        "or leave them out",
+    )
 
 
 def _refuse(columns: NDArray[np.bool_], what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -25,10 +25,10 @@ from flwr.common import (
     ReconnectIns,
 )
 from flwr.server.client_proxy import ClientProxy
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.table import Table, check
@@ -79,7 +79,7 @@ class LoopbackProxy(ClientProxy):
         return DisconnectRes(reason="")
 
 
-def on_loopback(run_config: dict[str, Any], parties: list[NDArray[Any]], site: dict[str, Any]) -> PCAModel:
+def on_loopback(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any]) -> PCAModel:
     """Run in this process (see `simulations.run`)."""
     server = assemble(run_config, parties, site)
     strategy = server.strategy
@@ -87,12 +87,12 @@ def on_loopback(run_config: dict[str, Any], parties: list[NDArray[Any]], site: d
     return strategy.result()
 
 
-def assemble(run_config: dict[str, Any], parties: list[NDArray[Any]], site: dict[str, Any]) -> PCAServer:
+def assemble(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any]) -> PCAServer:
     """A server whose clients wait in this process; with much data as many work at once as BLAS has threads."""
     blas = ThreadpoolController()  # once: it looks through all libraries of this process
     server = PCAServer(build_strategy(run_config), lambda: blas.limit(limits=1, user_api="blas"))
     threads = [pool["num_threads"] for pool in blas.info() if pool["user_api"] == "blas"]
-    large = sum(np.size(rows) for rows in parties) >= WORTH_THREADS
+    large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in parties) >= WORTH_THREADS
     server.set_max_workers(max(threads, default=os.cpu_count() or 1) if large else 1)
     run_id = secrets.randbits(62)  # as Flower's: a privacy ledger tells runs apart by it
     for i, rows in enumerate(parties):
@@ -107,7 +107,7 @@ def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
     return {key: value[party] if key in FILES and isinstance(value, list) else value for key, value in site.items()}
 
 
-def _client_builder(context: Context, rows: NDArray[Any]) -> Callable[[], Client]:
+def _client_builder(context: Context, rows: Rows) -> Callable[[], Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
         return Table(check(rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +16,15 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
-from numpy.typing import NDArray
+from scipy import sparse
 
 from fedpca_flwr.client_app import one_blas_thread
 from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.maths.blocks import Blocks, Rows, joined, whole
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.server_app import run_on
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.table import Table, check
+from fedpca_flwr.table import Table
 from simulations.loopback import own_site
 from strategies import build_client, build_strategy
 
@@ -33,16 +34,16 @@ BACKEND: dict[str, Any] = {
 }
 
 
-def on_ray(run_config: dict[str, Any], parties: list[NDArray[Any]], site: dict[str, Any]) -> PCAModel:
+def on_ray(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any]) -> PCAModel:
     """Run in Flower's simulation (see `simulations.run`).
 
-    The rows go to the worker processes through temporary ``.npy`` files, memory-mapped there; they are removed at the
-    end.
+    The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
+    there, or ``.npz`` where they are sparse.
     """
     strategy = build_strategy(run_config)
     with TemporaryDirectory(prefix="fedpca-") as folder:
         for i, rows in enumerate(parties):
-            np.save(Path(folder, f"{i}.npy"), rows, allow_pickle=False)
+            _save(Path(folder, str(i)), rows)
         server_app = ServerApp()
 
         @server_app.main()
@@ -57,7 +58,8 @@ def on_ray(run_config: dict[str, Any], parties: list[NDArray[Any]], site: dict[s
 
 def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) -> Callable[[Context], Client]:
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        return Table(check(read(f"{folder}/{node.partition_id}.npy").rows))
+        (own,) = Path(folder).glob(f"{node.partition_id}.*")
+        return read(str(own))
 
     def client_fn(context: Context) -> Client:
         own = own_site(site, int(context.node_config["partition-id"]))
@@ -65,6 +67,13 @@ def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) ->
         return build_client(replace(context, node_config=node_config, run_config=run_config), load).to_client()
 
     return client_fn
+
+
+def _save(stem: Path, rows: Rows) -> None:
+    if isinstance(rows, Blocks) and rows.sparse:
+        sparse.save_npz(stem.with_suffix(".npz"), joined(list(rows.read())), compressed=False)
+    else:
+        np.save(stem.with_suffix(".npy"), whole(rows), allow_pickle=False)
 
 
 @contextmanager

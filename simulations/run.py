@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.frames import as_array, column_labels, column_names
+from fedpca_flwr.frames import as_rows, column_labels, column_names
+from fedpca_flwr.maths.blocks import Blocks
 from fedpca_flwr.model import PCAModel
 from simulations.loopback import FILES, on_loopback
 from simulations.ray_engine import on_ray
@@ -34,14 +35,14 @@ POLICY = (
 ENGINES = {"loopback": on_loopback, "ray": on_ray}
 
 
-def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **options: Any) -> PCAModel:
+def run(method: str, parties: Sequence[ArrayLike | Blocks], *, engine: str = "ray", **options: Any) -> PCAModel:
     """Federated PCA of the data that ``parties`` hold.
 
     Parameters
     ----------
     method : str
         A name in `strategies.METHODS`, e.g. ``"p-cov"``; it may say options too: ``"sub-it block-size=10"``.
-    parties : sequence of array-like of shape (n_i, d)
+    parties : sequence of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
         One party each; the model keeps the column names of data frames. For the methods whose card says
         ``split="columns"``: (n, f_i), features of the same n rows.
     engine : {"ray", "loopback"}
@@ -80,7 +81,7 @@ def run(method: str, parties: Sequence[ArrayLike], *, engine: str = "ray", **opt
         raise ConfigError(
             f"'parties' is of type {type(parties).__name__}, expected a list of arrays, one for each party"
         )
-    arrays = [as_array(party, f"party {i}") for i, party in enumerate(parties)]
+    arrays = [as_rows(party, f"party {i}") for i, party in enumerate(parties)]
     if not arrays:
         raise ConfigError("there are no parties; give at least one array of rows")
     method = method or "(none)"

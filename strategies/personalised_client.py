@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows, whole
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.personalised import (
     converged_components,
@@ -60,7 +61,7 @@ class PersonalisedClient(RowsClient):
         return self._report_own(rows, asked["shared"], asked["strengths"])
 
     @property
-    def used(self) -> NDArray[Any]:
+    def used(self) -> Rows:
         """This party's rows, without those that it holds out while mu is chosen."""
         return self.data[~self._held_out] if self.holds_out else self.data
 
@@ -115,8 +116,8 @@ class PersonalisedClient(RowsClient):
         return own
 
 
-def _centred(rows: NDArray[Any], mean: Array, remainder: Array) -> Array:
-    centred: Array = np.subtract(rows, mean, dtype=np.float64) - remainder
+def _centred(rows: Rows, mean: Array, remainder: Array) -> Array:
+    centred: Array = np.subtract(whole(rows), mean, dtype=np.float64) - remainder
     return centred
 
 

@@ -15,9 +15,10 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.blocks import pieces
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rank_rules import Band, Energy, Fixed, RankRule
-from fedpca_flwr.maths.streaming_pca import Subspace, Tracker, blocks, merge
+from fedpca_flwr.maths.streaming_pca import Subspace, Tracker, merge
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import SERVER, Phase, Phases, Public
@@ -128,7 +129,7 @@ class SAPCAClient(RowsClient):
         options, r = self.options, self._directions
         d = self.data.shape[1]
         tracker = Tracker(d, options.rule(), tracked=r, forgetting=options.forgetting, center=options.center)
-        for block in blocks(self.data, options.block_size):
+        for block in pieces(self.data, options.block_size):
             tracker.update(block)
         own = fields_of(tracker.subspace, tracker.rank, r)
         return {**self._kept(own, level=0), "measures": own["measures"], "mean": own["mean"]}

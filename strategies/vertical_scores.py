@@ -19,6 +19,7 @@ from fedpca_flwr.certainty import Certainty
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.maths.blocks import whole
 from fedpca_flwr.maths.columns import Block
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import CountOptions, MethodCard
@@ -146,7 +147,7 @@ class VerticalScoresClient(ColumnsClient):
 
     @cached_property
     def block(self) -> Block:
-        return Block(self.own.scaled(self.data), self.own.mean, self.own.scale)
+        return Block(self.own.scaled(whole(self.data)), self.own.mean, self.own.scale)
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         if phase == "scores":

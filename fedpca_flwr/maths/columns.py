@@ -8,13 +8,13 @@ deviations of columns need nobody else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import blas, svd
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows, whole
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.scaling import constant_features, safe_deviation
 
@@ -40,13 +40,13 @@ class Block(NamedTuple):
         return float(np.vdot(self.X, self.X))
 
 
-def block_of(data: NDArray[Any], *, center: bool = True, scale: bool = False) -> Block:
+def block_of(data: Rows, *, center: bool = True, scale: bool = False) -> Block:
     """A party's block from its columns ``data`` (n, f).
 
     Scaling divides by the standard deviation about the mean (divisor n), with or without centring. A column that is
     constant up to rounding becomes exactly zero when it is centred, as does one that varies too little to be scaled.
     """
-    X = np.asarray(data, dtype=np.float64)
+    X = np.asarray(whole(data), dtype=np.float64)
     n, mean = len(X), X.mean(axis=0)
     centred = X - mean
     remainder = centred.mean(axis=0)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack, qr, svd
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows, chunks
 from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, fix_signs, leading_eigenpairs
-from fedpca_flwr.maths.moments import Head, Moments, chunks, pool_heads, unpack
+from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Factor:
         return Factor(self.head, self.rows * shrink[:, None], self.trace, self.omitted, floor)
 
 
-def triangular(data: NDArray[Any]) -> tuple[Head, Array]:
+def triangular(data: Rows) -> tuple[Head, Array]:
     """Head, and the triangular factor (min(n - 1, d), d) of the centred rows of ``data`` (n, d), in chunks."""
     R = np.empty((0, data.shape[1]))
     head: Head | None = None
@@ -99,7 +99,7 @@ def contrasts(centred: Array) -> Array:
     return centred[1:]
 
 
-def truncated(data: NDArray[Any], rank: int) -> Factor:
+def truncated(data: Rows, rank: int) -> Factor:
     """The best factor of ``rank <= d`` rows of the scatter of ``data`` (n, d): leading eigenvectors, orthogonal rows.
 
     With fewer rows than features no (d, d) matrix is formed.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigvalsh
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows
 from fedpca_flwr.maths.factors import triangular
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
@@ -161,7 +161,7 @@ class Forecast:
         return float(bits.sum() / 8)
 
 
-def spectrum(data: NDArray[Any]) -> Array:
+def spectrum(data: Rows) -> Array:
     """Eigenvalues (d,), descending, of the scatter of ``data`` (n, d): through the smaller of the two Gram matrices."""
     n, d = data.shape
     values = np.zeros(d)

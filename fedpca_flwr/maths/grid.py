@@ -10,14 +10,13 @@ such margin, but it makes all variances smaller: by 2 % where the bound is ten t
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, chunks, pack
+from fedpca_flwr.maths.blocks import Rows, chunks
+from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, pack
 
 STEPS = 2**13
 """Of the bound. On MNIST 2^10 and 2^16 give the same components behind the noise of epsilon 2."""
@@ -42,7 +41,7 @@ def on_grid(rows: Array, bound: float) -> Array:
     return np.rint(clip(rows, bound * (1 - margin)) * (STEPS / bound))
 
 
-def whole_sum(data: NDArray[Any], bound: float) -> Array:
+def whole_sum(data: Rows, bound: float) -> Array:
     """Sum (d,) of clipped rows in whole steps; data are read in chunks."""
     total = np.zeros(data.shape[1])
     for chunk in chunks(data):
@@ -50,7 +49,7 @@ def whole_sum(data: NDArray[Any], bound: float) -> Array:
     return total
 
 
-def whole_products(data: NDArray[Any], centre: Array, bound: float) -> Array:
+def whole_products(data: Rows, centre: Array, bound: float) -> Array:
     """Packed sum of ``vv'`` for ``v`` the clipped difference of a row and ``centre``; data are read in chunks.
 
     Parameters

@@ -18,7 +18,7 @@ of ``numpy.triu_indices`` (LAPACK's ``TP`` format with ``uplo='L'``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,12 +27,10 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows, chunks
 
 CHUNK_ELEMENTS = 2**22
 """Elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower."""
-
-CACHE_ELEMENTS = 2**18
-"""The same where nothing is multiplied d by d: 2 MiB, which stays in a processor's cache."""
 
 EXACT_FLOAT32 = 2.0**24
 """Every integer below this is a float32, so sums of integers that stay below it are exact."""
@@ -68,7 +66,7 @@ class Moments:
     scatter: Array
 
     @classmethod
-    def of(cls, data: NDArray[Any]) -> Moments:
+    def of(cls, data: Rows) -> Moments:
         """Moments of the rows of ``data``, read in chunks.
 
         Memory is O(d^2 + chunk) whatever the number of rows, so ``data`` may be memory-mapped. Integers of one byte
@@ -76,7 +74,7 @@ class Moments:
 
         Parameters
         ----------
-        data : ndarray of shape (n, d), n >= 1
+        data : rows of shape (n, d), n >= 1
             Finite numbers of any real dtype.
         """
         d = data.shape[1]
@@ -129,13 +127,6 @@ def pool_within(parts: Iterable[Moments]) -> Moments:
     """Pooled count and mean, but only the scatter *within* the parts: what averaging covariances keeps (AP-COV)."""
     moments, _, _ = _sum(parts)
     return moments
-
-
-def chunks(data: NDArray[Any], elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
-    """Consecutive row blocks of ``data`` (n, d), each of about so many elements and at least 64 rows."""
-    rows = max(64, elements // max(1, data.shape[1]))
-    for start in range(0, data.shape[0], rows):
-        yield data[start : start + rows]
 
 
 def pack(matrix: Array) -> Array:

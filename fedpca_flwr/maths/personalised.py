@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows, chunks
 from fedpca_flwr.maths.certificate import ALIKE
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
@@ -161,10 +161,14 @@ def gradient_step(rows: Array, U: Array, V: Array, c: Array | float, largest: Ar
     return moved, V - tangent(V, shared_gradient(moved, V))
 
 
-def held_out(rows: NDArray[Any], seed: int) -> NDArray[np.bool_]:
+def held_out(rows: Rows, seed: int) -> NDArray[np.bool_]:
     """Which fifth of the rows (n, d) is held out: a keyed digest of each row decides, not where it stands."""
     key = str(seed).encode()
-    digests = [hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest() for row in rows]
+    digests = [
+        hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest()
+        for chunk in chunks(rows)
+        for row in chunk
+    ]
     chosen = np.zeros(len(rows), dtype=bool)
     chosen[sorted(range(len(rows)), key=digests.__getitem__)[: len(rows) // 5]] = True
     return chosen

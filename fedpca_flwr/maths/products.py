@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Head, chunks, pool_heads
+from fedpca_flwr.maths.blocks import Rows, chunks
+from fedpca_flwr.maths.moments import Head, pool_heads
 
 
-def head_and_diagonal(data: NDArray[Any]) -> tuple[Head, Array]:
+def head_and_diagonal(data: Rows) -> tuple[Head, Array]:
     """Count and mean of the rows of ``data`` (n, d), and the diagonal (d,) of their scatter."""
     heads, squares = [], np.zeros(data.shape[1])
     for chunk in chunks(data):
@@ -27,7 +25,7 @@ def head_and_diagonal(data: NDArray[Any]) -> tuple[Head, Array]:
     return pooled, squares
 
 
-def scatter_product(data: NDArray[Any], head: Head, V: Array) -> Array:
+def scatter_product(data: Rows, head: Head, V: Array) -> Array:
     """``S @ V`` (d, b) for the scatter S of the rows of ``data`` (n, d) about their mean; ``V`` is (d, b)."""
     product = -head.n * np.outer(head.remainder, head.remainder @ V)
     for chunk in chunks(data):

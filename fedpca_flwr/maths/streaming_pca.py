@@ -14,7 +14,7 @@ Memory is O(d (k + b)) for k tracked directions and blocks of b rows; no d x d m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.linalg import qr, svd
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows, pieces
 from fedpca_flwr.maths.certificate import rounding
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.moments import Head, pool_heads
@@ -137,19 +138,13 @@ class Tracker:
 
 
 def track(
-    rows: NDArray[Any], rank: int, *, tracked: int = 0, block: int = 50, forgetting: float = 1.0, center: bool = True
+    rows: Rows, rank: int, *, tracked: int = 0, block: int = 50, forgetting: float = 1.0, center: bool = True
 ) -> Subspace:
     """SPCA of ``rows`` (n, d) in one pass; the other parameters are those of `Tracker`."""
     tracker = Tracker(rows.shape[1], Fixed(rank), tracked=tracked, forgetting=forgetting, center=center)
-    for part in blocks(rows, block):
+    for part in pieces(rows, block):
         tracker.update(part)
     return tracker.subspace
-
-
-def blocks(rows: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
-    """Consecutive blocks of ``rows`` (n, d); the last may be smaller."""
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
 
 
 def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> Subspace:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.blocks import Rows
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.payload import Fields
@@ -43,7 +44,7 @@ class PartySite(Protocol):
 
     def options(self, kind: type[PCAOptions]) -> Any: ...
 
-    def data(self, split: str) -> NDArray[Any]: ...
+    def data(self, split: str) -> Rows: ...
 
     def public(self, split: str, options: PCAOptions) -> Public: ...
 
@@ -124,7 +125,7 @@ class PCAClient(NumPyClient):
         }
 
     @property
-    def data(self) -> NDArray[Any]:
+    def data(self) -> Rows:
         """This party's rows (n, d): those that take part."""
         return self.site.data(self.card.split)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.site.readers import column_position
+from fedpca_flwr.site.columns import column_position
 
 Digests = NDArray[np.uint64]
 

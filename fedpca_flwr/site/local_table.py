@@ -6,6 +6,7 @@ import numpy as np
 
 from fedpca_flwr import data
 from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.maths.blocks import whole
 from fedpca_flwr.partition import split, split_columns
 from fedpca_flwr.site.alignment import digests, read_ids
 from fedpca_flwr.site.ids_secret import ids_secret
@@ -24,8 +25,7 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         Which data set, partitioned how.
     """
     if node.data:
-        table = read(node.data, node.label, node.ids)
-        table = Table(check(table.rows), table.columns, node.split)
+        table = read(node.data, node.label, node.ids)._replace(split=node.split)
         return _in_order_of_ids(table, node, config) if node.ids else table
     source = data.load(config.dataset, config.data_root)
     if config.partition == "columns":
@@ -48,4 +48,4 @@ def _in_order_of_ids(table: Table, node: NodeConfig, config: RunConfig) -> Table
     salt = ids_secret(node.ids_secret) or f"fedpca-flwr {config.seed}".encode()
     found = digests(read_ids(node.data, node.ids, len(table.rows)), salt)
     order = np.argsort(found)
-    return table._replace(rows=table.rows[order], ids=found[order], places=np.argsort(order))
+    return table._replace(rows=whole(table.rows)[order], ids=found[order], places=np.argsort(order))

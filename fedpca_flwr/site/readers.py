@@ -1,30 +1,37 @@
-"""A site's own file of rows: .npy, .npz, .csv or .parquet, read without leaking a value into an error."""
+"""A site's own file of rows: .npy, .npz, .csv or .parquet, read without leaking a value into an error.
+
+A kind of file is a function in `READERS`, from a path and the columns that are no features to the rows and the names of
+their columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew: `read` checks them,
+keeps those that are small, and words whatever goes wrong in them as it does here.
+"""
 
 from __future__ import annotations
 
-import csv
-import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy import sparse
 
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
-from fedpca_flwr.table import Table, names_digest
-
-LeftOut = dict[str, str]
-"""Columns that are no features, by the key of the node-config that names them."""
+from fedpca_flwr.maths.blocks import CACHE_ELEMENTS, Block, Blocks, Rows, pieces, sparse_rows
+from fedpca_flwr.site.columns import LeftOut, column_position
+from fedpca_flwr.site.csv_file import read_csv
+from fedpca_flwr.site.parquet_file import read_parquet
+from fedpca_flwr.table import Table, check, names_digest
 
 
 def read(path: str, label: str = "", ids: str = "") -> Table:
-    """Read a site's rows.
+    """Read a site's rows, checked.
 
     Parameters
     ----------
     path : str
-        ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``; ``.csv`` is comma-separated with
-        or without a header line; ``.parquet`` needs the extra ``parquet``.
+        ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``, or a sparse matrix as
+        `scipy.sparse.save_npz` writes it; ``.csv`` is comma-separated with or without a header line; ``.parquet`` needs
+        the extra ``parquet``.
     label, ids : str, optional
         Columns to leave out: the name of each, or its number from 0.
 
@@ -34,38 +41,56 @@ def read(path: str, label: str = "", ids: str = "") -> Table:
         Without a value or a path in the text: it travels to the server.
     """
     file = Path(path).expanduser()
-    readers = {".npy": _npy, ".npz": _npz, ".csv": _csv, ".parquet": _parquet}
     suffix = file.suffix.lower()
-    if suffix not in readers:
+    if suffix not in READERS:
         raise ConfigError(
-            f"node-config: 'data' names a file of unknown kind, expected one of: {', '.join(readers)}", local=str(file)
+            f"node-config: 'data' names a file of unknown kind, expected one of: {', '.join(READERS)}", local=str(file)
         )
     if not file.is_file():
         raise DataError("the file that node-config 'data' names does not exist", local=str(file))
+    left_out = {key: name for key, name in (("label", label), ("ids", ids)) if name}
+    rows, names = _worded(file, lambda: READERS[suffix](file, left_out))
+    if isinstance(rows, Blocks):
+        rows = replace(rows, read=_in_words(file, rows.read))
+    return Table(check(rows), names_digest(names))
+
+
+def _in_words(file: Path, read: Callable[[], Iterable[Block]]) -> Callable[[], Iterator[Block]]:
+    def blocks() -> Iterator[Block]:
+        remaining = _worded(file, lambda: iter(read()))
+        while (block := _worded(file, lambda: next(remaining, None))) is not None:
+            yield block
+
+    return blocks
+
+
+def _worded(file: Path, step: Callable[[], Any]) -> Any:
+    """The result of a step of reading, or its error in our own words: that of a reader may quote the file."""
     try:
-        rows, names = readers[suffix](file, {key: name for key, name in (("label", label), ("ids", ids)) if name})
+        return step()
     except FedPCAError:
         raise
-    except Exception as error:  # whatever a damaged file does to its reader, whose text may quote it
+    except Exception as error:  # whatever a damaged file does to its reader
         raise DataError(
-            f"the {suffix} file cannot be read: it is damaged or not what its name says",
+            f"the {file.suffix.lower()} file cannot be read: it is damaged or not what its name says",
             local=f"{type(error).__name__} in {file}",
         ) from None
-    return Table(rows, names_digest(names))
 
 
-def _npy(file: Path, left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
+def _npy(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except ValueError:
         rows = None
     if not isinstance(rows, np.ndarray):  # NumPy opens an archive under any name
         raise DataError("the .npy file is not a plain array of numbers", local=str(file))
-    return _without(rows, [], left_out)
+    return _without(rows, left_out), []
 
 
-def _npz(file: Path, left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
+def _npz(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     with np.load(file, allow_pickle=False) as archive:
+        if {"format", "shape", "data"} <= set(archive.files):
+            return _without(sparse_rows(sparse.load_npz(file)), left_out), []
         key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
         if key is None:
             raise DataError(f"the .npz file holds {len(archive.files)} arrays and none is named 'X'", local=str(file))
@@ -75,113 +100,22 @@ def _npz(file: Path, left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
                 raise ValueError
         except ValueError:
             raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
-    return _without(rows, [], left_out)
+    return _without(rows, left_out), []
 
 
-def _csv(file: Path, left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
-    with open(file, newline="", encoding="utf-8-sig") as stream:
-        first = next(csv.reader(stream), [])
-    if not first:
-        raise DataError("the .csv file is empty", local=str(file))
-    names = _header(first, left_out)
-    positions = [column_position(name, names, len(first), key) for key, name in left_out.items()]
-    ignored: Any = {position: lambda cell: 0.0 for position in positions} or None
-    try:
-        rows = np.loadtxt(
-            file,
-            delimiter=",",
-            skiprows=1 if names else 0,
-            converters=ignored,
-            ndmin=2,
-            comments=None,
-            quotechar='"',
-            encoding="utf-8-sig",
-        )
-    except ValueError as error:
-        where = re.findall(r"(?:row|column) \d+", str(error))  # the rest of numpy's text may quote a cell
-        raise DataError(
-            "the .csv file has cells that are empty or not numbers, or lines of different length "
-            "(the site's log says where)",
-            local=f"{', '.join(where)} of {file}",
-        ) from None
-    if names and len(names) != rows.shape[1]:
-        raise DataError(
-            f"the .csv file has {len(names)} column names but {rows.shape[1]} columns; does a column of row numbers "
-            "have no name? leave it out",
-            local=str(file),
-        )
-    return _without(rows, names, left_out)
+READERS = {".npy": _npy, ".npz": _npz, ".csv": read_csv, ".parquet": read_parquet}
 
 
-def _header(first: list[str], left_out: LeftOut) -> list[str]:
-    """The column names of a .csv file, or none where its first line holds rows already.
-
-    Raises
-    ------
-    DataError
-        Where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
-    """
-    own = [cell for j, cell in enumerate(first) if str(j) not in left_out.values()]
-    numbers = sum(map(_is_number, own))
-    if numbers == 0:
-        names = [cell.strip() for cell in first]
-        if "" in names:
-            raise DataError("the .csv file has a column without a name; is it an index? leave it out")
-        return names
-    if numbers < len(own):
-        raise DataError("the first line of the .csv file is neither all names nor all numbers")
-    if len(own) > 1 and [float(cell) for cell in own] == list(range(len(own))):
-        raise DataError("the first line of the .csv file counts its columns; give them names, or leave that line out")
-    return []
-
-
-def _parquet(file: Path, left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ConfigError(
-            "a .parquet file needs pyarrow, which is not installed; pip install 'fedpca-flwr[parquet]'"
-        ) from None
-    table = parquet.read_table(file)
-    positions = [column_position(name, table.column_names, table.num_columns, key) for key, name in left_out.items()]
-    for position in sorted(set(positions), reverse=True):
-        table = table.remove_column(position)
-    if table.num_columns == 0 or any(name.startswith("__index_level_") for name in table.column_names):
-        raise DataError("the .parquet file has an index column, or no feature: write it without its index")
-    if any(column.null_count for column in table.columns):
-        raise DataError("the .parquet file has missing values: fill or drop them first", local=str(file))
-    columns = [column.to_numpy() for column in table.columns]
-    if any(column.dtype.kind not in "fiub" for column in columns):
-        raise DataError("the .parquet file has columns that are not numbers", local=str(file))
-    return np.column_stack(columns), list(table.column_names)
-
-
-def _without(rows: NDArray[Any], names: list[str], left_out: LeftOut) -> tuple[NDArray[Any], list[str]]:
+def _without(rows: Rows, left_out: LeftOut) -> Rows:
+    """The rows without columns that are told by their numbers."""
     if not left_out or rows.ndim != 2:
-        return rows, names
-    positions = {column_position(name, names, rows.shape[1], key) for key, name in left_out.items()}
-    return np.delete(rows, sorted(positions), axis=1), [name for j, name in enumerate(names) if j not in positions]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return bool(np.isfinite(float(cell)))  # "nan" and "inf" may be names
-    except ValueError:
-        return False
-
-
-def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Where the column is that a key of the node-config names, by its name or its number from 0.
-
-    Raises
-    ------
-    ConfigError
-    """
-    if name in names:
-        return names.index(name)
-    if name.isdecimal() and int(name) < width:
-        return int(name)
-    raise ConfigError(
-        f"node-config: '{key}' names no column of the data (expected a column's name, or its number from 0)",
-        local=f"{key} '{name}', columns {names or width}",
-    )
+        return rows
+    width = rows.shape[1]
+    kept = np.ones(width, dtype=bool)
+    kept[[column_position(name, [], width, key) for key, name in left_out.items()]] = False
+    columns = np.flatnonzero(kept)
+    if isinstance(rows, Blocks):
+        every = rows.read
+        return replace(rows, read=lambda: (block[:, columns] for block in every()), width=columns.size)
+    few = max(64, CACHE_ELEMENTS // width)
+    return Blocks(lambda: (piece[:, columns] for piece in pieces(rows, few)), columns.size, rows.dtype)

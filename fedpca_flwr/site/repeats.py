@@ -15,14 +15,12 @@ import hmac
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import DataError, DisclosureError
-from fedpca_flwr.maths.moments import chunks
+from fedpca_flwr.maths.blocks import Rows, chunks
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.site.ledger import RELEASE, Release
 
@@ -75,7 +73,7 @@ class Bounded:
         return cls(**json.loads(text))
 
 
-def permit_sum(journal: Journal, node: NodeConfig, rows: NDArray[Any], members: Sequence[str], *, split: str) -> None:
+def permit_sum(journal: Journal, node: NodeConfig, rows: Rows, members: Sequence[str], *, split: str) -> None:
     """Note a sum over these parties before it can be opened, if it and earlier ones tell no party's share.
 
     Parameters
@@ -107,14 +105,14 @@ def permit_sum(journal: Journal, node: NodeConfig, rows: NDArray[Any], members: 
     journal.remember("opened", digest_of(journal.data_key, rows), decide)
 
 
-def permit_bound(journal: Journal, node: NodeConfig, rows: NDArray[Any], bound: float) -> None:
+def permit_bound(journal: Journal, node: NodeConfig, rows: Rows, bound: float) -> None:
     """Refuse rows (n, d) beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds.
 
     Raises
     ------
     DataError, DisclosureError
     """
-    now = Bounded(bound, within=max(-float(rows.min()), float(rows.max())) <= bound)
+    now = Bounded(bound, within=all(max(-float(chunk.min()), float(chunk.max())) <= bound for chunk in chunks(rows)))
 
     def decide(same: Sequence[str], others: Sequence[str]) -> str:
         before = [Bounded.of(text) for text in same]
@@ -148,7 +146,7 @@ def sentence(kind: str, about: str) -> str:
     return about
 
 
-def digest_of(key: bytes, rows: NDArray[Any]) -> str:
+def digest_of(key: bytes, rows: Rows) -> str:
     """HMAC-SHA256 of the values of rows (n, d), whatever their type and layout."""
     mac = hmac.new(key, f"{rows.shape}".encode(), "sha256")
     for chunk in chunks(rows):

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import site_file
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import chunks
+from fedpca_flwr.maths.blocks import Rows, chunks
 
 
-def projections(data: NDArray[Any], components: Array, mean: Array, scale: Array) -> Iterator[tuple[Array, float]]:
+def projections(data: Rows, components: Array, mean: Array, scale: Array) -> Iterator[tuple[Array, float]]:
     """Chunk by chunk, the scores (m, k) of rows and the sum of the squared errors of the reconstruction from them.
 
     Parameters

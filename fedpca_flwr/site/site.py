@@ -12,10 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from numpy.typing import NDArray
-
 from fedpca_flwr.config import NodeConfig, RunConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.maths.blocks import Rows, whole
 from fedpca_flwr.method_text import canonical, options_of
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal
@@ -95,7 +94,7 @@ class Site:
             return FileJournal(self.node.journal, self.run_id, self.node.partition_id, memory)
         return memory
 
-    def data(self, split: str) -> NDArray[Any]:
+    def data(self, split: str) -> Rows:
         """This party's rows (n, d), checked: those that take part."""
         rows = self.table.rows
         if split == "columns":  # the same rows at every party
@@ -168,10 +167,10 @@ class Site:
         """
         repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
 
-    def _in_own_order(self, split: str) -> NDArray[Any]:
+    def _in_own_order(self, split: str) -> Rows:
         """The rows that take part, in the order of the file, which no run can change."""
         rows, places = self.data(split), self.table.places
-        return rows if places is None else rows[places]
+        return rows if places is None else whole(rows)[places]
 
     # What it says when something is wrong
 

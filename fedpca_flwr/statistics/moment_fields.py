@@ -6,12 +6,10 @@ the rounding error follows as ``d`` more values; else ``remainder`` is empty.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows
 from fedpca_flwr.maths.factors import Factor, truncated
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.products import head_and_diagonal
@@ -51,7 +49,7 @@ def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE) -> 
     }
 
 
-def truncated_fields(data: NDArray[Any], rank: int) -> Fields:
+def truncated_fields(data: Rows, rank: int) -> Fields:
     """The fields of a truncated factor of a party's rows."""
     factor = truncated(data, rank)
     return {

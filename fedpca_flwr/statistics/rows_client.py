@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows, column_sums
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.uncentred import mean_products, mean_squares, total_of
@@ -38,7 +37,7 @@ class RowsClient(PCAClient):
             require_few_rows(len(self.data), self.site.node.num_partitions)
 
     @property
-    def used(self) -> NDArray[Any]:
+    def used(self) -> Rows:
         """The rows (n, d) that the statistics are of."""
         return self.data
 
@@ -64,7 +63,7 @@ class RowsClient(PCAClient):
 
     def means(self, asked: Fields) -> Fields:
         """Count and sum."""
-        return {"count": np.asarray(len(self.used)), "sum": self.used.sum(axis=0, dtype=np.float64)}
+        return {"count": np.asarray(len(self.used)), "sum": column_sums(self.used)}
 
     def variances(self, asked: Fields) -> Fields:
         """Sums of deviations from the centre, and of their squares."""

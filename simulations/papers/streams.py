@@ -10,9 +10,10 @@ import numpy as np
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import pieces
 from fedpca_flwr.maths.rank_rules import Band, Fixed
 from fedpca_flwr.maths.streaming_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
-from fedpca_flwr.maths.streaming_pca import Tracker, blocks
+from fedpca_flwr.maths.streaming_pca import Tracker
 from simulations.papers.experiment import Row
 
 BLOCK = 50
@@ -107,7 +108,7 @@ def methods(d: int) -> dict[str, Method]:
 
 def fed(method: Method, X: Array, block: int = BLOCK) -> Method:
     """A method that has seen all rows."""
-    for part in blocks(X, block):
+    for part in pieces(X, block):
         method.update(part)
     return method
 
@@ -115,7 +116,7 @@ def fed(method: Method, X: Array, block: int = BLOCK) -> Method:
 def bounds(X: Array) -> dict[str, Method]:
     """SPCA and the power method with the lowest and highest rank that SAPCA had on the way (figures 1e, 1f)."""
     tracker, d, ranks = printed(X.shape[1]), X.shape[1], []
-    for part in blocks(X, BLOCK):
+    for part in pieces(X, BLOCK):
         tracker.update(part)
         ranks.append(tracker.rank)
     low, high = min(ranks), max(ranks)
@@ -128,7 +129,7 @@ def bounds(X: Array) -> dict[str, Method]:
 
 def followed(X: Array, running: Mapping[str, Method], points: int = 20) -> Iterator[Row]:
     """Error on the rows so far, and rank, of each method at so many times, evenly."""
-    parts = list(blocks(X, BLOCK))
+    parts = list(pieces(X, BLOCK))
     times = set(np.linspace(1, len(parts), min(points, len(parts))).round().astype(int).tolist())
     for i, part in enumerate(parts, start=1):
         for method in running.values():

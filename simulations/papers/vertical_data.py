@@ -8,8 +8,8 @@ from sklearn.preprocessing import minmax_scale
 from fedpca_flwr import data
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import whole
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.table import check
 
 DIGIT = 3
 """The images of a study are those of one person; here of one digit."""
@@ -28,7 +28,7 @@ def matrix(name: str, path: str = "") -> Array:
         columns, rows = map(int, path.split())
         return densities(name, columns, rows)
     if name == "sonar":
-        X = check(read(path, label="60").rows)
+        X: Array = whole(read(path, label="60").rows)
         if X.shape != (208, 60):
             raise ConfigError(
                 f"--sonar has {X.shape[0]} rows and {X.shape[1]} columns besides the label, expected 208, 60"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpca_flwr.maths.blocks import pieces
 from fedpca_flwr.maths.streaming_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
-from fedpca_flwr.maths.streaming_pca import blocks
 from fedpca_flwr.maths.subspace import projector_distance
 from tests.families import rows
 
 
 def fed(method, X, block=50):
-    for part in blocks(X, block):
+    for part in pieces(X, block):
         method.update(part)
     return method
 

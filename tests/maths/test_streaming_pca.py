@@ -7,8 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from fedpca_flwr.maths.blocks import pieces
 from fedpca_flwr.maths.rank_rules import Band, Energy, Fixed
-from fedpca_flwr.maths.streaming_pca import Subspace, Tracker, blocks, merge, merge_in_tree, track
+from fedpca_flwr.maths.streaming_pca import Subspace, Tracker, merge, merge_in_tree, track
 from fedpca_flwr.maths.subspace import principal_angles, projector_distance
 from tests.families import rows
 
@@ -16,7 +17,7 @@ from tests.families import rows
 def tracked(X, rule, *, block=50, **options):
     """The ranks after each block, and the tracker."""
     tracker, path = Tracker(X.shape[1], rule, **options), []
-    for part in blocks(X, block):
+    for part in pieces(X, block):
         tracker.update(part)
         path.append(tracker.rank)
     return path, tracker
@@ -299,7 +300,7 @@ def test_memory_is_linear_in_the_features():
         X = np.random.default_rng(0).standard_normal((200, d))
         tracker = Tracker(d, Fixed(10))
         tracemalloc.start()
-        for part in blocks(X, 50):
+        for part in pieces(X, 50):
             tracker.update(part)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

@@ -6,8 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from scipy import sparse
 
+from fedpca_flwr import table
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.blocks import Blocks, sparse_rows, whole
+from fedpca_flwr.site import csv_file, parquet_file, readers
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import check
 from tests.families import rows
@@ -16,12 +20,12 @@ X = rows(20, 4)
 NAMES = ["age", "weight", "height", "pulse"]
 
 
-def write(folder, suffix):
+def write(folder, suffix, X=X):
     path = folder / f"site{suffix}"
     if suffix == ".npy":
         np.save(path, X)
     elif suffix == ".npz":
-        np.savez(path, X=X, y=np.zeros(20))
+        np.savez(path, X=X, y=np.zeros(len(X)))
     elif suffix == ".csv":
         np.savetxt(path, X, delimiter=",", header=",".join(NAMES), comments="", fmt="%.17g")
     else:
@@ -31,15 +35,89 @@ def write(folder, suffix):
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
 def test_every_format_gives_the_same_rows(suffix, tmp_path):
-    table = read(write(tmp_path, suffix))
-    np.testing.assert_array_equal(table.rows, X)
-    assert bool(table.columns) == (suffix in {".csv", ".parquet"})
+    found = read(write(tmp_path, suffix))
+    np.testing.assert_array_equal(found.rows, X)
+    assert bool(found.columns) == (suffix in {".csv", ".parquet"})
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
 def test_a_label_column_is_left_out(suffix, tmp_path):
     label = "height" if suffix in {".csv", ".parquet"} else "2"
     np.testing.assert_array_equal(read(write(tmp_path, suffix), label).rows, np.delete(X, 2, axis=1))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
+def test_what_is_not_kept_is_read_in_blocks(suffix, tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "HELD_BYTES", 0)
+    for module in (csv_file, parquet_file, readers):
+        monkeypatch.setattr(module, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
+    X = rows(150, 4)
+    found = read(write(tmp_path, suffix, X), "" if suffix[:3] != ".np" else "2").rows
+    expected = X if suffix[:3] != ".np" else np.delete(X, 2, axis=1)
+    assert isinstance(found, Blocks)
+    assert [len(block) for block in found.read()] == [64, 64, 22]
+    for _ in range(2):
+        np.testing.assert_array_equal(whole(found), expected)
+    np.testing.assert_array_equal(whole(found[60:70]), expected[60:70])
+    chosen = np.random.default_rng(0).random(150) < 0.4
+    np.testing.assert_array_equal(whole(found[chosen]), expected[chosen])
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "place"),
+    [
+        ("1,x,3", "not numbers", "row 100, column 2"),
+        ("1,2", "different length", "row 101"),
+        ("1,2,3,4", "different length", "row 101"),
+    ],
+)
+def test_a_fault_in_a_later_block_is_told_with_its_row(line, message, place, tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    path = tmp_path / "site.csv"
+    path.write_text("\n".join(["1,2,3"] * 100 + [line] + ["1,2,3"] * 3))
+    with pytest.raises(DataError, match=message) as caught:
+        read(str(path))
+    assert place in caught.value.local
+
+
+def test_a_later_block_of_another_width_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    path = tmp_path / "site.csv"
+    path.write_text("\n".join(["1,2,3"] * 64 + ["1,2"] * 3))
+    with pytest.raises(DataError, match="different length"):
+        read(str(path))
+
+
+def test_texts_of_a_label_may_go_over_lines_and_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    path = tmp_path / "site.csv"
+    path.write_text("a,kind\n" + "\n".join(f'{i},"one,\ntwo"' for i in range(200)) + "\n\n")
+    np.testing.assert_array_equal(read(str(path), "kind").rows[:, 0], np.arange(200))
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
+def test_a_sparse_matrix_is_one_and_is_checked(kind, tmp_path):
+    path = tmp_path / "site.npz"
+    matrix = sparse.random_array((30, 8), density=0.2, rng=np.random.default_rng(0), format=kind)
+    sparse.save_npz(path, matrix)
+    found = read(str(path), "2").rows
+    assert found.sparse
+    np.testing.assert_array_equal(whole(found), np.delete(matrix.toarray(), 2, axis=1))
+    matrix.data[7, ...] = np.nan
+    sparse.save_npz(path, matrix)
+    with pytest.raises(DataError, match="NaN"):
+        read(str(path))
+    held = dict(np.load(path))
+    for spoilt in ({"indices": held["indices"] + 30}, {"indptr": held["indptr"][:-1]}, {"shape": np.array([30, 7])}):
+        np.savez(path, **{**held, **spoilt})
+        with pytest.raises(DataError, match="damaged"):
+            read(str(path))
+
+
+def test_entries_that_a_sparse_matrix_holds_twice_add_up():
+    twice = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
+    np.testing.assert_array_equal(whole(sparse_rows(twice)), [[3.0, 0.0]])
+    assert twice.nnz == 2  # the user's own is as it was
 
 
 def test_a_large_npy_stays_on_disk(tmp_path):
@@ -49,9 +127,9 @@ def test_a_large_npy_stays_on_disk(tmp_path):
 def test_a_text_label_and_no_header(tmp_path):
     path = tmp_path / "sonar.csv"
     path.write_text("0.1,0.2,R\n0.3,0.4,M\n")
-    table = read(str(path), "2")
-    np.testing.assert_array_equal(table.rows, [[0.1, 0.2], [0.3, 0.4]])
-    assert table.columns == ""
+    found = read(str(path), "2")
+    np.testing.assert_array_equal(found.rows, [[0.1, 0.2], [0.3, 0.4]])
+    assert found.columns == ""
 
 
 def test_column_names_and_their_order_are_told_apart(tmp_path):
@@ -142,16 +220,16 @@ def test_a_damaged_file_is_named_without_its_path(suffix, content, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "table",
+    "held",
     [
         pa.table({"a": [1.0], "__index_level_0__": [0]}),
         pa.table({"a": [1.0], "b": ["x"]}),
     ],
     ids=["index", "text"],
 )
-def test_parquet_columns_that_are_no_features_are_refused(table, tmp_path):
+def test_parquet_columns_that_are_no_features_are_refused(held, tmp_path):
     path = tmp_path / "site.parquet"
-    parquet.write_table(table, path)
+    parquet.write_table(held, path)
     with pytest.raises(DataError, match=r"index column|not numbers"):
         read(str(path))
 

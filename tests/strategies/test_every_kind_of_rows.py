@@ -1,0 +1,90 @@
+"""Every method meets its rows as an array, block by block, sparse and as small integers, however answers travel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpca_flwr import table
+from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.blocks import Blocks
+from strategies import METHODS, transports_of
+from tests.families import cut
+from tests.harness import fit
+
+FITTING = {name: method for name, method in METHODS.items() if name != "vertical-scores"}
+WAYS = {
+    "clear": {},
+    "masked": {"secure_aggregation": True, "bound": 100.0},
+    "surviving": {"secure_aggregation": True, "bound": 100.0, "survivors": 3},
+}
+RUNS = [(method, way) for method, known in FITTING.items() for way in transports_of(known)]
+every_run = pytest.mark.parametrize(("method", "way"), RUNS, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(table, "HELD_BYTES", 0)
+
+
+def counts(n=150, d=12):
+    """Small whole numbers, most of them 0, from factors of falling strength."""
+    rng = np.random.default_rng(4)
+    strengths = rng.gamma(1.0, 1.0, size=(n, 6)) * [4, 2, 1, 0.5, 0.25, 0.1]
+    return rng.poisson(strengths @ rng.gamma(0.3, 1.0, size=(6, d))).clip(max=100).astype(np.int8)
+
+
+def in_blocks(rows):
+    """The same in blocks of uneven size."""
+    at = np.cumsum([1, 7, 20, 2])
+    return Blocks(lambda: (part for part in np.split(rows, at) if len(part)), rows.shape[1], rows.dtype)
+
+
+def parties_of(method, X):
+    by_rows = METHODS[method].strategy.card.split == "rows"
+    return cut(X, 80, 40, 30) if by_rows else np.split(X[:40], [5, 9], axis=1)
+
+
+def fitted(method, way, parties):
+    one_sum = {"release": "joint"} if (method, way) == ("dp-pca", "surviving") else {}
+    return fit(method, parties, n_components=3, **WAYS[way], **one_sum)
+
+
+def differences(one, other):
+    """Names of what is not the same, bit for bit."""
+    names = ("components_", "scores_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names if getattr(one, name) is not None}
+    return [name for name, (a, b) in pairs.items() if a.tobytes() != b.tobytes()]
+
+
+@every_run
+def test_blocks_of_any_size_give_the_bits_of_the_array(method, way):
+    parties = parties_of(method, counts().astype(np.float32))
+    assert not differences(fitted(method, way, parties), fitted(method, way, [in_blocks(part) for part in parties]))
+
+
+@every_run
+def test_small_integers_are_the_numbers_that_they_are(method, way):
+    parties = parties_of(method, counts())
+    one = fitted(method, way, [part.astype(np.float64) for part in parties])
+    assert not differences(one, fitted(method, way, parties))
+    assert not differences(one, fitted(method, way, [in_blocks(part) for part in parties]))
+
+
+@every_run
+def test_sparse_rows_are_the_numbers_that_they_are(method, way):
+    parties = parties_of(method, counts())
+    one = fitted(method, way, [part.astype(np.float64) for part in parties])
+    for kind in (sparse.csr_array, sparse.coo_matrix):
+        assert not differences(one, fitted(method, way, [kind(part) for part in parties]))
+
+
+@pytest.mark.parametrize("now", [counts(149), counts(151), counts(0)], ids=len)
+def test_rows_that_change_between_two_passes_are_refused(now):
+    held = [counts()]
+    checked = table.check(Blocks(lambda: held, 12, np.dtype(np.int8)))
+    assert checked.shape == (150, 12)
+    held[0] = now
+    with pytest.raises(DataError, match="changed while they were read"):
+        list(checked.read())
