@@ -1,4 +1,4 @@
-"""The methods: a module each, or several that begin with its name, and one line in `METHODS`."""
+"""The methods: a module or a folder each, and one line in `METHODS`."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.site import Load, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport
-from strategies.adaptive import Adaptive, AdaptiveClient
+from strategies.adaptive.method import Adaptive, AdaptiveClient
 from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
 from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
-from strategies.compressed import Compressed
-from strategies.compressed_client import CompressedClient
-from strategies.dp_pca import DPPCA
-from strategies.dp_pca_client import DPPCAClient
+from strategies.compressed.client import CompressedClient
+from strategies.compressed.method import Compressed
+from strategies.dp_pca.client import DPPCAClient
+from strategies.dp_pca.method import DPPCA
 from strategies.dsa import DSA, DSAClient
 from strategies.fast_pca import FastPCA, FastPCAClient
-from strategies.personalised import Personalised
-from strategies.personalised_client import PersonalisedClient
+from strategies.personalised.client import PersonalisedClient
+from strategies.personalised.method import Personalised
 from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
 from strategies.qr_pca import QRPCA, QRPCAClient
-from strategies.sapca import SAPCA
-from strategies.sapca_client import SAPCAClient
-from strategies.streaming import Streaming
-from strategies.streaming_client import StreamingClient
-from strategies.subspace_iteration import SubspaceIteration, SubspaceIterationClient
+from strategies.sapca.client import SAPCAClient
+from strategies.sapca.method import SAPCA
+from strategies.streaming.client import StreamingClient
+from strategies.streaming.method import Streaming
+from strategies.subspace_iteration.method import SubspaceIteration, SubspaceIterationClient
 from strategies.vertical import Vertical, VerticalClient
-from strategies.vertical_kernel import VerticalKernel, VerticalKernelClient
+from strategies.vertical_kernel.method import VerticalKernel, VerticalKernelClient
 from strategies.vertical_scores import VerticalScores, VerticalScoresClient
 from strategies.vfedakpca import VFedAKPCA, VFedAKPCAClient
 from strategies.vfedpca import VFedPCA, VFedPCAClient

@@ -133,14 +133,14 @@ def _section(method: Method) -> str:
     fields = card.options.model_fields
     own = {key: fields[key.replace("-", "_")] for key in own_keys(card.options)}
     options = f"{_options('option', own)}\n" if own else "It has no options of its own."
-    modules = ", ".join(dict.fromkeys(_file(half) for half in (method.strategy, method.client)))
-    said = f"**{card.title}.** {about}\n\nSource: {card.reference}.\n\nModule: {modules}."
+    said = f"**{card.title}.** {about}\n\nSource: {card.reference}.\n\nModule: {_module(method)}."
     return f"## {card.name}\n\n{said}\n\n{options}"
 
 
-def _file(half: type) -> str:
-    """Where the server's or the party's half of a method is, as a link."""
-    path = half.__module__.replace(".", "/") + ".py"
+def _module(method: Method) -> str:
+    """Where a method is, as a link: a file, or a folder of several."""
+    path, *inner = method.strategy.__module__.removeprefix("strategies.").split(".")
+    path = f"strategies/{path}" if inner else f"strategies/{path}.py"
     return f"[{path}](../{path})"
 
 

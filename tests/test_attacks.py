@@ -13,7 +13,7 @@ from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack
 from fedpca_flwr.table import Table
 from simulations import run
 from strategies import METHODS, build_client, run_config_of
-from strategies.dp_pca_options import DPOptions
+from strategies.dp_pca.options import DPOptions
 from tests.families import cut, rows
 from tests.harness import finish, own, server_of, tamper
 

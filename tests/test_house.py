@@ -11,25 +11,25 @@ from strategies import METHODS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "strategies"
-MODULES = {path.stem: path.read_text() for path in FOLDER.glob("*.py") if not path.stem.startswith("__")}
-NAMES = {method.strategy.__module__.removeprefix("strategies.") for method in METHODS.values()}
+MODULES = {
+    ".".join(path.relative_to(FOLDER).with_suffix("").parts): path.read_text()
+    for path in FOLDER.rglob("*.py")
+    if path.parent != FOLDER or not path.stem.startswith("__")
+}
+NAMES = {method.strategy.__module__.split(".")[1] for method in METHODS.values()}
 
 
-def method_of(module: str) -> str | None:
-    """The method that a module belongs to: the longest name of one that it begins with (`vertical_kernel` is none of
-    `vertical`)."""
-    own = [name for name in NAMES if module == name or module.startswith(f"{name}_")]
-    return max(own, key=len, default=None)
-
-
-def imported(code: str) -> set[str]:
-    """What code imports of `strategies`, wherever it does: its modules, and names of the registry."""
+def imported(code: str, module: str = "some") -> set[str]:
+    """What the code of a module of `strategies` imports of `strategies`, wherever it does: methods, and names of the
+    registry."""
+    folder = ["strategies", *module.split(".")[:-1]]
     names: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             names.update("strategies.METHODS" if alias.name == "strategies" else alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            source = ".".join(filter(None, ["strategies" if node.level else "", node.module]))
+            above = folder[: len(folder) + 1 - node.level] if node.level else []
+            source = ".".join(filter(None, [*above, node.module]))
             names.add(source)
             names.update(f"{source}.{alias.name}" for alias in node.names)
     return {name.split(".")[1] for name in names if name.startswith("strategies.")}
@@ -37,34 +37,37 @@ def imported(code: str) -> set[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_module_belongs_to_a_method_of_the_registry(module):
-    assert method_of(module), f"strategies/{module}.py begins with the name of no method; those are {sorted(NAMES)}"
+    assert module.split(".")[0] in NAMES, f"strategies/{module} is of no method; those are {sorted(NAMES)}"
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_methods_do_not_import_each_other(module):
-    others = [name for name in imported(MODULES[module]) if method_of(name) != method_of(module)]
-    assert not others, f"strategies/{module}.py imports {others}; move what both need to fedpca_flwr/statistics"
+    others = imported(MODULES[module], module) - {module.split(".")[0]}
+    assert not others, f"strategies/{module} imports {others}; move what both need to fedpca_flwr/statistics"
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("module", "code"),
     [
-        "from strategies.vertical import Vertical",
-        "from strategies import vertical",
-        "import strategies.vertical as other",
-        "def later():\n    from .vertical import Vertical",
-        "from . import vertical",
+        ("other", "from strategies.vertical import Vertical"),
+        ("other", "from strategies import vertical"),
+        ("other", "import strategies.vertical as other"),
+        ("other", "def later():\n    from .vertical import Vertical"),
+        ("other", "from . import vertical"),
+        ("vertical.method", "from .script import phases"),
+        ("vertical.method", "from . import script"),
+        ("other.method", "from ..vertical import script"),
+        ("other.method", "from .. import vertical"),
     ],
 )
-def test_imports_of_methods_are_seen_in_every_form(code):
-    assert imported(code) == {"vertical"}
-    assert method_of("vertical_kernel") != method_of("vertical")
+def test_imports_of_methods_are_seen_in_every_form(module, code):
+    assert imported(code, module) == {"vertical"}
 
 
 @pytest.mark.parametrize("code", ["import strategies", "from strategies import METHODS", "from . import METHODS"])
 def test_an_import_of_the_registry_would_be_a_circle_and_is_seen(code):
     assert imported(code) == {"METHODS"}
-    assert method_of("METHODS") is None
+    assert "METHODS" not in NAMES
 
 
 LONGEST = 250

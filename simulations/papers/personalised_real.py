@@ -15,7 +15,7 @@ from simulations.loopback import assemble
 from simulations.papers.experiment import Row
 from simulations.run import quiet
 from strategies import run_config_of
-from strategies.personalised_client import OWN
+from strategies.personalised.client import OWN
 
 CASES: dict[str, dict[str, Any]] = {
     "2 classes, 20 rows": {"parties": 50, "classes": 2, "rows": 20},

@@ -16,8 +16,8 @@ from scipy.stats import norm
 
 from fedpca_flwr.maths.grid import STEPS, whole_products, whole_sum
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
-from strategies.dp_pca import DPPCA
-from strategies.dp_pca_options import DPOptions
+from strategies.dp_pca.method import DPPCA
+from strategies.dp_pca.options import DPOptions
 from tests.families import rows
 from tests.harness import client_of, finish, server_of
 

@@ -145,7 +145,7 @@ def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("strategies.dp_pca_client.DPPCAClient.statistics", killed)
+        patched.setattr("strategies.dp_pca.client.DPPCAClient.statistics", killed)
         with pytest.raises(KeyboardInterrupt):
             session.ask("centre", [])
     arrays, said = session.ask("centre", [])

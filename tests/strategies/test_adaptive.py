@@ -14,7 +14,7 @@ from fedpca_flwr.partition import split
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from simulations.benchmarks.setting import PARTITIONS
-from strategies.adaptive_choice import SAFETY
+from strategies.adaptive.choice import SAFETY
 from tests.families import cut, rows
 
 SOURCE = data.load("digits", ".")

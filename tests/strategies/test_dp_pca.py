@@ -17,8 +17,8 @@ from fedpca_flwr.maths.noise import fixed
 from fedpca_flwr.maths.privacy import gaussian_multiplier
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
-from strategies.dp_pca_client import DPPCAClient
-from strategies.dp_pca_options import DPOptions
+from strategies.dp_pca.client import DPPCAClient
+from strategies.dp_pca.options import DPOptions
 from tests.families import cut, rows
 from tests.harness import client_of, finish, fit, server_of
 from tests.hostile import HostileSession, released
@@ -52,7 +52,7 @@ def refused(answer):
 @pytest.mark.parametrize("release", ["two-stage", "joint"])
 def test_without_noise_it_is_the_exact_pca_of_the_rows_on_the_grid(release, monkeypatch):
     """The noisy route itself, with nothing lost but what rounding rows to the grid loses."""
-    monkeypatch.setattr("strategies.dp_pca_options.gaussian_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("strategies.dp_pca.options.gaussian_multiplier", lambda epsilon, delta: 0.0)
     monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, deviation, source: np.zeros(size))
     model = fit("dp-pca", parties(), n_components=4, clip=50.0, centre_clip=50.0, release=release)
     data, step = np.vstack(parties()), 50.0 / STEPS

@@ -14,7 +14,7 @@ from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from simulations.papers.hierarchical import Federation
 from simulations.papers.personalised_real import kept, lost, personal
-from strategies.personalised_client import OWN
+from strategies.personalised.client import OWN
 from tests.families import rows
 from tests.harness import finish, proxy_of, server_of, tamper_arrays
 

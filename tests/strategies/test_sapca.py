@@ -15,7 +15,7 @@ from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from fedpca_flwr.running_model import RunningModel
 from simulations import run
-from strategies.sapca_client import levels_of, sends_at
+from strategies.sapca.client import levels_of, sends_at
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, fail_at, finish, server_of, tamper_arrays
 from tests.killed import STEPS, dies

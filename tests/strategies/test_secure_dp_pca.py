@@ -11,8 +11,8 @@ from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths.grid import MOST_ROWS, STEPS
 from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.protocol.phase import Public
-from strategies.dp_pca import phases
-from strategies.dp_pca_options import DPOptions
+from strategies.dp_pca.method import phases
+from strategies.dp_pca.options import DPOptions
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
 

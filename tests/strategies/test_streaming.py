@@ -13,7 +13,7 @@ from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from fedpca_flwr.statistics.moment_fields import head_fields, moments_in
 from simulations import run
-from strategies.streaming import squared_error
+from strategies.streaming.method import squared_error
 from tests.families import cut, rows
 from tests.harness import fail_at, finish, proxy_of, server_of, tamper, tamper_arrays
 

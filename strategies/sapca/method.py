@@ -4,8 +4,8 @@ This is the method for streams; the one called `streaming` is for a federation t
 
 A party needs O(d (r + b)) memory for r tracked directions and blocks of b rows. It sends its directions times their
 singular values, mean, energy and an error bound: d r + d + 5 values. Merging is one QR and one SVD, with a column for
-each mean, at the server for all parties at once (star) or pairwise along a tree of parties (see `sapca_client`), where
-nobody ever holds more than two subspaces. The server relays: Flower has a hub.
+each mean, at the server for all parties at once (star) or pairwise along a tree of parties
+(`strategies.sapca.client`), where nobody ever holds more than two subspaces. The server relays: Flower has a hub.
 
 What the order of the rows leaves behind: nothing as long as no direction is truncated, which is so where ``tracked`` is
 the number of features, or no less than the rank of the data. Else the model depends on it, a little (tracking twice the
@@ -34,7 +34,7 @@ from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.running_model import Content, RunningModel, subspace_digest
 from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.sapca_client import (
+from strategies.sapca.client import (
     NOTHING,
     SAPCAOptions,
     levels_of,

@@ -39,7 +39,7 @@ from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.moment_fields import HEAD, head_fields, head_of
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.adaptive_choice import CHOICES, FACTORS, ROUNDED, SKETCH, AdaptiveOptions, Candidate, candidates
+from strategies.adaptive.choice import CHOICES, FACTORS, ROUNDED, SKETCH, AdaptiveOptions, Candidate, candidates
 
 SURVEY: Phases = {
     "survey": Phase(

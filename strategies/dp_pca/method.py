@@ -40,7 +40,7 @@ from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
 from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.statistics.rows import moments_phases, pooled_moments, projection_phase
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.dp_pca_options import DPOptions
+from strategies.dp_pca.options import DPOptions
 
 ROWS, SUM, PRODUCTS = Field("rows", ()), Field("sum", ("d",)), Field("products", ("d(d+1)/2",))
 CENTRE = Field("centre", ("d",))

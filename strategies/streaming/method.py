@@ -38,7 +38,7 @@ from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.statistics.moment_fields import moments_of
 from fedpca_flwr.statistics.rows import pooled_moments
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.streaming_client import StreamingOptions, phases
+from strategies.streaming.client import StreamingOptions, phases
 
 TOGETHER = "sum of "
 """How the key begins under which a sum over all parties is kept."""

@@ -46,7 +46,7 @@ from fedpca_flwr.statistics.columns import (
 )
 from fedpca_flwr.statistics.columns_client import ColumnsClient
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
-from strategies.vertical_kernel_script import KernelOptions, phases
+from strategies.vertical_kernel.script import KernelOptions, phases
 
 CARD = MethodCard(
     name="vertical-kernel",

@@ -41,8 +41,8 @@ from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.moment_fields import head_of
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.compressed_codec import codec_of, decoded_block, unit_of
-from strategies.compressed_script import CompressedOptions, phases
+from strategies.compressed.codec import codec_of, decoded_block, unit_of
+from strategies.compressed.script import CompressedOptions, phases
 
 CARD = MethodCard(
     name="compressed",

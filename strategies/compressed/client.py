@@ -15,8 +15,8 @@ from fedpca_flwr.maths.refine import corrected
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.rows_client import RowsClient
-from strategies.compressed_codec import codec_of, decoded_block, encoded_block, unit_of
-from strategies.compressed_script import CompressedOptions
+from strategies.compressed.codec import codec_of, decoded_block, encoded_block, unit_of
+from strategies.compressed.script import CompressedOptions
 
 
 class CompressedClient(RowsClient):

@@ -49,7 +49,7 @@ from fedpca_flwr.statistics.moment_fields import head_fields, head_of
 from fedpca_flwr.statistics.products import ScatterProducts
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.subspace_iteration_script import SubspaceOptions, phases
+from strategies.subspace_iteration.script import SubspaceOptions, phases
 
 CARD = MethodCard(
     name="sub-it",

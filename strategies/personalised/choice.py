@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from strategies.personalised_script import GRID
+from strategies.personalised.script import GRID
 
 
 def require_enough_rows(k: int, rows: int) -> None:

@@ -15,7 +15,7 @@ from fedpca_flwr.maths.scatter_codecs import (
     Sketch,
     TopEntries,
 )
-from strategies.compressed_script import CompressedOptions
+from strategies.compressed.script import CompressedOptions
 
 CORRECTION_BITS = 8
 
