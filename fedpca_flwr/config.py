@@ -20,7 +20,7 @@ from fedpca_flwr.errors import ConfigError
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Seconds = Annotated[float, Field(gt=0, le=1e7)]
-Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
+Wanted = Annotated[Count | Fraction | Literal["auto"], Field(union_mode="left_to_right")]
 
 
 def _possible(path: str) -> str:
@@ -92,8 +92,8 @@ class RunConfig(Config):
 
     method: str = "p-cov"
     """The method and its own options in one text: 'sub-it block-size=10'."""
-    n_components: Components = 10
-    """How many components; for some methods also the fraction of the variance that they must exceed."""
+    n_components: Wanted = 10
+    """How many components; for some methods also the fraction of the variance that they must exceed, or 'auto'."""
     clients: Annotated[int, Field(ge=0)] = 0
     """How many parties must take part; 0 asks a node (`num-partitions` of its node-config)."""
     dataset: str = "digits"

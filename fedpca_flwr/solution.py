@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy.linalg import eigvalsh
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.component_number import null_band, parallel_analysis
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import Moments, unpack
 from fedpca_flwr.maths.scaling import certainly_varying, safe_deviation
@@ -52,7 +54,7 @@ class Solution:
         return replace(self, notes=[*self.notes, *notes], measured={**self.measured, **(measured or {})})
 
 
-def solve(moments: Moments, diagonal: Array, *, n_components: int | float, center: bool, scale: bool) -> Solution:
+def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str, center: bool, scale: bool) -> Solution:
     """The solution for the scatter in ``moments``.
 
     Parameters
@@ -62,8 +64,8 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float, cente
     diagonal : ndarray of shape (d,)
         Of the pooled scatter, which is that of ``moments`` for an exact method: what the features are scaled by, and
         what the variance is a share of.
-    n_components : int or float
-        How many, or the fraction of the variance that they must exceed.
+    n_components : int, float or "auto"
+        How many, the fraction of the variance that they must exceed, or as many as stand out of unrelated features.
     center : bool
         Whether the mean is subtracted.
     scale : bool
@@ -74,6 +76,8 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float, cente
     ConfigError, DataError
     """
     check_components(n_components, moments.count, moments.n_features)
+    if n_components == "auto" and not center:
+        raise ConfigError("'n-components' is 'auto', which needs center=true: it is about variances")
     deviation = safe_deviation(diagonal, moments.count, moments.mean) if scale else None
     rank = min(moments.count - center, certainly_varying(diagonal, moments.mean) + (not center))
     if not center:
@@ -87,16 +91,29 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float, cente
     diagonal = diagonal / unit**2
     require_variance(diagonal, moments.count, moments.mean / unit)
     total = float(diagonal.sum())
+    notes = []
+    if n_components == "auto":
+        found = _standing_out(matrix, diagonal, moments.count)
+        n_components = max(1, found)
+        notes = [f"n-components='auto': {found or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
+    assert not isinstance(n_components, str)
     return Solution(
         pairs=leading_eigenpairs(matrix, n_components, total=total).of_rank(rank),
         mean=moments.mean,
         total=total,
         rows=moments.count,
         scale=deviation,
+        notes=notes,
     )
 
 
-def check_components(wanted: int | float, rows: int, features: int) -> None:
+def _standing_out(matrix: Array, diagonal: Array, rows: int) -> int:
+    """How many components of a scatter parallel analysis keeps, of which the lower triangle is read."""
+    values = eigvalsh(matrix)[::-1] / (rows - 1)
+    return parallel_analysis(values, null_band(diagonal / (rows - 1), rows))
+
+
+def check_components(wanted: int | float | str, rows: int, features: int) -> None:
     """Refuse more components than ``rows`` rows of so many features have.
 
     Raises
@@ -105,12 +122,14 @@ def check_components(wanted: int | float, rows: int, features: int) -> None:
     """
     count = isinstance(wanted, int | np.integer) and not isinstance(wanted, bool) and wanted >= 1
     share = isinstance(wanted, float | np.floating) and 0 < wanted < 1
-    if not (count or share):
-        raise ConfigError(f"'n-components' is {wanted!r}, expected a number from 1, or a fraction between 0 and 1")
+    if not (count or share or wanted == "auto"):
+        raise ConfigError(
+            f"'n-components' is {wanted!r}, expected a number from 1, a fraction between 0 and 1, or 'auto'"
+        )
     most = min(rows, features)
     if rows < 2:
         raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
-    if wanted >= 1 and wanted > most:
+    if not isinstance(wanted, str) and wanted > most:
         raise ConfigError(
             f"run-config: 'n-components' is {wanted}, at most {most} = min(rows, features) of all parties together "
             f"({rows} rows, {features} features)"

@@ -3,6 +3,7 @@
 from fedpca_flwr.analyses.canonical import CanonicalCorrelations, canonical_correlations
 from fedpca_flwr.analyses.discriminant import Discriminant, discriminant
 from fedpca_flwr.analyses.factors import FactorModel, factor_analysis
+from fedpca_flwr.analyses.how_many import HowMany, how_many
 from fedpca_flwr.analyses.pca import pca
 from fedpca_flwr.analyses.regression import (
     Regression,
@@ -16,10 +17,12 @@ __all__ = [
     "CanonicalCorrelations",
     "Discriminant",
     "FactorModel",
+    "HowMany",
     "Regression",
     "canonical_correlations",
     "discriminant",
     "factor_analysis",
+    "how_many",
     "least_squares",
     "partial_least_squares",
     "pca",

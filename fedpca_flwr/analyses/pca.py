@@ -14,7 +14,7 @@ from fedpca_flwr.table import names_digest
 
 
 def pca(
-    moments: SecondMoments, n_components: int | float = 10, *, center: bool = True, scale: bool = False
+    moments: SecondMoments, n_components: int | float | str = 10, *, center: bool = True, scale: bool = False
 ) -> PCAModel:
     """The model that a run of p-cov over the same rows makes; parameters as in `fedpca_flwr.solution.solve`.
 

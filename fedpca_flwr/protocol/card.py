@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from fedpca_flwr.config import Components, Config, Count, RunConfig
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from fedpca_flwr.config import Config, Count, Fraction, RunConfig, Wanted
 from fedpca_flwr.protocol.phase import Phases
+
+Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
 
 
 class PCAOptions(Config):
@@ -27,10 +32,21 @@ class CountOptions(PCAOptions):
 class ScaledOptions(PCAOptions):
     """Options of the methods that know every variance."""
 
+    n_components: Wanted = 10  # type: ignore[assignment]  # what others cannot tell, these can
+    """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
+    unrelated features of the same variances (parallel analysis)."""
     center: bool = True
     """Subtract the pooled mean."""
     scale: bool = False
     """Divide each feature by its pooled standard deviation (z-scores), which the moments already hold."""
+
+    @model_validator(mode="after")
+    def _unrelated_features_are_centred(self) -> Self:
+        if self.n_components == "auto" and not self.center:
+            raise PydanticCustomError(
+                "auto", "'n-components' is 'auto', which needs center=true: it is about variances"
+            )
+        return self
 
 
 class MomentsOptions(ScaledOptions):

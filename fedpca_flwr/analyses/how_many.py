@@ -1,0 +1,70 @@
+"""How many components to keep: what each rule says, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import eigvalsh
+
+from fedpca_flwr.maths import component_number as rules
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.second_moments import SecondMoments
+from fedpca_flwr.solution import require_variance
+
+
+@dataclass(frozen=True, eq=False)
+class HowMany:
+    """Attributes
+    ----------
+    by_rule : mapping of str to int or None
+        How many components each rule keeps, which may be none; None where it does not apply (Minka's with n < d).
+    spectrum : ndarray of shape (d,)
+        Eigenvalues of the covariance (divisor n - 1), descending.
+    null_band : ndarray of shape (min(n - 1, d),)
+        95th percentiles of the eigenvalues that unrelated features of the same variances would have.
+    """
+
+    by_rule: Mapping[str, int | None]
+    spectrum: Array
+    null_band: Array
+
+    def __str__(self) -> str:
+        return "\n".join(f"  {rule:<34}{'-' if k is None else k}" for rule, k in self.by_rule.items())
+
+
+def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0.95, draws: int = 100) -> HowMany:
+    """What the rules of `fedpca_flwr.maths.component_number` say.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    scale : bool
+        Whether each feature is divided by its standard deviation, as for a PCA: rules that take the noise for equal in
+        all features (all but parallel analysis) are meant for features of one unit.
+    fraction : float
+        Of the variance, for the last rule.
+    draws : int
+        Of unrelated features, for the null band; always the same ones.
+
+    Raises
+    ------
+    DataError
+        Where nothing varies.
+    """
+    used = moments.scaled() if scale else moments
+    require_variance(used.moments.diagonal(), used.n_samples, used.mean)
+    n, d = used.n_samples, used.n_features
+    covariance = used.covariance
+    values = eigvalsh(covariance)[::-1].clip(min=0.0)
+    band = rules.null_band(np.diagonal(covariance).clip(min=0.0), n, draws)
+    by_rule = {
+        "parallel analysis (Horn)": rules.parallel_analysis(values, band),
+        "Marchenko-Pastur edge": rules.leading_run(values > rules.edge(values, n, d)),
+        "optimal threshold (Gavish, Donoho)": rules.leading_run(values > rules.optimal_threshold(values, n, d)),
+        "greatest evidence (Minka)": rules.minka(values, n),
+        "broken stick": rules.broken_stick(values),
+        f"{fraction:.0%} of the variance": rules.fraction(values, fraction),
+    }
+    return HowMany(by_rule, values, band)

@@ -1,0 +1,101 @@
+"""Rules for the number of components, against scikit-learn, whole drawn data, and the laws that they rest on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.decomposition import PCA
+
+from fedpca_flwr.maths import component_number as rules
+
+
+def spectrum(X):
+    return np.linalg.eigvalsh(np.cov(X, rowvar=False))[::-1].clip(min=0)
+
+
+def planted(n, d, strengths, seed=0, noise=1.0):
+    """Noise, and components whose variances are so many times as large."""
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.standard_normal((d, len(strengths))))
+    return np.sqrt(noise) * (
+        rng.standard_normal((n, d)) + rng.standard_normal((n, len(strengths))) * np.sqrt(strengths) @ basis.T
+    )
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("load", [load_digits, load_wine, load_breast_cancer])
+def test_minkas_dimension_is_that_of_scikit_learn(load, scale):
+    X = load().data
+    X = X / np.where(X.std(axis=0) > 0, X.std(axis=0), 1) if scale else X
+    theirs = PCA("mle", svd_solver="full").fit(X)
+    assert rules.minka(spectrum(X), len(X)) == theirs.n_components_
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_minkas_dimension_of_few_planted_ones(seed):
+    """On the sets above it keeps nearly all; here the answer is in the middle."""
+    X = planted(150, 12, [30.0, 12.0, 5.0], seed=seed)
+    theirs = PCA("mle", svd_solver="full").fit(X)
+    assert rules.minka(spectrum(X), len(X)) == theirs.n_components_ == 3
+    assert rules.minka(spectrum(X[:10]), 10) is None
+
+
+@pytest.mark.parametrize(("n", "d"), [(20, 6), (7, 12), (12, 12), (13, 12)])
+def test_null_eigenvalues_are_those_of_whole_drawn_data(n, d):
+    """Means over the draws, to four standard errors; without Bartlett's falling degrees of freedom they are 10 off."""
+    variances = np.linspace(1, 9, d)
+    ours = rules.null_eigenvalues(variances, n, 1000, np.random.default_rng(1))
+    rng = np.random.default_rng(2)
+    drawn = [spectrum(rng.standard_normal((n, d)) * np.sqrt(variances))[: min(n - 1, d)] for _ in range(1000)]
+    difference = ours.mean(axis=0) - np.mean(drawn, axis=0)
+    deviation = np.hypot(ours.std(axis=0), np.std(drawn, axis=0)) / np.sqrt(1000)
+    assert ours.shape[1] == min(n - 1, d)
+    assert (np.abs(difference) < 4 * deviation).all()
+
+
+def test_the_band_is_the_same_each_time_and_its_percentile_is_met():
+    band = rules.null_band(np.ones(8), 50, draws=400)
+    np.testing.assert_array_equal(band, rules.null_band(np.ones(8), 50, draws=400))
+    others = rules.null_eigenvalues(np.ones(8), 50, 1000, np.random.default_rng(5))
+    np.testing.assert_allclose((others <= band).mean(axis=0), 0.95, atol=0.03)
+
+
+@pytest.mark.parametrize(("n", "d"), [(400, 60), (60, 400), (200, 200)])
+def test_planted_components_are_counted(n, d):
+    strong = [80.0, 60.0, 40.0]
+    values = spectrum(planted(n, d, strong, seed=3, noise=7.0))
+    assert rules.leading_run(values > 1.02 * rules.edge(values, n, d)) == 3  # a largest null eigenvalue varies
+    assert rules.leading_run(values > rules.optimal_threshold(values, n, d)) == 3
+    np.testing.assert_allclose(rules.noise_variance(values, n, d), 7.0, rtol=0.1)
+    variances = np.diagonal(np.cov(planted(n, d, strong, seed=3, noise=7.0), rowvar=False))
+    assert rules.parallel_analysis(values, rules.null_band(variances, n)) == 3
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0, 3.0])
+def test_the_median_of_the_law_is_that_of_large_noise(ratio):
+    d = 300
+    n = round(d / ratio) + 1
+    values = spectrum(np.random.default_rng(4).standard_normal((n, d)))[: min(n - 1, d)]
+    np.testing.assert_allclose(rules.law_median(d / (n - 1)), np.median(values), rtol=0.02)
+
+
+def test_the_optimal_threshold_of_square_data_is_the_published_one():
+    """2.858 times the median singular value (Gavish and Donoho 2014)."""
+    values = np.linspace(9, 1, 100)
+    np.testing.assert_allclose(np.sqrt(rules.optimal_threshold(values, 101, 100) / np.median(values)), 2.858, rtol=1e-3)
+
+
+def test_broken_stick_and_fraction():
+    np.testing.assert_allclose(
+        [rules.broken_stick(np.array(values)) for values in ([0.7, 0.2, 0.1], [0.9, 0.05, 0.05], [1.0, 1.0, 1.0])],
+        [1, 1, 0],  # the pieces are 11/18, 5/18 and 2/18
+    )
+    assert rules.broken_stick(np.array([0.62, 0.29, 0.09])) == 2
+    assert [rules.fraction(np.array([5.0, 3, 2]), share) for share in (0.4, 0.5, 0.79, 0.95)] == [1, 2, 2, 3]
+
+
+def test_a_run_ends_where_one_is_below():
+    assert rules.leading_run(np.array([True, True, False, True])) == 2
+    assert rules.leading_run(np.array([True])) == 1
+    assert rules.leading_run(np.array([False])) == 0
