@@ -4,16 +4,14 @@ The probability of a whole number x is proportional to :math:`e^{-x^2 / 2 \sigma
 "The discrete Gaussian for differential privacy"). Only whole numbers are drawn, and nothing is rounded: floats that
 hide a sum show it again, since they are not evenly spaced and so few of them can be reached (Mironov 2012).
 
-With a whole :math:`\sigma`, :math:`|x| = k \sigma + j` for whole k and :math:`0 \le j < \sigma`, so that with
-:math:`y = j / \sigma`
+With a whole :math:`\sigma`, :math:`|x| = k \sigma + j` for whole k and :math:`0 \le j < \sigma`. So a sign, k with
+probability :math:`2^{-k-1}` (how often a coin falls on one side) and a uniform j are drawn, and kept with probability
 
-.. math:: e^{-x^2 / 2 \sigma^2} = e^{-k^2 / 2} \; e^{-k y} \; e^{-y^2 / 2}.
+.. math:: p = 2^{k-1} e^{(1 - (k + j / \sigma)^2) / 2} \le 1
 
-So k is drawn with probability proportional to :math:`e^{-k^2/2}` and j uniformly, and both are kept with the
-probability of the other two factors (Karney 2016, "Sampling exactly from the normal distribution", algorithm D). Each
-factor is an event of probability :math:`e^{-p}`: ask for events of probability p, p/2, p/3, ... until one does not
-happen; it is that of an odd number with probability :math:`e^{-p}` (von Neumann 1951). Events of probability j / sigma
-and 1 / i need nothing but uniform whole numbers. How long it takes depends on the numbers.
+(von Neumann's rejection; every second one is kept): where a uniform number below 1, of which 53 bits are drawn, is
+below p. Floats know p to `UNSURE`, by far. Where that does not decide it, as many more bits of both are taken as do:
+no rounding ever decides (a floating-point filter, as Shewchuk 1997 has them for geometry).
 
 **Privacy.** Whole numbers plus this noise are as private as plus continuous normal noise of variance
 :math:`\sigma^2 - 4`. From the latter one gets the former: draw a whole number x about each value y with probability
@@ -30,6 +28,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,20 @@ Source = Callable[[int], bytes]
 """Gives so many random bytes."""
 
 Integers = NDArray[np.int64]
-Places = NDArray[np.intp]
-Happened = NDArray[np.bool_]
-Event = Callable[[int, Places], Happened]
-"""Whether an event of probability p / i happens, from i and the places that it is drawn for."""
+Kept = NDArray[np.bool_]
+
+BLOCK, SPARE = 2**14, 16
+"""Numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
+are missing, at least."""
+
+COINS = 10
+"""Coins that one random word has beside a sign and 53 bits."""
+
+HEADS = np.array([COINS, *((i & -i).bit_length() - 1 for i in range(1, 2**COINS))])
+"""By the bits of so many coins, how many come before the first that is 1."""
+
+UNSURE = 2.0**-45
+"""A probability of at most 1 is computed to this in float64: a hundred times what its rounding errors add up to."""
 
 ROUNDING = 8
 """Variance by which whole noise is larger than continuous noise that protects as well; half of it is needed, so that
@@ -85,11 +95,12 @@ def gaussian(size: int, deviation: int, source: Source) -> Integers:
     """
     if not 1 <= deviation <= LARGEST:
         raise ValueError(f"the deviation of whole noise is {deviation}, expected 1 to {LARGEST}")
-    values, missing = np.zeros(size, np.int64), np.arange(size)
-    while missing.size:
-        drawn, kept = _proposed(missing.size, deviation, source)
-        values[missing[kept]] = drawn[kept]
-        missing = missing[~kept]
+    values, found = np.empty(size, np.int64), 0
+    while found < size:
+        drawn, kept = _proposed(min(2 * (size - found) + SPARE, BLOCK), deviation, source)
+        new = drawn[kept][: size - found]
+        values[found : found + new.size] = new
+        found += new.size
     return values
 
 
@@ -105,74 +116,45 @@ def symmetric(d: int, deviation: int, source: Source) -> Integers:
     return noise
 
 
-# Inside. Uniform whole numbers, and events that happen with a probability known exactly.
+# Inside
 
 
-def _proposed(size: int, deviation: int, source: Source) -> tuple[Integers, Happened]:
+def _proposed(size: int, deviation: int, source: Source) -> tuple[Integers, Kept]:
     """Whole numbers, and which of them are kept."""
-    k, j = _half_normal(size, source), _below(deviation, size, source)
-
-    def linear(i: int, at: Places) -> Happened:
-        return _ratio(j[at], deviation, source) & _one_in(i, at.size, source)
-
-    def square(i: int, at: Places) -> Happened:
-        return _ratio(j[at], deviation, source) & _ratio(j[at], deviation, source) & _one_in(2 * i, at.size, source)
-
-    minus = _one_in(2, size, source)
-    kept = ~(minus & (k == 0) & (j == 0))  # there is one zero, not two
-    kept &= _several(k, linear)
-    kept &= _happens(np.arange(size), square)
-    drawn = k * deviation + j
+    words = np.frombuffer(source(8 * size), "<u8")
+    minus, k = (words & np.uint64(1)).astype(np.bool_), HEADS[(words >> np.uint64(1)) & np.uint64(2**COINS - 1)]
+    further = np.flatnonzero(k == COINS)
+    while further.size:
+        k[further] += (more := HEADS[_below(2**COINS, further.size, source)])
+        further = further[more == COINS]
+    drawn = k * deviation + _below(deviation, size, source)
+    kept = _kept(words >> np.uint64(1 + COINS), k, drawn, deviation, source)
+    kept &= ~(minus & (drawn == 0))  # there is one zero, not two
     return np.where(minus, -drawn, drawn), kept
 
 
-def _half_normal(size: int, source: Source) -> Integers:
-    """Whole k >= 0 with probability proportional to :math:`e^{-k^2 / 2}`."""
-
-    def half(i: int, at: Places) -> Happened:
-        return _one_in(2 * i, at.size, source)
-
-    values, missing = np.zeros(size, np.int64), np.arange(size)
-    while missing.size:
-        k, going = np.zeros(missing.size, np.int64), np.arange(missing.size)
-        while going.size:  # one more with probability e^(-1/2)
-            going = going[_happens(going, half)]
-            k[going] += 1
-        kept = _several(k * (k - 1), half)
-        values[missing[kept]] = k[kept]
-        missing = missing[~kept]
-    return values
+def _kept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: int, source: Source) -> Kept:
+    """Where uniform numbers, whose first 53 bits are given, are below the probabilities with which sizes are kept."""
+    above = np.ldexp(np.exp((1 - (sizes / deviation) ** 2) / 2), k - 1) - bits * 2.0**-53
+    below: Kept = above > 0
+    for i in np.flatnonzero(np.abs(above) <= UNSURE):
+        below[i] = _exactly_kept(int(bits[i]), int(sizes[i]), deviation, source)
+    return below
 
 
-def _several(counts: Integers, event: Event) -> Happened:
-    """At each place, whether ``counts`` events of probability :math:`e^{-p}` all happen."""
-    all_of, done = np.ones(counts.size, np.bool_), 0
-    while (at := np.flatnonzero(all_of & (counts > done))).size:
-        all_of[at] = _happens(at, event)
-        done += 1
-    return all_of
-
-
-def _happens(places: Places, event: Event) -> Happened:
-    """At each of these places, an event of probability :math:`e^{-p}`, 0 <= p <= 1; ``event`` gives those of p / i."""
-    odd, going, i = np.ones(places.size, np.bool_), np.arange(places.size), 1
-    while going.size:
-        going = going[event(i, places[going])]
-        odd[going] ^= True
-        i += 1
-    return odd
-
-
-def _ratio(part: Integers, whole: int, source: Source) -> Happened:
-    """Events of probability ``part / whole``."""
-    happened: Happened = _below(whole, part.size, source) < part
-    return happened
-
-
-def _one_in(i: int, size: int, source: Source) -> Happened:
-    """Events of probability 1 / i."""
-    happened: Happened = _below(i, size, source) == 0
-    return happened
+def _exactly_kept(drawn: int, size: int, deviation: int, source: Source) -> bool:
+    """The same for one number, by as many digits as it takes."""
+    bits = 53
+    while True:
+        with localcontext(prec=bits):
+            power = Decimal(deviation**2 - size**2) / (2 * deviation**2)
+            probability = Fraction(power.exp()) * Fraction(2) ** (size // deviation - 1)
+        error = Fraction(1, 10 ** (bits // 2))  # rounding makes a relative one of (2 + |power|) 10^(1 - bits)
+        if Fraction(drawn + 1, 2**bits) <= probability - error:
+            return True
+        if Fraction(drawn, 2**bits) >= probability + error:
+            return False
+        drawn, bits = drawn << 64 | int.from_bytes(source(8), "little"), bits + 64
 
 
 def _below(limit: int, size: int, source: Source) -> Integers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from scipy.integrate import quad
 from scipy.stats import chi2, ks_2samp, kstest, norm
 
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.noise import LARGEST, fixed, gaussian, symmetric, system, whole_deviation
+from fedpca_flwr.maths.noise import LARGEST, _exactly_kept, fixed, gaussian, symmetric, system, whole_deviation
 
 UNLIKELY = 1e-6
 LARGE = 2**30
@@ -102,6 +103,29 @@ def test_noise_of_products_is_smaller_where_a_value_stands_for_two_entries():
         squares, n = float((values**2).sum()) / variance, values.size
         assert abs(squares - n) < 5 * math.sqrt(2 * n)
         assert abs(float(values.sum())) < 5 * math.sqrt(n * variance)
+
+
+@pytest.mark.parametrize("deviation", [1, 2, 1000, LARGEST])
+def test_where_floats_do_not_decide_whole_numbers_decide_the_same(deviation, monkeypatch):
+    """Of 2,000 numbers, each as if floats were sure of nothing."""
+    by_floats = gaussian(2000, deviation, fixed(5))
+    monkeypatch.setattr("fedpca_flwr.maths.noise.UNSURE", 2.0)
+    np.testing.assert_array_equal(gaussian(2000, deviation, fixed(5)), by_floats)
+
+
+@pytest.mark.parametrize(("k", "j"), [(0, 1), (0, 6), (1, 3), (2, 0), (5, 4), (12, 0)])
+def test_a_number_that_begins_as_its_probability_does_gets_more_digits(k, j):
+    """Of those with its first 53 bits the first and the last, then its neighbours 192 bits further on."""
+    with localcontext(prec=200):
+        power = Decimal(49 - (7 * k + j) ** 2) / 98
+        known = int(power.exp() * Decimal(2) ** (k - 1 + 53 + 192))
+    first, rest = known >> 192, known % 2**192
+
+    def below(further):
+        words = [(further >> shift) % 2**64 for shift in (128, 64, 0)]
+        return _exactly_kept(first, 7 * k + j, 7, lambda size: words.pop(0).to_bytes(size, "little"))
+
+    assert [below(further) for further in (0, rest - 1, rest + 1, 2**192 - 1)] == [True, True, False, False]
 
 
 def test_the_systems_noise_never_repeats_and_the_fixed_one_does():
