@@ -322,6 +322,30 @@ def test_a_party_that_was_told_another_list_has_not_agreed(tmp_path):
     assert refused(answer, "signature of party 3 under the survivors", "told something else")
 
 
+def test_a_party_that_was_told_other_members_has_not_agreed(tmp_path):
+    """All sign the same survivors, and party 3 was told that the sum is without party 4 from the start."""
+    sessions, told = sites(tmp_path, SURVIVING), [0, 1, 2, 3]
+    keys, signatures = keys_of(sessions)
+    sealed = [asked_first(session, "surviving", keys, signatures)[0][0] for session in sessions]
+    for party in told:
+        assert sessions[party].ask("uncentred", [np.arange(4 if party == 3 else 5)])[0]
+    said = [sessions[party].ask("agree", [np.array(told)])[0][0] for party in told]
+    assert refused(asked_to_reveal(sessions, 0, told, said, sealed), "signature of party 3 under the survivors")
+
+
+def test_a_party_that_was_told_other_keys_has_not_agreed(tmp_path):
+    """The same, where party 3 was shown no keys of party 4."""
+    sessions, told = sites(tmp_path, SURVIVING), [0, 1, 2, 3]
+    keys, signatures = keys_of(sessions)
+    sealed = []
+    for party in told:
+        there = 4 if party == 3 else 5
+        sealed.append(asked_first(sessions[party], "surviving", keys[:there], signatures[:there])[0][0])
+        assert sessions[party].ask("uncentred", [np.array(told)])[0]
+    said = [sessions[party].ask("agree", [np.array(told)])[0][0] for party in told]
+    assert refused(asked_to_reveal(sessions, 0, told, said, sealed), "signature of party 3 under the survivors")
+
+
 def test_a_colluder_does_not_agree_for_anybody_else(tmp_path):
     """Nobody but party 0 and the colluder, party 4, was told this list; the server needs four."""
     sessions = sites(tmp_path, SURVIVING)
