@@ -16,6 +16,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import packed_gram
 from fedpca_flwr.maths.kernels import Kernel, Name, centred, default_gamma, kernel_pairs, packed_distances
 from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.statistics.columns import finite_kernel
 from fedpca_flwr.statistics.merging import MergeOptions, MergeStrategy, merge_phases
 from fedpca_flwr.statistics.merging_client import MergeClient
 
@@ -69,7 +70,7 @@ class VFedAKPCAClient(MergeClient):
         entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
         kernel = Kernel(options.kernel, options.gamma or default_gamma(*entries), options.coef0, options.degree)
         packed = packed_distances(X) if kernel.of_distances else packed_gram(X)
-        K = kernel.matrix(packed, len(X))
+        K = finite_kernel(kernel.matrix(packed, len(X)))
         pairs, _, _ = kernel_pairs(centred(K), 1)
         rounding = len(X) * np.finfo(np.float64).eps * float(np.abs(K).max())
         value = float(pairs.values[0]) if pairs.values[0] > rounding else 0.0

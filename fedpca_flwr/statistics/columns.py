@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.protocol.messages import Reply
@@ -182,6 +183,20 @@ def resolved(run: ColumnsRun, sums: Total, name: str) -> float:
     """A measure of the open sum, unless `bound` is too far above the data for it."""
     require_resolved(run.config.bound, sums.missed[name], sums[name], run.instead_of_bound)
     return float(sums[name])
+
+
+def finite_kernel(K: Array) -> Array:
+    """A kernel matrix (n, c) of which float64 holds all that is computed from it.
+
+    Raises
+    ------
+    DataError
+    """
+    with np.errstate(over="ignore"):
+        most = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
+    if not np.isfinite(most):
+        raise DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
+    return K
 
 
 def measured_pairs(U: Array) -> Generator[Ask, Any, Eigenpairs]:

@@ -39,11 +39,7 @@ from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
-from fedpca_flwr.statistics.columns import (
-    aligned_rows,
-    resolved,
-    total_energy,
-)
+from fedpca_flwr.statistics.columns import aligned_rows, finite_kernel, resolved, total_energy
 from fedpca_flwr.statistics.columns_client import ColumnsClient
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
 from strategies.vertical_kernel.script import KernelOptions, phases
@@ -83,10 +79,10 @@ class VerticalKernel(ColumnsStrategy):
         sums: Total = yield Sum(self.options.asked, self.with_energy(asked))
         added, k = sums[self.options.asked], self.options.n_components
         if self.options.landmarks:
-            K = _finite(kernel(added))
+            K = finite_kernel(kernel(added))
             found = nystrom_pairs(K, places, k)
         else:
-            K = _finite(kernel.matrix(added, self.n_rows))
+            K = finite_kernel(kernel.matrix(added, self.n_rows))
             pairs, total, positive = kernel_pairs(centred(K), k)
             missed = float(np.max(sums.missed.get(self.options.asked, 0.0)))
             found = replace(pairs, error=kernel.error(added, self.n_rows, missed)), total, positive
@@ -186,9 +182,3 @@ class VerticalKernelClient(ColumnsClient):
     def project(self, asked: Fields) -> Fields:
         with np.errstate(all="ignore"):
             return self.kept(asked["directions"] * asked["singular"])
-
-
-def _finite(K: Array) -> Array:
-    if not np.isfinite(K).all():
-        raise DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
-    return K

@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.decomposition import KernelPCA
 from sklearn.preprocessing import minmax_scale
 
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.power_merge import direction, local_product, merged, overwritten, power_iteration
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.reference import pooled_pca
@@ -29,6 +29,16 @@ def fit(parties, method="vfedpca", **options):
 
 def angle(model, k=1):
     return principal_angles(model.scores_, pooled_pca(X, k).transform(X)).max()
+
+
+@pytest.mark.parametrize("largest", [307, 312], ids=["sums", "entries"])
+@pytest.mark.parametrize("method", ["vfedakpca", "vertical-kernel"])
+def test_a_kernel_that_overflows_is_refused(method, largest):
+    """The fault: NaN, and a party of weight zero; or, if it was every party, rows that were said to be identical."""
+    parties = cut(3)
+    parties[1] = parties[1] * 10 ** (largest / 6) / np.linalg.norm(parties[1], axis=1).max()
+    with pytest.raises(DataError, match="the kernel of the rows is outside the range of float64: lower 'gamma'"):
+        run(method, parties, engine="loopback", n_components=1, kernel="polynomial", gamma=1.0)
 
 
 @pytest.mark.parametrize("scaling", [False, True])
