@@ -15,7 +15,7 @@ from scipy.linalg import blas
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, pool, pool_within
+from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, pool, pool_within
 from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares
 from fedpca_flwr.maths.uncentred import head_of as uncentred_head
 from fedpca_flwr.protocol.payload import Field, Payload
@@ -129,7 +129,7 @@ def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS)
     centre = first["sum"] / rows
     second: Total = yield Sum(f"{prefix}variances", {"rows": np.asarray(rows), "centre": centre})
     pooled = pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
-    return pooled._replace(diagonal=_resolved(run, second.missed["diagonal"], pooled.diagonal, rows, which))
+    return pooled._replace(diagonal=_resolved(run, second.missed["diagonal"], pooled.diagonal, pooled.head, which))
 
 
 def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Array]]:
@@ -180,23 +180,25 @@ def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Mo
         scatter = about_mean(double["scatter"], mean_products(head))
         diagonal = scatter[diagonal_positions(head.mean.size)]
     missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
-    return Moments(*head, scatter=scatter), _resolved(run, missed, diagonal, head.n, ALL_ROWS).clip(min=0.0)
+    return Moments(*head, scatter=scatter), _resolved(run, missed, diagonal, head, ALL_ROWS).clip(min=0.0)
 
 
-def _resolved(run: RowsStrategy, missed: Array, diagonal: Array, rows: int, which: str) -> Array:
-    """The diagonal (d,) of the scatter of so many rows, of which fixed point may have ``missed`` so much.
+def _resolved(run: RowsStrategy, missed: Array, diagonal: Array, head: Head, which: str) -> Array:
+    """The diagonal (d,) of the scatter of rows, of which fixed point may have ``missed`` so much.
 
     What is too much is refused. With scaling a feature of which it may be all is constant; else it would be scaled by
     what rounding left of it.
     """
     run.missed = missed
-    require_resolved(run.config.bound, missed, diagonal, which=which)
+    whole = diagonal + run.joined
+    about_zero = 0.0 if getattr(run.options, "center", True) else head.n * head.mean**2
+    require_resolved(run.config.bound, missed, whole + about_zero, which=which)
     if not getattr(run.options, "scale", False):
         return diagonal
-    require_scalable(run.config.bound, missed, diagonal, rows)
-    unseen = diagonal <= missed
+    require_scalable(run.config.bound, missed, whole, head.n)
+    unseen = whole <= missed
     if unseen.any():
-        least = float(np.sqrt(missed.max() / rows))
+        least = float(np.sqrt(missed.max() / head.n))
         run.cautions = [
             f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
             f"deviation below {least:.2g}; if one of them varies less than that, change its unit"

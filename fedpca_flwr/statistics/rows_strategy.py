@@ -27,6 +27,8 @@ class RowsStrategy(PCAStrategy):
     ----------
     missed : ndarray of shape (d,)
         Bound on what fixed point rounded off the variances, times rows; set by the statistics that a method asks for.
+    joined : ndarray of shape (d,)
+        Diagonal of the scatter that the rows of this run are added to.
     cautions : sequence of str
         What a reader must know of them.
     kept : SecondMoments or None
@@ -34,6 +36,7 @@ class RowsStrategy(PCAStrategy):
     """
 
     missed: Array = np.zeros(1)
+    joined: Array = np.zeros(1)
     cautions: Sequence[str] = ()
     kept: SecondMoments | None = None
 
@@ -109,7 +112,8 @@ class RowsStrategy(PCAStrategy):
     def _verify(self, model: PCAModel, measured: float) -> None:
         predicted = self.squared_error(model)
         mean = np.zeros(1) if model.mean_ is None else model.mean_
-        rounding = float(((np.finfo(np.float64).eps * mean) ** 2).sum())
+        unit = 1.0 if model.scale_ is None else model.scale_
+        rounding = float(((np.finfo(np.float64).eps * mean / unit) ** 2).sum())
         allowed = 1e-6 * model.total_variance + rounding if self.exact else np.inf
         if not np.isfinite(measured) or abs(measured - predicted) > allowed:
             raise ContractError(

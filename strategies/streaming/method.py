@@ -128,6 +128,8 @@ class Streaming(RowsStrategy):
                 f"the federation in {self.options.state} is a sum over other parties than take part in this run; with "
                 "secure-aggregation they stay the same: let them all take part, or name another folder"
             )
+        if self.options.append and self.federation.members:
+            self.joined = self.federation.moments().diagonal()
         summed, diagonal = yield from pooled_moments(self)
         summed.scatter[diagonal_positions(diagonal.size)] = diagonal  # never below zero, as that of any rows
         if self.options.append:

@@ -19,6 +19,16 @@ def fit(method, parties, **options):
     return run(method, parties, engine="loopback", min_rows=1, **options)
 
 
+@pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it", "personalised"])
+def test_rows_that_are_alike_have_components_about_zero(method):
+    """The fault: with center=false too they were said to have no variance next to the bound."""
+    alike = [np.full((3, 2), [3.0, 4.0]), np.full((2, 2), [3.0, 4.0])]
+    model = fit(method, alike, n_components=1, center=False, bound=4.0, **SECURE)
+    np.testing.assert_allclose(model.components_, [[0.6, 0.8]])
+    with pytest.raises(ConfigError, match="have no variance: they are identical"):
+        fit(method, alike, n_components=1, bound=4.0, **SECURE)
+
+
 def by_columns(X):
     return np.split(X, [6, 9], axis=1)
 

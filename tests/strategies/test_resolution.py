@@ -244,6 +244,17 @@ def test_the_least_change_of_one_value_is_no_constant_column():
         assert certainly_varying(moments.diagonal(), moments.mean) == 1
 
 
+@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it"])
+def test_the_rounding_of_a_mean_counts_in_deviations(method):
+    """The fault: "did a party's data change during the run?", of a column that varies by 50 roundings of its mean."""
+    X = rows(20, 3)
+    X[:, 1] = 0.1 + np.repeat([0, 90], [9, 11]) * np.spacing(0.1)
+    X[:, 2] = X[:, 0]  # the first component: nearly all of the other column is left
+    measured = fit(method, cut(X, 12, 8), n_components=1, scale=True).log["measured"]
+    apart = measured["squared_error_per_row"] - measured["predicted_squared_error_per_row"]
+    assert 0.5e-4 < apart < 2e-4  # the mean's rounding over the deviation, squared
+
+
 def test_a_constant_column_with_rounding_keeps_deviation_one():
     assert safe_deviation(np.array([1e-28]), 100, np.array([3.0])) == 1
     X = rows(100, 4)

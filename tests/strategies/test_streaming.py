@@ -289,6 +289,16 @@ def test_python_and_runs_share_a_federation(state):
 SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_sum_of_rows_that_are_alike_is_appended(state, scale):
+    """The fault: next to the bound they were said to have no variance; they need none of their own."""
+    alike = np.repeat(rows(1), 10, axis=0)
+    fit(state, [A, B, C], scale=scale, **SECURE)
+    model = fit(state, [alike] * 3, scale=scale, append=True, **SECURE)
+    truth = pooled_pca(np.vstack([A, B, C, *[alike] * 3]), 4, scale=scale)
+    assert principal_angles(model, truth).max < 1e-6
+
+
 def test_a_sum_over_all_parties_replaces_what_they_had_before(state):
     first = fit(state, [A, B, C], **SECURE)
     again = fit(state, [A, B, C], **SECURE)
