@@ -93,10 +93,11 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
         if pairs is not None:
             return pairs
     wanted = min(k + 1, d)
-    values, vectors = eigh(matrix, driver="evr", subset_by_index=(d - wanted, d - 1), check_finite=False)
+    unit = _unit(matrix)  # LAPACK's bisection of a subset takes off-diagonal entries below 1e-154 for zero
+    values, vectors = eigh(matrix / unit, driver="evr", subset_by_index=(d - wanted, d - 1), check_finite=False)
     if values.size < wanted:  # LAPACK's MRRR loses pairs of a tight cluster at the edge of a subset, and says nothing
-        values, vectors = eigh(matrix, driver="evd", check_finite=False)
-    return _pairs(values, vectors, k)
+        values, vectors = eigh(matrix / unit, driver="evd", check_finite=False)
+    return _pairs(values * unit, vectors, k)
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:
@@ -159,6 +160,11 @@ def fix_signs(vectors: Array) -> Array:
     return vectors * signs
 
 
+def _unit(matrix: Array) -> float:
+    """The power of two in which the diagonal of a matrix is at most 1."""
+    return float(2.0 ** np.frexp(np.abs(np.diagonal(matrix)).max())[1])
+
+
 def _pairs(values: Array, vectors: Array, k: int) -> Eigenpairs:
     """Ascending solver output to the first k pairs, descending."""
     following = float(values[-k - 1]) if values.size > k else 0.0
@@ -175,7 +181,7 @@ def _exceeding(matrix: Array, fraction: float, total: float) -> Eigenpairs:
 def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:
     """The leading pairs by Lanczos, or None where they cannot be certified."""
     d = matrix.shape[0]
-    unit = 2.0 ** np.frexp(np.diagonal(matrix).max())[1]  # ARPACK's stopping test is absolute below 1e-11
+    unit = _unit(matrix)  # ARPACK's stopping test is absolute below 1e-11
     operator = LinearOperator((d, d), matvec=lambda x: blas.dsymv(1 / unit, matrix, x, lower=1), dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(d)  # a fixed start: the same input gives the same bits
     try:

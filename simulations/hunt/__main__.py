@@ -53,9 +53,9 @@ def hunt(seed: int, indices: Iterator[int], tally: Tally) -> Iterator[str]:
         tally.findings[row] += bool(found)
         tally.kinds.update(kind for kind, _ in found)
         for kind, text in found:
-            text = " ".join(f"{key}={value!r}" for key, value in drawn.options.items())
+            options = " ".join(f"{key}={value!r}" for key, value in drawn.options.items())
             wrong = f", {drawn.hostile}" if drawn.hostile else ""
-            about = f"{drawn.method} ({drawn.transport}), {drawn.about}{wrong}, {text}"
+            about = f"{drawn.method} ({drawn.transport}), {drawn.about}{wrong}, {options}"
             again = f"python -m simulations.hunt --seed {seed} --only {index}"
             yield f"{kind}: {text} | {about} | {again}".replace("\n", " ")
 

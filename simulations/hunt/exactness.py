@@ -46,8 +46,9 @@ def truth_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Findin
                 f"told {claims.certificate:.2g} of the first {claims.certified}, at least {first:.2g} off",
             )
     yield from exceeded_claims(draw, claims, miss)
+    yield from certified_ties(model, truth, claims)
     yield from wrong_totals(draw, model, truth, claims)
-    yield from wrong_notes(model, truth)
+    yield from wrong_notes(model, truth, claims)
     if exact:
         yield from wrong_eigenvalues(model, truth, claims)
         yield from wrong_order(model, truth)
@@ -81,6 +82,18 @@ def exceeded_claims(draw: Draw, claims: Claims, miss: float) -> Iterator[Finding
     target = draw.options.get("target", 0.0) if draw.method == "adaptive" else 0.0
     if target and miss > target:
         yield "target", f"wanted {target:g} degrees, got at least {miss:.2g}"
+
+
+def certified_ties(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
+    """Of a tie at the cut the data determine no basis, and none is certified, unless no tie is presumed."""
+    k = model.n_components_
+    if claims.certificate is not None and claims.certified >= k and not claims.presumed and tied(truth, k):
+        yield "certificate", f"told {claims.certificate:.2g} of components {k} and {k + 1}, which have equal variance"
+
+
+def tied(truth: Truth, k: int) -> bool:
+    """Whether components k and k + 1 surely have equal variance, and any."""
+    return k < truth.levels.size and truth.levels[k - 1] > 1e-4 and abs(truth.gap(k)) < 10 * EPS
 
 
 def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
@@ -141,7 +154,7 @@ def wrong_ritz_values(model: PCAModel, truth: Truth, claims: Claims) -> Iterator
         yield "eigenvalues", f"below the true ones by {missing.sum():.2g}, at most {most:.2g} by the angle told"
 
 
-def wrong_notes(model: PCAModel, truth: Truth) -> Iterator[Finding]:
+def wrong_notes(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
     """What the model says of rank and ties is true; of an exact one it says what is not determined."""
     text, k = " ".join(model.log["notes"]), model.n_components_
     found = re.search(r"(?<!either )the data have rank (\d+)", text)
@@ -149,8 +162,7 @@ def wrong_notes(model: PCAModel, truth: Truth) -> Iterator[Finding]:
         yield "note", f"says the rank is {found[1]}, it is {truth.rank} at least"
     if not model.log["exact"] or k >= truth.levels.size:
         return
-    tied = truth.levels[k - 1] > 1e-4 and abs(truth.gap(k)) < 10 * EPS
-    if tied and not re.search(r"unique|equal variance|not determined|resolve", text):
+    if tied(truth, k) and not claims.presumed and not re.search(r"unique|equal variance|not determined|resolve", text):
         yield "note", f"components {k} and {k + 1} have equal variance, and nothing says so"
     lacking = truth.levels[k - 1] < 10 * EPS
     if lacking and not re.search(r"rank|no variance|resolve|not determined", text):

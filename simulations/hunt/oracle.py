@@ -68,9 +68,11 @@ class Truth:
         """Degrees by which a basis (p, k) surely misses every subspace that leading components may span.
 
         Where levels k and k + 1 are apart, the angle to the one there is. Else it must hold all directions of the
-        last gap before, and lie in those of the first gap after.
+        last gap before, and lie in those of the first gap after. Nothing misses nothing.
         """
         k, worst = basis.shape[1], 0.0
+        if not k:
+            return worst
         marks = range(1, self.levels.size + 1)
         for least in CLEAR:
             clear = [j for j in marks if self.gap(j) > least]
@@ -160,5 +162,5 @@ def truth_of_kernel(
         mean=mean,
         scale=deviation,
         rows=rows,
-        unsure=unsure or not np.abs(K).max() < np.finfo(np.float64).max,
+        unsure=unsure or not np.abs(K).max() * Long(len(K)) ** 2 < np.finfo(np.float64).max,
     )

@@ -86,6 +86,15 @@ def _too_many(draw: Draw, truth: Truth | None) -> bool:
     return bool(draw.options["n_components"] > min(first.shape))
 
 
+def _alike_but_held_out(draw: Draw, truth: Truth | None) -> bool:
+    """Whether without a fifth of each party's rows there is no variance, or too little beside the bound."""
+    rows, times = np.unique(draw.pooled, axis=0, return_counts=True)
+    common = rows[times.argmax()] if draw.options.get("center", True) else np.zeros(rows.shape[1])
+    others = [int((np.asarray(party) != common).any(axis=1).sum()) for party in draw.parties]
+    alike = all(few <= len(party) // 5 for few, party in zip(others, draw.parties, strict=True))
+    return alike or _constant(draw) or _coarse(draw, truth)
+
+
 def _beyond(draw: Draw, truth: Truth | None) -> bool:
     size = float(np.abs(draw.pooled.astype(Long)).max()) ** 2 * draw.pooled.size
     return size > LARGEST or truth is None or float(truth.total) < SMALLEST
@@ -105,6 +114,8 @@ def _below_rounding(draw: Draw, truth: Truth) -> bool:
 def _coarse(draw: Draw, truth: Truth | None) -> bool:
     """Fixed point steps of the bound are near the deviation of a column; one that is constant may be taken for it."""
     own = draw.options
+    if "bound" not in own:
+        return False
     if draw.method == "vertical-kernel" and own.get("scale") and not own.get("center"):
         return bool(own["bound"] > 1e6)  # of columns without a unit
     deviation = draw.pooled.astype(Long).std(axis=0)
@@ -112,9 +123,17 @@ def _coarse(draw: Draw, truth: Truth | None) -> bool:
     return bool(own["bound"] > 1e6 * float(smallest))
 
 
+def _unresolved_kernel(draw: Draw, truth: Truth | None) -> bool:
+    """Whether rounding, that of secure sums a little more, may hide a level that is asked for."""
+    k = draw.options["n_components"]
+    return truth is None or truth.unsure or bool(truth.levels[k - 1] < max(1e-11, 10 * truth.rounding))
+
+
 REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"the kernel of the rows is outside the range", lambda draw, truth: truth is None or truth.unsure),
     (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or d.method == "vfedakpca"),
+    (r"but those held out to choose 'mu'", _alike_but_held_out),
+    (r"fixed point of secure sums does not tell these rows apart", _unresolved_kernel),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
     (r"the rows of each party are identical", _none_within),
     (

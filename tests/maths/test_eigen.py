@@ -139,3 +139,14 @@ def test_what_is_below_the_error_is_not_resolved():
     pairs = Eigenpairs(np.array([5.0, 0.19]), np.eye(4)[:, :2], 0.1, error=0.1)
     assert resolution(pairs).angle == pytest.approx(sine_theorem(0.1, 5 - 0.19 - 0.1))
     assert resolution(Eigenpairs(np.array([5.0, 0.19]), np.eye(4)[:, :2], 0.1, error=3.0)).angle == 90
+
+
+@pytest.mark.parametrize("unit", [2.0**-900, 2.0**-480, 2.0**900])
+def test_small_eigenvalues_are_the_same_in_any_unit(unit):
+    """The fault: below 1e-140 LAPACK was off by 1e-9 of the first value, and small components by 90 degrees."""
+    values = np.array([1.0, 2e-2, *np.geomspace(4e-9, 1e-12, 26)])
+    S, basis = matrix_of(values)
+    pairs = leading_eigenpairs(S * unit, 17)
+    np.testing.assert_allclose(pairs.values / unit, values[:17], rtol=0, atol=1e-14)
+    np.testing.assert_allclose(pairs.following / unit, values[17], rtol=0, atol=1e-14)
+    assert principal_angles(pairs.vectors, basis[:, :17]).max() < 0.1

@@ -214,6 +214,20 @@ def test_a_certificate_of_some_components_is_held_against_these(parties):
     assert "certificate" in kinds(one, claiming(swapped, certified_components=1))
 
 
+def test_a_certificate_of_a_tie_is_found():
+    X = np.linalg.qr(rows(40, 5) - rows(40, 5).mean(axis=0)).Q * [9.0, 2.0, 2.0, 2.0, 1.0]
+    one = drawn("sub-it", cut(X, 30, 10))
+    outcome = run_draw(one)
+    assert findings(one, outcome) == []
+    wrong = {"certified_angle_degrees": 1e-9, "certified_components": 2}
+    assert "certificate" in kinds(one, claiming(outcome.model, **wrong))
+    assert "certificate" not in kinds(one, claiming(outcome.model, **wrong, presumed_multiplicity=1))
+
+
+def test_no_direction_misses_nothing():
+    assert truth_of(rows(20, 4)).miss(np.empty((4, 0))) == 0
+
+
 def test_a_missed_target_is_found(parties):
     one = drawn("adaptive", parties, target=1.0)
     outcome = run_draw(one)
@@ -247,6 +261,16 @@ def test_errors_are_right_answers_only_for_a_reason_that_the_draw_has(parties):
     identical = DataError("the rows of all parties are identical: there is no variance to explain")
     assert kinds(benign, failed(identical)) == {"false refusal"}
     assert kinds(drawn("p-cov", [np.ones((5, 3))]), failed(identical)) == set()
+    but = ConfigError("the rows of all parties but those held out to choose 'mu' (set it) have no variance")
+    few = np.ones((10, 3))
+    few[:2, 0] = 2.0, 3.0
+    assert kinds(drawn("personalised", [few, few]), failed(but)) == set()
+    assert kinds(drawn("personalised", [few, few], center=False), failed(but)) == {"false refusal"}
+    assert kinds(drawn("personalised", [few, few[:5]]), failed(but)) == {"false refusal"}
+    lost = ConfigError("the fixed point of secure sums does not tell these rows apart well enough")
+    columns = Draw("vertical-kernel", "secure_aggregation", [few], {"n_components": 2, "bound": 3.0}, "columns")
+    assert kinds(replace(columns, parties=[few[:, :1] > 1]), failed(lost)) == set()
+    assert kinds(replace(columns, parties=[rows(10, 3)]), failed(lost)) == {"false refusal"}
     assert kinds(benign, failed(PartyError("client 0: failed with ValueError"))) == {"vague error"}
     assert kinds(benign, failed(ValueError("operands could not be broadcast"))) == {"raw error"}
     assert kinds(benign, failed(running.HangError("no result"))) == {"hang"}
@@ -290,6 +314,7 @@ def test_a_finding_is_one_line_that_repeats_it(monkeypatch, capsys):
     printed = capsys.readouterr().out.splitlines()
     line = next(line for line in printed if line.startswith("mean: "))
     seed, only = re.search(r"\| python -m simulations\.hunt --seed (\d+) --only (\d+)$", line).groups()
+    assert "mean: off by 1 |" in line
     assert any(line.startswith("all ") for line in printed)
     assert main(["--seed", seed, "--only", only]) == 1
     assert "mean: off by 1" in capsys.readouterr().out
