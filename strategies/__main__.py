@@ -93,16 +93,20 @@ def _questions(method: Method, travel: str) -> str:
         if script is not None:
             own = {key: value for key, value in options.items() if card.examples[0].get(key) != value}
             with_them = f"`{text_of('', own).strip()}`: " if own else ""
-            asked = ", ".join(_question(name, phase) for name, phase in script.items())
+            chosen = card.phases(TRAVEL[travel], card.options.parse(options))
+            asked = ", ".join(_question(name, phase, chosen.get(name)) for name, phase in script.items())
             texts.setdefault(asked, f"{with_them}{asked}")
     further = f", then those of {' or '.join(f'`{name}`' for name in card.goes_on_as)}" if card.goes_on_as else ""
     return "; or ".join(f"{text}{further}" for text in texts.values()) or "-"
 
 
-def _question(name: str, phase: Phase) -> str:
+def _question(name: str, phase: Phase, own: Phase | None) -> str:
+    """A question, and the fields that come with it, but for those of the transport and of the last round."""
+    fields = "" if own is None or own.closing else ", ".join(field.name for field in own.asked.fields)
+    text = f"`{name}({fields})`" if fields else f"`{name}`"
     if callable(phase.times):
-        return f"`{name}` (as often as the number of parties says)"
-    return f"`{name}` (at most {phase.times} times)" if phase.times > 1 else f"`{name}`"
+        return f"{text} (as often as the number of parties says)"
+    return f"{text} (at most {phase.times} times)" if phase.times > 1 else text
 
 
 def _cells(method: Method) -> list[str]:

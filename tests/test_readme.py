@@ -19,7 +19,7 @@ from fedpca_flwr.method_text import options_of, own_keys
 from fedpca_flwr.site.local_table import local_table
 from simulations import run
 from simulations.hunt.options import CHOICES
-from strategies import METHODS, TRAVEL, method_of, script_of
+from strategies import METHODS, TRAVEL, method_of, script_of, transports_of
 from strategies.__main__ import measurements_page, methods_page, with_questions, with_table
 from tests.families import cut, rows
 
@@ -72,6 +72,21 @@ def test_the_table_of_questions_is_that_of_the_scripts():
     assert with_questions(page) == page, f"SECURITY.md's table of questions is not up to date; {WRITE}"
     table = page[page.index("| method | in clear |") :].split("\n\n")[0]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS), "SECURITY.md has no such table"
+
+
+WAYS = {
+    "clear": lambda head: " with " not in head,
+    "masked": lambda head: "with secure aggregation" in head,
+    "surviving": lambda head: "with `survivors`" in head,
+}
+"""How the first column of SECURITY.md's first table says how answers travel."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_security_says_of_every_way_a_method_has_what_the_server_sees(method):
+    table = PAGES["SECURITY.md"].split("| method | the server sees")[1].split("\n\n")[0]
+    heads = [line.split("|")[1] for line in table.splitlines() if f"`{method}`" in line.split("|")[1]]
+    assert not [way for way in transports_of(METHODS[method]) if not any(WAYS[way](head) for head in heads)]
 
 
 @pytest.mark.parametrize("method", METHODS)
