@@ -4,6 +4,7 @@ from fedpca_flwr.analyses.canonical import CanonicalCorrelations, canonical_corr
 from fedpca_flwr.analyses.discriminant import Discriminant, discriminant
 from fedpca_flwr.analyses.factors import FactorModel, factor_analysis
 from fedpca_flwr.analyses.how_many import HowMany, how_many
+from fedpca_flwr.analyses.how_sure import HowSure, Spikes, how_sure, how_sure_by_parties, spikes
 from fedpca_flwr.analyses.pca import pca
 from fedpca_flwr.analyses.regression import (
     Regression,
@@ -18,14 +19,19 @@ __all__ = [
     "Discriminant",
     "FactorModel",
     "HowMany",
+    "HowSure",
     "Regression",
+    "Spikes",
     "canonical_correlations",
     "discriminant",
     "factor_analysis",
     "how_many",
+    "how_sure",
+    "how_sure_by_parties",
     "least_squares",
     "partial_least_squares",
     "pca",
     "principal_component_regression",
     "ridge",
+    "spikes",
 ]

@@ -1,0 +1,92 @@
+"""Errors of eigenvalues and components: in simulation they are what the formulas say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths import sampling_error
+
+VARIANCES = np.array([9.0, 4.0, 1.0, 0.25])
+
+
+def eigenpairs(X):
+    values, vectors = np.linalg.eigh(np.cov(X, rowvar=False))
+    vectors = vectors[:, ::-1]
+    return values[::-1], vectors * np.sign(np.diagonal(vectors))
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Eigenpairs of 1,500 samples of 200 normal rows whose components are the axes."""
+    rng = np.random.default_rng(0)
+    return [eigenpairs(rng.standard_normal((200, 4)) * np.sqrt(VARIANCES)) for _ in range(1500)]
+
+
+def test_loadings_vary_as_their_errors_say(samples):
+    spread = np.std([vectors[:, :2] for _, vectors in samples], axis=0)
+    told = sampling_error.loading_errors(VARIANCES, np.eye(4), 2, 200)
+    off = ~np.eye(4, 2, dtype=bool)  # on the axis the error is of second order
+    np.testing.assert_allclose(told[off], spread[off], rtol=0.1)
+    np.testing.assert_array_equal(told[~off], 0)
+
+
+def test_intervals_cover_the_variance_of_the_population(samples):
+    """To four standard errors of 1,500 draws, and what 200 rows are short of many."""
+    for level in (0.5, 0.95):
+        inside = [
+            (low <= VARIANCES[:2]) & (VARIANCES[:2] <= high)
+            for low, high in (sampling_error.eigenvalue_intervals(values[:2], 200, level).T for values, _ in samples)
+        ]
+        np.testing.assert_allclose(np.mean(inside, axis=0), level, atol=0.045)
+
+
+def test_few_rows_leave_the_interval_open():
+    (interval,) = sampling_error.eigenvalue_intervals(np.ones(1), 5, 0.95)
+    assert 0 < interval[0] < 1
+    assert interval[1] == np.inf
+
+
+def test_of_tied_components_nothing_is_known():
+    errors = sampling_error.loading_errors(np.array([2.0, 1.0, 1.0]), np.eye(3), 2, 100)
+    np.testing.assert_array_equal(np.isinf(errors), [[False, True]] * 3)
+
+
+@pytest.mark.parametrize(("n", "d"), [(401, 200), (201, 400)])
+def test_spikes_are_larger_and_turned_as_the_spiked_model_says(n, d):
+    rng = np.random.default_rng(1)
+    truth, s2 = np.array([60.0, 25.0]), 3.0
+    found = []
+    for _ in range(12):
+        X = rng.standard_normal((n, d)) * np.sqrt(np.r_[truth, np.full(d - 2, s2)])
+        values, vectors = np.linalg.eigh(np.cov(X, rowvar=False))
+        variances, angles = sampling_error.spiked(values[::-1].clip(min=0), 4, n)
+        turned = np.degrees(np.arccos(np.abs(np.diagonal(vectors[:, ::-1])[:2])))
+        found.append([*variances[:2], *angles[:2], *turned, *angles[2:]])
+    mean = np.mean(found, axis=0)
+    np.testing.assert_allclose(mean[:2], truth, rtol=0.06)
+    np.testing.assert_allclose(mean[2:4], mean[4:6], atol=1.5)
+    assert (mean[6:] > 80).all()  # a largest eigenvalue of noise is not always below the edge
+    assert mean[4] > 8  # a test that sees nothing turned would see no formula
+
+
+def test_the_jackknife_of_groups_of_one_size_is_the_common_one():
+    rng = np.random.default_rng(2)
+    left_out = rng.standard_normal((8, 3))
+    _, variance = sampling_error.grouped_jackknife(left_out.mean(axis=0), left_out, np.full(8, 20.0))
+    np.testing.assert_allclose(variance, 7 / 8 * np.sum((left_out - left_out.mean(axis=0)) ** 2, axis=0), rtol=1e-12)
+
+
+def test_the_jackknife_of_unequal_groups_knows_the_error_of_a_mean():
+    rng = np.random.default_rng(3)
+    sizes = np.array([100, 50, 30, 20, 10, 5, 5, 5, 40, 60])
+    estimates, variances = [], []
+    for _ in range(3000):
+        sums = rng.standard_normal(10) * np.sqrt(sizes) + sizes * 2.0
+        left_out = (sums.sum() - sums) / (sizes.sum() - sizes)
+        mean = np.asarray(sums.sum() / sizes.sum())
+        estimate, variance = sampling_error.grouped_jackknife(mean, left_out, sizes)
+        np.testing.assert_allclose(estimate, mean)  # a mean is not biased
+        estimates.append(mean)
+        variances.append(variance)
+    np.testing.assert_allclose(np.mean(variances), 1 / sizes.sum(), rtol=0.05)
