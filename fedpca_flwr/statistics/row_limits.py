@@ -155,12 +155,12 @@ def rows_in(count: NDArray[Any], parties: int) -> int:
     return rows
 
 
-def mean_limits(bound: float, d: int) -> Limits:
+def sum_limits(bound: float, d: int) -> Limits:
     """Count, and sum of x (d,), of rows whose values are at most ``bound`` in size."""
     return {"count": np.array(float(ROWS)), "sum": np.full(d, ROWS * bound)}
 
 
-def variance_limits(bound: float, rows: int, d: int) -> Limits:
+def deviation_limits(bound: float, rows: int, d: int) -> Limits:
     """Sums of x - m and of its squares, (d,) each."""
     return {"shift": np.full(d, 2 * bound * rows), "diagonal": np.full(d, 4 * bound**2 * rows)}
 
@@ -195,9 +195,9 @@ def uncentred_limits(bound: float, d: int, *, within: bool) -> Limits:
 
 
 def pooled_of(bound: float, rows: int, centre: Array, shift: Array, diagonal: Array) -> Pooled:
-    """The pooled moments but for the scatter, from ``shift`` and ``diagonal``, the sums of `variance_limits`."""
+    """The pooled moments but for the scatter, from ``shift`` and ``diagonal``, the sums of `deviation_limits`."""
     remainder = shift / rows
     resolution = Layout({}, words=FIRST_WORDS).resolution
-    unresolved = variance_limits(bound, rows, shift.size)["diagonal"] * resolution * 2**18  # more parties than can be
+    unresolved = deviation_limits(bound, rows, shift.size)["diagonal"] * resolution * 2**18  # more parties than can be
     spread = np.sqrt(diagonal.clip(min=0.0) * (1 + 2.0**-20) + unresolved)
     return Pooled(rows, centre, remainder, (diagonal - rows * remainder**2).clip(min=0.0), spread)

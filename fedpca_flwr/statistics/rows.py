@@ -27,7 +27,7 @@ from fedpca_flwr.statistics.row_limits import (
     FIRST_WORDS,
     UNCENTRED_WORDS,
     Pooled,
-    mean_limits,
+    deviation_limits,
     pooled_of,
     projection_limits,
     require_bound,
@@ -35,8 +35,8 @@ from fedpca_flwr.statistics.row_limits import (
     require_scalable,
     rows_in,
     scatter_limits,
+    sum_limits,
     uncentred_limits,
-    variance_limits,
 )
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
@@ -49,15 +49,15 @@ CENTRE, SPREAD = Field("centre", ("d",)), Field("spread", ("d",), kind="size")
 def centre_phases(prefix: str = "") -> Phases:
     """The phases of `pooled_centre`."""
     return {
-        f"{prefix}means": Phase(
+        f"{prefix}sums": Phase(
             reply=Payload((COUNT, Field("sum", ("d",)))),
-            limits=lambda asked, public: mean_limits(public.config.bound, public.features),
+            limits=lambda asked, public: sum_limits(public.config.bound, public.features),
             words=FIRST_WORDS,
         ),
-        f"{prefix}variances": Phase(
+        f"{prefix}deviations": Phase(
             asked=Payload((Field("rows", (), "int64", kind="count"), CENTRE)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
-            limits=lambda asked, public: variance_limits(public.config.bound, int(asked["rows"]), public.features),
+            limits=lambda asked, public: deviation_limits(public.config.bound, int(asked["rows"]), public.features),
             words=FIRST_WORDS,
         ),
     }
@@ -124,10 +124,10 @@ def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS)
     ``prefix`` names their phases, ``which`` says in a refusal what rows they are of.
     """
     bound = run.config.bound
-    first: Total = yield Sum(f"{prefix}means")
+    first: Total = yield Sum(f"{prefix}sums")
     rows = rows_in(first["count"], first.parties)
     centre = first["sum"] / rows
-    second: Total = yield Sum(f"{prefix}variances", {"rows": np.asarray(rows), "centre": centre})
+    second: Total = yield Sum(f"{prefix}deviations", {"rows": np.asarray(rows), "centre": centre})
     pooled = pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
     return pooled._replace(diagonal=_resolved(run, second.missed["diagonal"], pooled.diagonal, pooled.head, which))
 

@@ -45,8 +45,8 @@ class RowsClient(PCAClient):
         """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.rows` and `products`."""
         answers: dict[str, Callable[[Fields], Fields | Sequence[Fields]]] = {
             "moments": self.moments,
-            "means": self.means,
-            "variances": self.variances,
+            "sums": self.sums,
+            "deviations": self.deviations,
             "scatter": self.scatter,
             "heads": self.heads,
             "start": self.start,
@@ -61,11 +61,11 @@ class RowsClient(PCAClient):
         found = Moments.of(self.used)
         return {**head_fields(found.head, found.diagonal()), "scatter": found.scatter}
 
-    def means(self, asked: Fields) -> Fields:
+    def sums(self, asked: Fields) -> Fields:
         """Count and sum."""
         return {"count": np.asarray(len(self.used)), "sum": column_sums(self.used)}
 
-    def variances(self, asked: Fields) -> Fields:
+    def deviations(self, asked: Fields) -> Fields:
         """Sums of deviations from the centre, and of their squares."""
         head, diagonal = head_and_diagonal(self.used)
         deviation = (head.mean - asked["centre"]) + head.remainder

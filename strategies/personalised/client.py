@@ -46,9 +46,9 @@ class PersonalisedClient(RowsClient):
             head, diagonal = head_and_diagonal(self.used)
             fields = head_fields(head, diagonal)
             return {"used": fields["count"], "mean": head.mean, "remainder": fields["remainder"], "diagonal": diagonal}
-        if name == "means":
+        if name == "sums":
             self.site.state.drop(OWN)
-        if name in {"means", "variances", "project"}:
+        if name in {"sums", "deviations", "project"}:
             return super().statistics(name, asked)
         rows = _centred(self.used, asked["mean"], asked["remainder"])
         if name == "product":

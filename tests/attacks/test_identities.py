@@ -24,7 +24,7 @@ from tests.hostile import HostileSession
 PARTIES = 5
 SUMS = {"method": "p-cov", "secure-aggregation": True, "bound": 1000.0, "n-components": 2}
 SURVIVING = {**SUMS, "survivors": 4}
-FIRST = {"masked": ("means", SUMS), "surviving": ("shares", SURVIVING)}
+FIRST = {"masked": ("sums", SUMS), "surviving": ("shares", SURVIVING)}
 
 each_transport = pytest.mark.parametrize("transport", FIRST)
 
@@ -80,10 +80,10 @@ def share_of(session, words, keys, privates, victim):
 
 
 def asked_of(session, publics):
-    return transcript("means", session.client.transport.group.signer.about, publics, [np.asarray(1)])
+    return transcript("sums", session.client.transport.group.signer.about, publics, [np.asarray(1)])
 
 
-def layout_of(session, phase="means"):
+def layout_of(session, phase="sums"):
     """Of the first sum."""
     client = session.client
     assert phase in client.script
@@ -139,7 +139,7 @@ def test_one_colluder_unmasks_what_he_shares_with_a_party_and_no_more(tmp_path):
     keys, signatures = keys_of(sessions)
     (left,), _ = asked_first(sessions[0], "masked", keys, signatures)
     publics = [key.tobytes() for key in keys]
-    plain = layout_of(sessions[0]).encode_sum([sessions[0].client.statistics("means", {})])
+    plain = layout_of(sessions[0]).encode_sum([sessions[0].client.statistics("sums", {})])
     for other in (4, 1, 2, 3):  # what he shares with the party, then what hides its share further
         assert np.count_nonzero(left == plain) < 3
         private = sessions[other].client.journal.recall("private")
@@ -175,7 +175,7 @@ def words_less_the_traitors(sessions, transport):
 @each_transport
 def test_one_traitor_of_ten_gains_the_sum_of_the_others_which_he_could_subtract_himself(transport, tmp_path):
     """With all that he has and all that the server sees: no sum of some of the nine opens, only that of all nine."""
-    run, phase = {"masked": (SUMS, "means"), "surviving": ({**SUMS, "survivors": 7}, "uncentred")}[transport]
+    run, phase = {"masked": (SUMS, "sums"), "surviving": ({**SUMS, "survivors": 7}, "uncentred")}[transport]
     sessions = sites(tmp_path, run, parties=TEN)
     words = words_less_the_traitors(sessions, transport)
     for size in range(1, len(HONEST)):
@@ -282,7 +282,7 @@ def test_the_same_question_twice_is_answered_under_another_mask(tmp_path):
     sessions = sites(tmp_path, {**SUMS, "method": "sub-it block-size=2"})
     keys, signatures = keys_of(sessions)
     asked_first(sessions[0], "masked", keys, signatures)
-    assert sessions[0].ask("variances", [np.asarray(150), np.full(4, 50.0)])[0]
+    assert sessions[0].ask("deviations", [np.asarray(150), np.full(4, 50.0)])[0]
     question = [np.full(4, 50.0), np.full(4, 200.0), np.eye(4)[:, :2]]
     first, second = (sessions[0].ask("product", question)[0][0] for _ in range(2))
     assert np.count_nonzero(first == second) == 0

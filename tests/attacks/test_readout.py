@@ -85,8 +85,8 @@ def three_sites(tmp_path):
 def asked_for_scatter(sessions, spread):
     keys = [np.stack(rows) for rows in zip(*(session.ask("keys", [])[0] for session in sessions), strict=True)]
     for session in sessions:
-        assert session.ask("means", keys)[0]
-        assert session.ask("variances", [np.asarray(120), np.zeros(4)])[0]
+        assert session.ask("sums", keys)[0]
+        assert session.ask("deviations", [np.asarray(120), np.zeros(4)])[0]
     return [session.ask("scatter", [np.zeros(4), spread]) for session in sessions]
 
 

@@ -115,7 +115,7 @@ def test_every_site_refuses_and_tells_nothing_but_why(tmp_path):
     """Nobody sends a word of the second sum, whoever is asked first; the text holds no number of rows."""
     finish(sites(tmp_path, PARTIES))
     server = sites(tmp_path, PARTIES[:4])
-    replies = replies_to(server, "means")
+    replies = replies_to(server, "sums")
     with pytest.raises(DisclosureError):
         finish(server)
     (text,) = {reply.metrics["message"] for reply in replies}

@@ -61,18 +61,18 @@ VFEDPCA = {"method": "vfedpca", "n-components": 2, "periods": 2}
 
 SCRIPTS = [
     Script({"method": "p-cov", "n-components": 2}, once("moments", "project")),
-    Script({"method": "p-cov", "n-components": 2, **SECURE}, once("keys", "means", "variances", "scatter", "project")),
+    Script({"method": "p-cov", "n-components": 2, **SECURE}, once("keys", "sums", "deviations", "scatter", "project")),
     Script(
         {"method": "p-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")
     ),
     Script({"method": "ap-cov", "n-components": 2}, once("moments", "project")),
-    Script({"method": "ap-cov", "n-components": 2, **SECURE}, once("keys", "means", "variances", "scatter", "project")),
+    Script({"method": "ap-cov", "n-components": 2, **SECURE}, once("keys", "sums", "deviations", "scatter", "project")),
     Script(
         {"method": "ap-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")
     ),
     Script(SUB_IT, {"start": 1, "product": 2, "project": 1}),
     Script({**SUB_IT, "scale": True}, {"heads": 1, "product": 3, "project": 1}),
-    Script({**SUB_IT, **SECURE}, {**once("keys", "means", "variances"), "product": 3, "project": 1}),
+    Script({**SUB_IT, **SECURE}, {**once("keys", "sums", "deviations"), "product": 3, "project": 1}),
     Script({**SUB_IT, "warm-start": "svd"}, {"sketch": 1, "refine": 3, "project": 1}),
     Script({"method": "qr-pca", "n-components": 2}, once("factor", "project")),
     Script({"method": "qr-pca", "n-components": 2, "rank": 3}, once("truncated", "project")),
@@ -98,12 +98,12 @@ SCRIPTS = [
     ),
     Script(
         {**PERSONAL, **SECURE},
-        {**once("keys", "means", "variances"), "product": 30, "share": 2, **once("report", "project")},
+        {**once("keys", "sums", "deviations"), "product": 30, "share": 2, **once("report", "project")},
     ),
     Script({"method": "streaming", "n-components": 2, "state": "x"}, once("digest", "moments", "project")),
     Script(
         {"method": "streaming", "n-components": 2, "state": "x", **SECURE},
-        once("members", "keys", "means", "variances", "scatter", "project"),
+        once("members", "keys", "sums", "deviations", "scatter", "project"),
     ),
     Script(DP, once("centre", "products", "project"), noised=True, constant=["project"]),
     Script(JOINT, once("joint", "project"), noised=True, constant=["project"]),

@@ -24,7 +24,7 @@ OTHER[7] = 900.0
 FITTED = np.random.default_rng(2).normal(50, 10, (30, 6))
 """The rows of an earlier run."""
 
-WRONG = ("evaluate", "moments", "scatter", "products", "variances", "means", "keys", "joint", "project")
+WRONG = ("evaluate", "moments", "scatter", "products", "deviations", "sums", "keys", "joint", "project")
 WRONG_OF_COLUMNS = ("gram", "product", "distances", "products", "merge", "energies", "scores")
 
 each_script = pytest.mark.parametrize("script", SCRIPTS, ids=str)

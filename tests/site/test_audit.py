@@ -20,7 +20,7 @@ def written(folder):
     """A journal of two runs of one party."""
     for run in ("11", "22"):
         journal = FileJournal(str(folder), run, 3)
-        for phase in ("keys", "means"):
+        for phase in ("keys", "sums"):
             journal.begin(phase, "ab" * 32, b"", lambda answered: None)
             journal.answered("masked", 4096)
         journal.keep("private", b"a secret of the run")

@@ -9,7 +9,7 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, QuorumError
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.statistics.row_limits import FIRST_WORDS, mean_limits
+from fedpca_flwr.statistics.row_limits import FIRST_WORDS, sum_limits
 from simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
@@ -93,7 +93,7 @@ def test_the_model_tells_no_partys_rows_but_what_protected_them(method):
     assert model.log["measured"]["pairwise_masked_parties"] == 3
     assert 6.5e-19 < model.log["measured"]["fixed_point_variance_share"] < 7e-19
     assert "squared_error_per_row" in model.log["measured"]
-    assert [entry["phase"] for entry in model.log["rounds"]][:3] == ["keys", "means", "variances"]
+    assert [entry["phase"] for entry in model.log["rounds"]][:3] == ["keys", "sums", "deviations"]
 
 
 # What is refused
@@ -157,7 +157,7 @@ def test_without_one_party_there_is_nothing(method):
         finish(server)
 
 
-@pytest.mark.parametrize("phase", ["variances", "scatter"])
+@pytest.mark.parametrize("phase", ["deviations", "scatter"])
 def test_a_party_that_is_asked_something_else_leaves_noise(phase):
     """Else a server could send zeros to all but one and read that one's reply."""
 
@@ -172,7 +172,7 @@ def test_a_party_that_is_asked_something_else_leaves_noise(phase):
         finish(server)
 
 
-@pytest.mark.parametrize("phase", ["keys", "means", "variances", "scatter", "project"])
+@pytest.mark.parametrize("phase", ["keys", "sums", "deviations", "scatter", "project"])
 def test_a_request_is_answered_once(phase):
     server = secure_server("p-cov")
     proxy = proxy_of(server, 1)
@@ -192,10 +192,10 @@ def test_a_sum_before_the_keys_is_refused(asked):
     server = secure_server("p-cov")
     for phase in asked:
         client_of(server, 1).fit([], {"phase": phase})
-    replied, _, said = client_of(server, 1).fit([np.asarray(300), np.zeros(12)], {"phase": "variances"})
+    replied, _, said = client_of(server, 1).fit([np.asarray(300), np.zeros(12)], {"phase": "deviations"})
     assert not replied
     assert said["error"] == "ContractError"
-    assert "a run asks in the order keys, means, variances, scatter, project" in said["message"]
+    assert "a run asks in the order keys, sums, deviations, scatter, project" in said["message"]
 
 
 def test_a_scatter_that_was_changed_on_its_way_does_not_pass_the_last_round():
@@ -256,13 +256,13 @@ def test_scaling_never_takes_a_small_feature_for_constant():
 
 
 MALFORMED = [
-    ("variances", lambda arrays: [], "the server: sent 0 arrays, expected 2 \\(rows, centre\\)"),
+    ("deviations", lambda arrays: [], "the server: sent 0 arrays, expected 2 \\(rows, centre\\)"),
     (
-        "variances",
+        "deviations",
         lambda arrays: [arrays[0], arrays[1][:5]],
         "the server: field 'centre' has shape \\(5,\\), expected \\(12,\\)",
     ),
-    ("variances", lambda arrays: [arrays[0] * 0, arrays[1]], "the server: field 'rows' is 0, expected at least 1 row"),
+    ("deviations", lambda arrays: [arrays[0] * 0, arrays[1]], "the server: field 'rows' is 0, expected at least 1 row"),
     ("scatter", lambda arrays: arrays[:1], "the server: sent 1 arrays, expected 2 \\(centre, spread\\)"),
     ("scatter", lambda arrays: [arrays[0], arrays[1] * np.nan], "the server: field 'spread' holds NaN"),
     ("scatter", lambda arrays: [arrays[0], -arrays[1]], "the server: field 'spread' holds .*, expected numbers from 0"),
@@ -288,7 +288,7 @@ MALFORMED = [
         lambda arrays: [*arrays[:2], arrays[2].astype(int)],
         "the server: field 'block' has dtype int64, expected float32 or float64",
     ),
-    ("unknown", lambda arrays: arrays, "the server asked for 'unknown', expected one of: keys, means, variances"),
+    ("unknown", lambda arrays: arrays, "the server asked for 'unknown', expected one of: keys, sums, deviations"),
 ]
 
 
@@ -317,7 +317,7 @@ def test_a_false_share_of_the_count_is_named(said):
 
     def lie(arrays):
         masked = arrays[0].copy()
-        layout = Layout(mean_limits(10.0, 12), words=FIRST_WORDS)
+        layout = Layout(sum_limits(10.0, 12), words=FIRST_WORDS)
         if masked.size == layout.size and masked.dtype == np.uint64:
             exponent = 62 - int(np.frexp(float(layout.limits["count"]))[1])
             masked[1] += np.array(said * 2**exponent, np.int64).view(np.uint64)
