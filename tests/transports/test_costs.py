@@ -1,0 +1,48 @@
+"""The bytes of every round that docs/secure-aggregation.md gives, against those of runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from simulations import run
+from tests.families import rows
+
+PAGE = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text()
+TABLE = re.findall(r"^\| (masked|survivors|both) \| `(\w+)` \| `(.+?)` \| `(.+?)` \|$", PAGE, re.M)
+COMPONENTS, BLOCK = 2, 3
+
+
+def rounds(method, features, parties, **options):
+    """Phase, and the bytes up and down of each party, of every round."""
+    held = [rows(30 + party, features, seed=party) for party in range(parties)]
+    secure = {"secure_aggregation": True, "bound": 1e3}
+    model = run(method, held, n_components=COMPONENTS, engine="loopback", **secure, **options)
+    return [(entry["phase"], set(entry["up"]), set(entry["down"])) for entry in model.log["rounds"]]
+
+
+@pytest.mark.parametrize(("features", "parties"), [(7, 4), (9, 6)])
+@pytest.mark.parametrize(
+    ("kind", "method", "options"),
+    [
+        ("masked", "p-cov", {}),
+        ("masked", "sub-it", {"block_size": BLOCK, "max_rounds": 2}),  # later blocks may have fewer columns
+        ("survivors", "p-cov", {"survivors": 3}),
+    ],
+)
+def test_a_round_has_the_bytes_that_the_page_says(kind, method, options, features, parties):
+    survivors = {"survivors": parties - 1} if options.get("survivors") else {}
+    known = {"d": features, "P": parties, "k": COMPONENTS, "b": BLOCK}
+    said = {phase: (up, down) for of, phase, up, down in TABLE if of in (kind, "both")}
+    for phase, up, down in rounds(method, features, parties, **{**options, **survivors}):
+        assert (up, down) == tuple({eval(formula, known.copy())} for formula in said[phase]), phase
+
+
+def test_the_page_has_every_round_of_these_runs_and_their_sum():
+    assert len(TABLE) == 11
+    model = run("p-cov", [rows(30, 7, seed=seed) for seed in range(3)], n_components=2, engine="loopback")
+    assert set(model.bytes_up_by_party) == {520 + 8 * 7 + 4 * 7 * 8}
+    masked = sum(eval(up, {"d": 7}) for of, phase, up, _ in TABLE if of == "masked" and phase != "product")
+    assert masked == 792 + 96 * 7 + 4 * 7 * 8
