@@ -25,6 +25,9 @@ SMALLEST = 1e-140
 HELD_BYTES = 2**26
 """Of blocks that are kept from the pass that checks them, so that what is small is read once."""
 
+SPARSE = 0.1
+"""Share of entries that are not zero above which sparse rows are decoded before they are multiplied: it is faster."""
+
 
 class Table(NamedTuple):
     """A party's data.
@@ -81,21 +84,26 @@ def check(rows: Rows) -> Rows:
 
 
 def _checked_blocks(rows: Blocks) -> Rows:
-    sizes, count = np.zeros(rows.width), 0
+    sizes, count, entries = np.zeros(rows.width), 0, 0
     kept: list[Block] = []
     room = HELD_BYTES
     for block in rows.read():
         count += block.shape[0]
+        entries += block.size
         if rows.dtype.kind == "f":
             np.maximum(sizes, _sizes(block), out=sizes)
         room -= _nbytes(block)
         kept = [*kept, block] if room >= 0 else []
     _require_shape((count, rows.width))
     _require_sizes(sizes)
-    if not kept:
-        return replace(rows, read=partial(_unchanged, rows.read, count), count=count)
-    only = joined(kept)
-    return sparse_rows(only) if rows.sparse else only
+    if kept:
+        only = joined(kept)
+        found = sparse_rows(only) if rows.sparse else only
+    else:
+        found = replace(rows, read=partial(_unchanged, rows.read, count), count=count)
+    if rows.sparse and entries > SPARSE * count * rows.width:
+        return Blocks(partial(chunks, found), rows.width, rows.dtype, count=count)
+    return found
 
 
 def _unchanged(read: Callable[[], Iterable[Block]], count: int) -> Iterator[Block]:

@@ -144,6 +144,12 @@ def sparse_rows(matrix: Any) -> Blocks:
 def column_sums(data: Rows) -> Array:
     """Sums (d,) of the columns of ``data`` (n, d)."""
     total = np.zeros(data.shape[1])
-    for chunk in chunks(data):
-        total += chunk.sum(axis=0, dtype=np.float64)
+    for block in data.read() if isinstance(data, Blocks) and data.sparse else chunks(data):
+        total += block.sum(axis=0, dtype=np.float64)
     return total
+
+
+def largest_size(data: Rows) -> float:
+    """The largest size of a value of ``data`` (n, d)."""
+    values = (block.data for block in data.read()) if isinstance(data, Blocks) and data.sparse else chunks(data)
+    return max((max(-float(part.min()), float(part.max())) for part in values if part.size), default=0.0)

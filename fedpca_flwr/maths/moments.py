@@ -27,7 +27,9 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Rows, chunks
+from fedpca_flwr.maths.blocks import Block, Blocks, Rows, chunks
+from fedpca_flwr.maths.centred import sparse_chunks
+from fedpca_flwr.maths.sparse_moments import add_scatter, mean_of
 
 CHUNK_ELEMENTS = 2**22
 """Elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower."""
@@ -70,7 +72,7 @@ class Moments:
         """Moments of the rows of ``data``, read in chunks.
 
         Memory is O(d^2 + chunk) whatever the number of rows, so ``data`` may be memory-mapped. Integers of one byte
-        take an exact route at half the time (`_add_bytes`).
+        take an exact route at half the time (`_add_bytes`), and sparse rows stay sparse.
 
         Parameters
         ----------
@@ -79,8 +81,11 @@ class Moments:
         """
         d = data.shape[1]
         scatter = np.zeros((d, d), order="F")
-        add = _add_bytes if data.dtype == np.uint8 else _add_floats
-        heads = [add(scatter, chunk) for chunk in chunks(data, CHUNK_ELEMENTS)]
+        if isinstance(data, Blocks) and data.sparse:
+            heads = [_add_sparse(scatter, block) for block in sparse_chunks(data)]
+        else:
+            add = _add_bytes if data.dtype == np.uint8 else _add_floats
+            heads = [add(scatter, chunk) for chunk in chunks(data, CHUNK_ELEMENTS)]
         pooled, deviations = pool_heads(heads)
         rows = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
         _syrk(scatter, rows)
@@ -194,6 +199,12 @@ def _add_floats(scatter: Array, chunk: NDArray[Any]) -> Head:
     centred -= remainder  # so that a constant feature has no scatter, and no diagonal entry can come out negative
     _syrk(scatter, centred)
     return Head(len(chunk), mean, remainder)
+
+
+def _add_sparse(scatter: Array, block: Block) -> Head:
+    mean, remainder = mean_of(block)
+    add_scatter(scatter, block, mean, remainder)
+    return Head(block.shape[0], mean, remainder)
 
 
 def _add_bytes(scatter: Array, chunk: NDArray[np.uint8]) -> Head:

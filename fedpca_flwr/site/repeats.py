@@ -20,7 +20,7 @@ import numpy as np
 
 from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import DataError, DisclosureError
-from fedpca_flwr.maths.blocks import Rows, chunks
+from fedpca_flwr.maths.blocks import Rows, chunks, largest_size
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.site.ledger import RELEASE, Release
 
@@ -112,7 +112,7 @@ def permit_bound(journal: Journal, node: NodeConfig, rows: Rows, bound: float) -
     ------
     DataError, DisclosureError
     """
-    now = Bounded(bound, within=all(max(-float(chunk.min()), float(chunk.max())) <= bound for chunk in chunks(rows)))
+    now = Bounded(bound, within=largest_size(rows) <= bound)
 
     def decide(same: Sequence[str], others: Sequence[str]) -> str:
         before = [Bounded.of(text) for text in same]

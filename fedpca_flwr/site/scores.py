@@ -11,7 +11,8 @@ import numpy as np
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import site_file
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Rows, chunks
+from fedpca_flwr.maths.blocks import Rows
+from fedpca_flwr.maths.centred import centred_chunks, energy
 
 
 def projections(data: Rows, components: Array, mean: Array, scale: Array) -> Iterator[tuple[Array, float]]:
@@ -25,13 +26,10 @@ def projections(data: Rows, components: Array, mean: Array, scale: Array) -> Ite
     scale : ndarray of shape (d,) or (0,)
         Empty where the features are not scaled.
     """
-    for chunk in chunks(data):
-        centred = np.subtract(chunk, mean, dtype=np.float64)
-        if scale.size:
-            centred /= scale
+    for centred in centred_chunks(data, mean, scale if scale.size else None):
         scores = centred @ components.T
         # Pythagoras, since the components are orthonormal
-        yield scores, float(np.vdot(centred, centred) - np.vdot(scores, scores))
+        yield scores, energy(centred) - float(np.vdot(scores, scores))
 
 
 @contextmanager

@@ -8,7 +8,9 @@ from scipy import sparse
 
 from fedpca_flwr import table
 from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths import blocks
 from fedpca_flwr.maths.blocks import Blocks
+from fedpca_flwr.metrics import principal_angles
 from strategies import METHODS, transports_of
 from tests.families import cut
 from tests.harness import fit
@@ -78,6 +80,34 @@ def test_sparse_rows_are_the_numbers_that_they_are(method, way):
     one = fitted(method, way, [part.astype(np.float64) for part in parties])
     for kind in (sparse.csr_array, sparse.coo_matrix):
         assert not differences(one, fitted(method, way, [kind(part) for part in parties]))
+
+
+def few_entries():
+    """One entry in twenty, but for a feature without zeros that is far from zero, and a constant one."""
+    rng = np.random.default_rng(5)
+    X = rng.gamma(1.0, 1.0, size=(150, 4)) @ rng.gamma(0.5, 1.0, size=(4, 90)) * (rng.random((150, 90)) < 0.05)
+    X[:, 40], X[:, 41] = 50 + 3 * rng.standard_normal(150), 0.1
+    return X
+
+
+@every_run
+def test_rows_that_stay_sparse_give_the_same_model(method, way):
+    parties = parties_of(method, few_entries())
+    one, other = fitted(method, way, parties), fitted(method, way, [sparse.csr_array(part) for part in parties])
+    for name in ("components_", "scores_", "mean_"):
+        if getattr(one, name) is not None:
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(one.explained_variance_, other.explained_variance_, rtol=1e-10)
+
+
+def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
+    rng = np.random.default_rng(6)
+    few = sparse.random_array((60, 9000), density=0.01, rng=rng, format="csr")
+    parties = [few[:40] * 2, few[40:]]
+    truth = fit("qr-pca", [part.toarray() for part in parties], n_components=2)
+    monkeypatch.setattr(blocks, "dense", None)
+    model = fit("sub-it", parties, n_components=2)
+    assert principal_angles(model, truth).max <= 1e-6
 
 
 @pytest.mark.parametrize("now", [counts(149), counts(151), counts(0)], ids=len)
