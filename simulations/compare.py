@@ -6,8 +6,8 @@
 A method may carry options, written as in run-config. With ``--output FOLDER`` every run is one line of JSON in its
 ``runs.jsonl``, with all that is needed to repeat it, beside its model; what is there already is not run again, so
 an interrupted comparison goes on where it stopped. ``report.html`` shows all runs of the folder, those of earlier
-comparisons too (extra ``plots``). Angles are to ``PCA(svd_solver="full")`` of the pooled rows in float64; "captured" is
-the share of these rows' variance that the components hold, "claimed" the one that the model says.
+comparisons too (extra ``plots``). Angles are to ``PCA(svd_solver="full")`` of the pooled rows in float64; the variance
+captured is the share of these rows' variance that the components hold, the one claimed what the model says.
 `simulations.benchmarks.published` makes of such runs the design notes' tables, ours beside the published numbers.
 """
 
@@ -36,6 +36,7 @@ from fedpca_flwr.metrics import captured_variance, knn_accuracy, principal_angle
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import PARTITIONS, split
 from fedpca_flwr.reference import pooled_pca
+from simulations.columns import HEADS, columns_of, shown
 from simulations.records import Record, append, identity, named, parsed, read
 from simulations.run import ENGINES, run
 
@@ -127,29 +128,16 @@ def compare(
 
 
 def table(records: Iterable[Record]) -> str:
-    """Markdown; MB are the mean over the clients. Accuracies are there if any were measured."""
+    """The results as Markdown, in the columns of the report."""
     records = list(records)
-    accuracies = any(r.get("knn accuracy") is not None for r in records)
-    heads = ["data", "partition", "clients", "method", "max angle (deg)", "mean", "captured", "claimed"]
-    heads += ["rounds", "MB up", "MB down"]
-    heads += ["k-NN(5)"] if accuracies else []
+    columns = columns_of(records)
     lines = []
     for r in records:
         where = r["partition"] + (f" {r['alpha']:g}" if r["alpha"] is not None else "")
-        cells = [r["dataset"], where, str(r["clients"]), named(r)]
-        if "error" in r:
-            cells += [r["error"].replace("\n", " "), *[""] * (len(heads) - 5)]
-        else:
-            cells += [f"{r['max angle']:.2g}", f"{r['mean angle']:.2g}"]
-            cells += [_share(r.get("captured variance")), _share(r["explained variance"])]
-            cells += [str(r["rounds"]), f"{r['MB up']:.3g}", f"{r['MB down']:.3g}"]
-            cells += [_share(r.get("knn accuracy"))] if accuracies else []
-        lines.append(cells)
-    return markdown.table(heads, lines)
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.2%}"
+        error = [r["error"].replace("\n", " "), *[""] * (len(columns) - 1)] if "error" in r else None
+        results = error or [shown(r, key) for key in columns]
+        lines.append([r["dataset"], where, str(r["clients"]), named(r), *results])
+    return markdown.table(["data", "partition", "clients", "method", *(HEADS[key] for key in columns)], lines)
 
 
 def _measured(one: Record, folder: Path | None) -> Record:

@@ -22,29 +22,8 @@ from fedpca_flwr.files import written_whole
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from fedpca_flwr.reference import pooled_pca
+from simulations.columns import HEADS, columns_of, shown
 from simulations.records import RUNS, Record, by_setting, command, named, read
-
-COLUMNS = (
-    "method",
-    "max angle",
-    "mean angle",
-    "captured variance",
-    "explained variance",
-    "rounds",
-    "MB up",
-    "MB down",
-    "seconds",
-    "knn accuracy",
-)
-SHARES = {"captured variance", "explained variance", "knn accuracy"}
-HEADS = {
-    "max angle": "max angle (degrees)",
-    "mean angle": "mean angle (degrees)",
-    "captured variance": "variance captured",
-    "explained variance": "variance claimed",
-    "MB up": "MB up per client",
-    "MB down": "MB down per client",
-}
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -125,27 +104,24 @@ def _title(record: Record) -> str:
 
 
 def _table(records: Sequence[Record]) -> str:
-    measured = [name for name in COLUMNS[1:] if any(record.get(name) is not None for record in records)]
-    columns = [COLUMNS[0], *measured]
-    heads = "".join(f'<th scope="col"><button>{HEADS.get(name, name)}</button></th>' for name in columns)
+    columns = columns_of(records)
+    heads = "".join(f'<th scope="col"><button>{head}</button></th>' for head in ["method", *map(HEADS.get, columns)])
     rows = []
     for record in records:
         if "error" in record:
             message = html.escape(record["error"])
-            cells = f'<td data-value="">{message}</td>' + '<td data-value=""></td>' * (len(measured) - 1)
+            cells = f'<td data-value="">{message}</td>' + '<td data-value=""></td>' * (len(columns) - 1)
         else:
-            cells = "".join(_cell(record.get(name), share=name in SHARES) for name in measured)
+            cells = "".join(_cell(record, key) for key in columns)
         name = html.escape(named(record))
         rows.append(f'<tr><td data-value="{name}">{name}</td>{cells}</tr>')
     body = "\n".join(rows)
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
 
 
-def _cell(value: float | None, *, share: bool) -> str:
-    if value is None:
-        return '<td data-value=""></td>'
-    shown = f"{value:.2%}" if share else f"{value:.3g}" if isinstance(value, float) else str(value)
-    return f'<td data-value="{value!r}">{shown}</td>'
+def _cell(record: Record, key: str) -> str:
+    value = record.get(key)
+    return f'<td data-value="{"" if value is None else repr(value)}">{shown(record, key)}</td>'
 
 
 def _figures(folder: Path, records: Sequence[Record]) -> Iterable[str]:

@@ -189,7 +189,7 @@ def test_what_noise_claims_is_not_what_the_components_capture(tmp_path):
     np.testing.assert_allclose(noisy["captured variance"], captured, rtol=1e-9)
     assert noisy["captured variance"] < 0.9 * noisy["explained variance"]
     head, _, line = table([noisy]).splitlines()
-    assert "| captured | claimed |" in head
+    assert "| variance captured | variance claimed |" in head
     assert f"| {noisy['captured variance']:.2%} | {noisy['explained variance']:.2%} |" in line
 
 

@@ -1,0 +1,37 @@
+"""The columns of a comparison's results: in Markdown (`simulations.compare`) and on its page (`simulations.report`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulations.records import Record
+
+HEADS = {
+    "max angle": "max angle (degrees)",
+    "mean angle": "mean angle (degrees)",
+    "captured variance": "variance captured",
+    "explained variance": "variance claimed",
+    "rounds": "rounds",
+    "MB up": "MB up per client",
+    "MB down": "MB down per client",
+    "seconds": "seconds",
+    "knn accuracy": "k-NN(5)",
+}
+"""What stands above the results of a record, by their key, in their order; bytes are the mean over the clients."""
+
+SHARES = {"captured variance", "explained variance", "knn accuracy"}
+
+
+def columns_of(records: Sequence[Record]) -> list[str]:
+    """The keys that any of the records has a result for; the first, under which errors stand, where none has any."""
+    return [key for key in HEADS if any(record.get(key) is not None for record in records)] or [*HEADS][:1]
+
+
+def shown(record: Record, key: str) -> str:
+    """A result as text; empty where there is none."""
+    value = record.get(key)
+    if value is None:
+        return ""
+    if key in SHARES:
+        return f"{value:.2%}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
