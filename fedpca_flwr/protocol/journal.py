@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 ENDED = "this site answers no more in this run; its own log says why"
 
+OVER = "the run was over for this site, or silent for so long that another one has begun since; begin anew"
+
 CHANGED = "the server sends another configuration of this run than with its first question; a run has one"
 
 

@@ -23,6 +23,21 @@ from fedpca_flwr.errors import ConfigError
 
 COMMAND = "python -m fedpca_flwr.site keys"
 
+FORGEABLE = frozenset(
+    bytes.fromhex(y)
+    for y in (
+        f"00{'00' * 31}",
+        f"01{'00' * 31}",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        f"ec{'ff' * 30}7f",
+        f"ed{'ff' * 30}7f",
+        f"ee{'ff' * 30}7f",
+    )
+)
+"""The points of small order, but for their sign: whoever has no private key can sign under these. One of them is zeros,
+such as stand for a key that is not there yet."""
+
 
 def make_key(path: str, party: int, name: str = "") -> str:
     """Write a new private key to a file that only its owner may read; the line for the others' list.
@@ -130,6 +145,8 @@ def _added(found: dict[int, bytes], said: str, parties: int) -> str:
         return f"partition {party}, expected 0 to {parties - 1}"
     if party in found:
         return f"partition {party} has a line already"
+    if key[:-1] + bytes([key[-1] & 127]) in FORGEABLE:
+        return f"partition {party} has a key with which anybody can sign"
     if key in found.values():
         return f"partition {party} has the key of partition {_holder(found, key)}"
     found[party] = key

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.protocol.journal import CHANGED, ENDED, Journal
+from fedpca_flwr.protocol.journal import CHANGED, ENDED, OVER, Journal
 from fedpca_flwr.site import chain
 from fedpca_flwr.site.ledger import RELEASE, Release
 from fedpca_flwr.store import Layout, Store, StoreError
@@ -71,8 +71,8 @@ class FileJournal(Journal):
             try:
                 if not answered:
                     self._begin(database, configuration)
-                elif self._secret(database, "configuration") != configuration:
-                    raise ContractError(CHANGED)
+                else:
+                    self._require_begun_with(database, configuration)
                 permit(answered)
             except Exception as error:
                 refusal = error
@@ -164,6 +164,11 @@ class FileJournal(Journal):
         alive = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
         database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive})", (since, *self.key))
         self._keep(database, "configuration", configuration)
+
+    def _require_begun_with(self, database: sqlite3.Connection, configuration: bytes) -> None:
+        kept = self._secret(database, "configuration")
+        if kept != configuration:
+            raise ContractError(CHANGED if kept else OVER)
 
     def _keep(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
         database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))

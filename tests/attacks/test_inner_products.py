@@ -81,9 +81,10 @@ def test_all_that_a_run_may_ask_leaves_inner_products_unknown(tmp_path, width):
     assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
 
 
-def test_two_configurations_of_one_run_do_not_add_up(tmp_path):
+@pytest.mark.parametrize("journal", [{}, {"journal": ""}], ids=["journal", "memory"])
+def test_two_configurations_of_one_run_do_not_add_up(journal, tmp_path):
     """Each may ask for 4 columns of products, and 5 tell everything."""
-    asking, four, one = site(tmp_path, within(KRYLOV, 4, 4)), random_block(4), random_block(1, seed=1)
+    asking, four, one = site(tmp_path, within(KRYLOV, 4, 4), **journal), random_block(4), random_block(1, seed=1)
     assert asking.ask("rows", [])[0]
     assert asking.ask("product", [four])[0]
     asking.context.run_config |= run_config_of(within(KRYLOV, 4, 1))

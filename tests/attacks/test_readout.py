@@ -207,7 +207,7 @@ def test_keys_do_not_outlive_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(("hours", "there"), [(23, True), (25, False)])
-def test_keys_of_a_run_that_was_left_go_when_another_begins_a_day_later(hours, there, tmp_path, monkeypatch):
+def test_keys_of_a_run_that_was_left_go_when_another_begins_a_day_later(hours, there, tmp_path, monkeypatch, caplog):
     left, other = (HostileSession(tmp_path, patients(), SUMS, run_id=run) for run in (1, 2))
     left.ask("keys", [])
     key = left.client.journal.recall("private")
@@ -220,4 +220,6 @@ def test_keys_of_a_run_that_was_left_go_when_another_begins_a_day_later(hours, t
     monkeypatch.setattr(journal, "datetime", Later)
     other.ask("keys", [])
     assert (key in (tmp_path / "journal" / "site.sqlite").read_bytes()) is there
+    assert not left.ask("keys", [])[0]
+    assert ("another one has begun since" in caplog.text) is not there
     assert other.client.journal.recall("private")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.identity import identity_of
-from fedpca_flwr.site.identity_files import make_key, read_members, read_private_key
+from fedpca_flwr.site.identity_files import FORGEABLE, make_key, read_members, read_private_key
 
 
 def made(tmp_path, parties=3):
@@ -104,6 +107,29 @@ def test_every_fault_of_the_list_is_named_at_once(tmp_path):
         assert fault in str(told.value)
     assert "line 1" not in str(told.value)
     assert str(tmp_path) not in str(told.value)
+
+
+def forged(key):
+    """Whether a signature that nobody made, R = 1 and S = 0, is right under one of 200 texts."""
+    known, signature = Ed25519PublicKey.from_public_bytes(key), b"\x01" + bytes(63)
+    for text in range(200):
+        with contextlib.suppress(InvalidSignature):
+            known.verify(signature, bytes([text]))
+            return True
+    return False
+
+
+@pytest.mark.parametrize("y", sorted(FORGEABLE), ids=bytes.hex)
+@pytest.mark.parametrize("sign", [0, 128])
+def test_a_key_with_which_anybody_can_sign_is_refused(y, sign, tmp_path):
+    """Such as zeros in the place of a key that is not there yet."""
+    nodes, lines = made(tmp_path)
+    key = y[:-1] + bytes([y[-1] | sign])
+    assert forged(key)
+    assert not forged(identity_of(nodes[0]).members[0])
+    (tmp_path / "list").write_text("\n".join([*lines[:2], f"2 {key.hex()}"]))
+    with pytest.raises(ConfigError, match="line 3: partition 2 has a key with which anybody can sign"):
+        read_members(str(tmp_path / "list"), 3)
 
 
 def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_belongs_there(tmp_path):
