@@ -11,6 +11,7 @@ Choices = dict[str, list[Any]]
 
 FLAG = [True, False]
 COVARIANCE: Choices = {"center": FLAG, "scale": FLAG, "n_components": [0.3, 0.9, 0.99]}
+MOMENTS: Choices = {**COVARIANCE, "n_components": [0.3, 0.9, 0.99, "auto"]}
 GRAPH: Choices = {
     "graph": ["ring", "star", "complete", "erdos-renyi"],
     "edge_probability": [0.5, 1.0],
@@ -32,8 +33,8 @@ MERGE: Choices = {
 }
 
 CHOICES: dict[str, Callable[[int, int, int], Choices]] = {
-    "p-cov": lambda k, n, d: COVARIANCE,
-    "ap-cov": lambda k, n, d: COVARIANCE,
+    "p-cov": lambda k, n, d: {**MOMENTS, "keep": ["moments", "parties"]},
+    "ap-cov": lambda k, n, d: MOMENTS,
     "sub-it": lambda k, n, d: {
         "block_size": [1, 2, k, k + 1, d, 1000],
         "acceleration": ["krylov", "krylov", "none"],
@@ -62,7 +63,7 @@ CHOICES: dict[str, Callable[[int, int, int], Choices]] = {
     },
     "dsa": lambda k, n, d: GRAPH,
     "fast-pca": lambda k, n, d: GRAPH,
-    "streaming": lambda k, n, d: COVARIANCE,
+    "streaming": lambda k, n, d: MOMENTS,
     "dp-pca": lambda k, n, d: {
         "epsilon": [0.1, 1.0, 100.0, "infinity"],
         "relation": ["add-remove", "replace-one"],

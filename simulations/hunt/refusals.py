@@ -83,7 +83,8 @@ def _constant(draw: Draw) -> bool:
 
 def _too_many(draw: Draw, truth: Truth | None) -> bool:
     first = np.vstack(draw.earlier) if draw.earlier and draw.method == "streaming" else draw.pooled
-    return bool(draw.options["n_components"] > min(first.shape))
+    wanted = draw.options["n_components"]
+    return not isinstance(wanted, str) and wanted > min(first.shape)
 
 
 def _alike_but_held_out(draw: Draw, truth: Truth | None) -> bool:
@@ -140,6 +141,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
         r"next to it (the rows of all parties have no|\d+ features have too little) variance",
         lambda d, t: _coarse(d, t) or _no_variance(d, t),
     ),
+    (r"'auto', which needs center=true", lambda draw, truth: draw.options.get("center") is False),
     (r"'n-components' is \d+, at most \d+ = min", _too_many),
     (r"rows while some are held out", lambda d, t: d.options["n_components"] > 0.7 * len(d.pooled)),
     (r"a PCA needs at least 2", lambda draw, truth: len(draw.pooled) < 2),
