@@ -128,6 +128,7 @@ class Federation:
             "parties": [{"party": i, "name": key, "rows": rows} for i, (key, rows) in enumerate(self.members.items())],
             "rounds": [],
             "measured": {
+                **solution.measured,
                 "revision": self.revision,
                 "unsaved_changes": sum(entry["revision"] > self.revision for entry in self.journal),
             },

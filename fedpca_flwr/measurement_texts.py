@@ -80,6 +80,11 @@ def above_noise(numbers: Numbers, model: FittedPCA) -> str:
     return f"{above} of {model.n_components_} components; {kept} of {model.n_features_in_} features kept"
 
 
+def left_out(numbers: Numbers, model: FittedPCA) -> str:
+    share = 1 - float(model.explained_variance_ratio_.sum())
+    return f"{share:.4%} of the variance, spread over some {numbers['left_out_directions']:.0f} directions"
+
+
 def revision(numbers: Numbers, model: FittedPCA) -> str:
     return f"{numbers['revision']}{', and changes that are not saved' * bool(numbers.get('unsaved_changes'))}"
 

@@ -224,6 +224,11 @@ MEASUREMENTS = (
         expected_parties="parties that the run began with",
     ),
     _line(
+        "left out",
+        texts.left_out,
+        left_out_directions="over how many directions the variance is spread that the components leave out",
+    ),
+    _line(
         "squared error per row",
         "{squared_error_per_row:.6g} measured, {predicted_squared_error_per_row:.6g} predicted",
         squared_error_per_row="of the parties' own rows after projection, as they measured it",

@@ -13,6 +13,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.component_number import null_band, parallel_analysis
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import Moments, unpack
+from fedpca_flwr.maths.outliers import left_out_directions
 from fedpca_flwr.maths.scaling import certainly_varying, safe_deviation
 
 ALL_ROWS = "the rows of all parties"
@@ -97,13 +98,16 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str,
         n_components = max(1, found)
         notes = [f"n-components='auto': {found or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
     assert not isinstance(n_components, str)
+    pairs = leading_eigenpairs(matrix, n_components, total=total).of_rank(rank)
+    directions = left_out_directions(matrix, pairs)
     return Solution(
-        pairs=leading_eigenpairs(matrix, n_components, total=total).of_rank(rank),
+        pairs=pairs,
         mean=moments.mean,
         total=total,
         rows=moments.count,
         scale=deviation,
         notes=notes,
+        measured={} if directions is None else {"left_out_directions": directions},
     )
 
 

@@ -5,6 +5,7 @@ from fedpca_flwr.analyses.discriminant import Discriminant, discriminant
 from fedpca_flwr.analyses.factors import FactorModel, factor_analysis
 from fedpca_flwr.analyses.how_many import HowMany, how_many
 from fedpca_flwr.analyses.how_sure import HowSure, Spikes, how_sure, how_sure_by_parties, spikes
+from fedpca_flwr.analyses.outliers import Drift, Outliers, drift, outliers
 from fedpca_flwr.analyses.pca import pca
 from fedpca_flwr.analyses.regression import (
     Regression,
@@ -17,18 +18,22 @@ from fedpca_flwr.analyses.regression import (
 __all__ = [
     "CanonicalCorrelations",
     "Discriminant",
+    "Drift",
     "FactorModel",
     "HowMany",
     "HowSure",
+    "Outliers",
     "Regression",
     "Spikes",
     "canonical_correlations",
     "discriminant",
+    "drift",
     "factor_analysis",
     "how_many",
     "how_sure",
     "how_sure_by_parties",
     "least_squares",
+    "outliers",
     "partial_least_squares",
     "pca",
     "principal_component_regression",

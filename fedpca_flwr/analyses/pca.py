@@ -35,8 +35,8 @@ def pca(
         "columns": names_digest(moments.features),
         "parties": [{"party": i, "name": key, "rows": own.count} for i, (key, own) in enumerate(parties)],
         "rounds": [],
-        "measured": {"fixed_point_variance_share": rounded / found.total} if rounded else {},
-        "notes": certain.notes,
+        "measured": {**found.measured, **({"fixed_point_variance_share": rounded / found.total} if rounded else {})},
+        "notes": [*found.notes, *certain.notes],
     }
     model = PCAModel.of(replace(found, pairs=pairs), about)
     names = np.array(moments.features, dtype=object) if moments.features else None

@@ -1,0 +1,138 @@
+"""Who is odd: single rows that lie far from those of a model, and a set of new rows that are no longer such rows.
+
+Each party does this with its own rows and the model; nothing leaves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import chi2, t
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths import outliers as maths
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.model import PCAModel
+
+FEWEST = 10
+"""Rows, of fewer of which no drift can be told."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outliers:
+    """Attributes
+    ----------
+    t_squared, spe : ndarray of shape (n,)
+        Hotelling's T squared, and the squared prediction error (Q): how far within the components, how far off them.
+    t_squared_limit, spe_limit : float
+        What a new row of the kind of the model's exceeds with probability 1 - ``level``, each.
+    t_squared_contributions, spe_contributions : ndarray of shape (n, d)
+        What each feature adds.
+    """
+
+    t_squared: Array
+    spe: Array
+    t_squared_limit: float
+    spe_limit: float
+    t_squared_contributions: Array
+    spe_contributions: Array
+
+    @property
+    def odd(self) -> NDArray[np.bool_]:
+        """Which rows exceed a limit, shape (n,)."""
+        return (self.t_squared > self.t_squared_limit) | (self.spe > self.spe_limit)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Attributes
+    ----------
+    shift_probability : float
+        Of a mean as far from the model's within the components, if the rows are of its kind (chi squared).
+    spread_probability : float
+        Of a mean SPE as far above the model's (Student's t).
+    odd_share : float
+        Of the rows, how many exceed a limit of 99 %.
+    drifted : bool
+        Whether either is less likely than half of the false alarms that are accepted.
+    """
+
+    shift_probability: float
+    spread_probability: float
+    odd_share: float
+    drifted: bool
+
+
+def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
+    """How odd each row of ``X`` (n, d) is, and by which features.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Of p-cov, ap-cov, streaming or kept moments: they know how what they leave out is spread.
+    X : array-like of shape (n, d)
+    level : float
+        Of the limits, for one row.
+
+    Raises
+    ------
+    ConfigError, ContractError, DataError
+    """
+    if not (isinstance(level, float) and 0 < level < 1):
+        raise ConfigError(f"'level' is {level!r}, expected a fraction between 0 and 1, as 0.99")
+    left_out, directions = _left_out(model)
+    components, _ = model.loadings()
+    centred, n, variances = model.centred(X), model.n_samples_, model.explained_variance_
+    _require_variances(model)
+    errors = (centred - centred @ components.T @ components) ** 2
+    return Outliers(
+        t_squared=maths.t_squared(centred @ components.T, variances),
+        spe=errors.sum(axis=1),
+        t_squared_limit=maths.t_squared_limit(len(components), n, level),
+        spe_limit=maths.spe_limit(left_out, directions, level),
+        t_squared_contributions=maths.t_squared_contributions(centred, components, variances),
+        spe_contributions=errors,
+    )
+
+
+def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift:
+    """Whether new rows ``X`` (n, d), 10 at least and drawn one apart from the other, are still of the model's kind.
+
+    Raises
+    ------
+    ConfigError, ContractError, DataError
+    """
+    if not (isinstance(false_alarms, float) and 0 < false_alarms < 1):
+        raise ConfigError(f"'false_alarms' is {false_alarms!r}, expected a fraction between 0 and 1, as 0.01")
+    found = outliers(model, X)
+    rows, n = len(found.spe), model.n_samples_
+    if rows < FEWEST:
+        raise DataError(f"there are {rows} new rows, expected at least {FEWEST}: of fewer no drift can be told")
+    shift = model.transform(X).mean(axis=0)
+    distance = np.sum(shift**2 / model.explained_variance_) / (1 / rows + 1 / n)
+    left_out, _ = _left_out(model)
+    step = (found.spe.mean() - left_out) / (found.spe.std(ddof=1) * np.sqrt(1 / rows + 1 / n))
+    told = float(chi2.sf(distance, shift.size)), float(t.sf(step, rows - 1))
+    return Drift(*told, odd_share=float(found.odd.mean()), drifted=min(told) < false_alarms / 2)
+
+
+def _left_out(model: PCAModel) -> tuple[float, float]:
+    """The variance that the components leave out, and over how many directions it is spread."""
+    directions = model.log["measured"].get("left_out_directions")
+    if directions is None:
+        raise ContractError(
+            f"the model (method '{model.log['method']}') does not know how the variance is spread that its components "
+            "leave out, or they leave out none; take fewer components, of p-cov or of kept moments"
+        )
+    return model.total_variance - float(model.explained_variance_.sum()), directions
+
+
+def _require_variances(model: PCAModel) -> None:
+    """Refuse components that are rounding, or as many as there are rows: by their variances nothing can be divided."""
+    values = model.explained_variance_
+    if values[-1] <= 1e-13 * values[0] or len(values) >= model.n_samples_ - 1:
+        raise ContractError(
+            f"the last of the {len(values)} components has no variance but rounding; take fewer of them"
+        )

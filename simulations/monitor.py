@@ -1,0 +1,69 @@
+"""Which of a site's rows are odd, by which features, and whether they are still of the model's kind.
+
+    python -m simulations.monitor MODEL ROWS --output odd.csv
+
+A site runs it on its own rows, with the model that the coordinator hands out; nothing leaves the site. ROWS is a file
+that a site may have as its data, --label the column that is no feature. The output has a line for each row: T2 and SPE,
+whether either exceeds its limit, and the three features (from 0) that add most to its SPE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpca_flwr.analyses import Outliers, drift, outliers
+from fedpca_flwr.errors import DataError, FedPCAError
+from fedpca_flwr.files import written_whole
+from fedpca_flwr.maths.blocks import whole
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.site.readers import read
+
+TOP = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("rows")
+    parser.add_argument("--label", default="")
+    parser.add_argument("--level", type=float, default=0.99, help="of the limits")
+    parser.add_argument("--false-alarms", type=float, default=0.01, help="accepted, of a drift")
+    parser.add_argument("--output", type=Path, help="a file for the rows, which its owner only may read")
+    args = parser.parse_args(arguments)
+    try:
+        model, table = PCAModel.load(args.model), read(args.rows, args.label)
+        if table.columns and model.log.get("columns") and table.columns != model.log["columns"]:
+            raise DataError("the columns of the rows, or their order, are not those of the model")
+        rows = whole(table.rows)
+        found = outliers(model, rows, level=args.level)
+        told = drift(model, rows, false_alarms=args.false_alarms)
+        if args.output:
+            _write(args.output, found)
+    except (FedPCAError, OSError) as error:
+        print(f"{type(error).__name__}: {error} {getattr(error, 'local', '')}".rstrip(), file=sys.stderr)
+        return 2
+    for name, values, limit in (
+        ("T2", found.t_squared, found.t_squared_limit),
+        ("SPE", found.spe, found.spe_limit),
+    ):
+        above = int((values > limit).sum())
+        print(f"{name}: {above} of {len(values)} rows above {limit:.6g} (expected {1 - args.level:.2%})")
+    print(f"mean of the scores: probability {told.shift_probability:.2g}; mean SPE: {told.spread_probability:.2g}")
+    print("drifted" if told.drifted else f"no drift, at {args.false_alarms:.2%} false alarms")
+    return 0
+
+
+def _write(target: Path, found: Outliers) -> None:
+    order = (-found.spe_contributions).argsort(axis=1)[:, :TOP]
+    with written_whole(target, 0o600) as stream:
+        stream.write(b"row,T2,SPE,odd,features\n")
+        for i, features in enumerate(order.tolist()):
+            told = f"{found.t_squared[i]:.9g},{found.spe[i]:.9g},{int(found.odd[i])},{' '.join(map(str, features))}"
+            stream.write(f"{i},{told}\n".encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Odd rows are found by limits that the pooled rows would give, whoever holds them, and features are named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import chi2, f
+from sklearn.datasets import load_breast_cancer, load_digits
+
+from fedpca_flwr import analyses
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.federation import Federation
+from fedpca_flwr.model import PCAModel
+from simulations import run
+from tests.families import cut, rows
+
+X = rows(600, 12) + np.arange(12)
+PARTIES = cut(X, 300, 200, 80, 20)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return run("p-cov", PARTIES, n_components=3, engine="loopback")
+
+
+def by_pooled_rows(data, new, k, level=0.99, scale=False):
+    """T2, SPE and limits, from the rows and all their eigenvalues."""
+    unit = data.std(axis=0) if scale else np.ones(data.shape[1])
+    centred, n = (data - data.mean(axis=0)) / unit, len(data)
+    values, vectors = np.linalg.eigh(centred.T @ centred / (n - 1))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    scores = ((new - data.mean(axis=0)) / unit) @ vectors
+    t2, spe = (scores[:, :k] ** 2 / values[:k]).sum(axis=1), (scores[:, k:] ** 2).sum(axis=1)
+    one, two = values[k:].sum(), (values[k:] ** 2).sum()
+    limit = k * (n**2 - 1) / (n * (n - k)) * f.ppf(level, k, n - k)
+    return t2, spe, limit, two / one * chi2.ppf(level, one**2 / two)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize(
+    "data",
+    [X, load_breast_cancer().data, load_digits().data[:, load_digits().data.std(axis=0) > 0], rows(900, 400)],
+    ids=["drawn", "breast-cancer", "digits", "by Lanczos"],
+)
+def test_distances_and_limits_are_those_of_the_pooled_rows(data, scale):
+    n = len(data)
+    parties = cut(data, n - n // 2 - n // 5, n // 2, n // 5)
+    found = analyses.outliers(run("p-cov", parties, n_components=4, scale=scale, engine="loopback"), data)
+    t2, spe, t2_limit, spe_limit = by_pooled_rows(data, data, 4, scale=scale)
+    np.testing.assert_allclose(found.t_squared, t2, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found.spe, spe, rtol=1e-6, atol=1e-7 * spe.max())
+    np.testing.assert_allclose([found.t_squared_limit, found.spe_limit], [t2_limit, spe_limit], rtol=1e-6)
+
+
+def test_one_new_row_in_a_hundred_exceeds_each_limit(model):
+    """20,000 rows of the same kind: to three standard errors and Box's approximation."""
+    new = rows(20000, 12, seed=8) + np.arange(12)
+    found = analyses.outliers(model, new)
+    assert 0.006 < (found.t_squared > found.t_squared_limit).mean() < 0.014
+    assert 0.006 < (found.spe > found.spe_limit).mean() < 0.016
+    assert 0.012 < found.odd.mean() < 0.03
+
+
+@pytest.mark.parametrize(
+    "secured",
+    [{"secure_aggregation": True, "bound": 30.0}, {"secure_aggregation": True, "bound": 30.0, "survivors": 3}],
+    ids=["masked", "surviving"],
+)
+def test_secure_sums_give_the_same_limits(model, secured):
+    secure = run("p-cov", PARTIES, n_components=3, engine="loopback", **secured)
+    one, other = analyses.outliers(model, X[:2]), analyses.outliers(secure, X[:2])
+    np.testing.assert_allclose(one.spe_limit, other.spe_limit, rtol=1e-8)
+    np.testing.assert_allclose(one.t_squared, other.t_squared, rtol=1e-6)
+
+
+def test_models_of_kept_moments_and_federations_know_the_limits(model, tmp_path):
+    kept = run("p-cov", PARTIES, n_components=1, keep="moments", engine="loopback").moments_
+    federation = Federation.open(tmp_path)
+    for i, party in enumerate(PARTIES):
+        federation.join(f"{i}", party)
+    limit = analyses.outliers(model, X[:1]).spe_limit
+    for other in (analyses.pca(kept, 3), federation.model(3), PCAModel.load(model.save(tmp_path / "model"))):
+        np.testing.assert_allclose(analyses.outliers(other, X[:1]).spe_limit, limit, rtol=1e-10)
+
+
+def test_contributions_add_up_and_name_the_feature(model):
+    odd = X[:1].copy()
+    odd[0, 7] += 5
+    for row in (X[:5], odd):
+        found = analyses.outliers(model, row)
+        np.testing.assert_allclose(found.t_squared_contributions.sum(axis=1), found.t_squared, rtol=1e-10)
+        np.testing.assert_allclose(found.spe_contributions.sum(axis=1), found.spe, rtol=1e-10)
+    assert analyses.outliers(model, odd).spe_contributions.argmax() == 7
+    assert analyses.outliers(model, odd).odd.all()
+
+
+def test_a_row_far_along_a_component_is_odd_by_t_squared_only(model):
+    far = model.mean_ + 8 * np.sqrt(model.explained_variance_[0]) * model.components_[:1]
+    found = analyses.outliers(model, far)
+    assert found.t_squared > found.t_squared_limit
+    assert found.spe < 1e-20
+    np.testing.assert_allclose(found.t_squared, 64)
+
+
+def test_drift_is_a_false_alarm_once_in_a_hundred_times(model):
+    drifted = [analyses.drift(model, rows(80, 12, seed=100 + i) + np.arange(12)).drifted for i in range(400)]
+    assert sum(drifted) <= 12  # more have a probability of 2e-4 where 1 % is true
+
+
+@pytest.mark.parametrize("kind", ["mean within", "mean without", "spread"])
+def test_a_shifted_party_is_flagged(model, kind):
+    new = rows(80, 12, seed=7) + np.arange(12)
+    changed = {
+        "mean within": new + 0.8 * model.components_[0],
+        "mean without": new + 0.3 * np.linalg.svd(model.components_)[2][-1],
+        "spread": (new - np.arange(12)) * 1.5 + np.arange(12),
+    }[kind]
+    found = analyses.drift(model, changed)
+    assert found.drifted
+    assert (found.shift_probability < 0.005) == (kind == "mean within")
+
+
+def test_what_cannot_be_judged_is_refused(model):
+    with pytest.raises(ContractError, match="does not know how the variance is spread"):
+        analyses.outliers(run("sub-it", PARTIES, n_components=3, engine="loopback"), X)
+    with pytest.raises(ContractError, match="take fewer components"):
+        analyses.outliers(run("p-cov", PARTIES, n_components=12, engine="loopback"), X)
+    few = run("p-cov", cut(X[:12], 6, 6), n_components=11, min_rows=1, engine="loopback")
+    with pytest.raises(ContractError, match="take fewer"):
+        analyses.outliers(few, X)
+    with pytest.raises(DataError, match="there are 9 new rows, expected at least 10"):
+        analyses.drift(model, X[:9])
+    with pytest.raises(DataError, match="NaN"):
+        analyses.outliers(model, np.full((2, 12), np.nan))
+    for call in (lambda: analyses.outliers(model, X, level=99), lambda: analyses.drift(model, X, false_alarms=0.0)):
+        with pytest.raises(ConfigError, match="expected a fraction"):
+            call()
