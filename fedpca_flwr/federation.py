@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from fedpca_flwr.certainty import SCALED, certainty
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.moments import Moments, pool
-from fedpca_flwr.member_moments import digest, moments_of
+from fedpca_flwr.member_moments import checked_moments, digest
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.solution import solve
 from fedpca_flwr.state_folder import StateFolder
@@ -226,7 +226,7 @@ class Federation:
         raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
 
     def _checked(self, key: str, data: ArrayLike | Moments, columns: str) -> Moments:
-        moments = moments_of(key, data)
+        moments = checked_moments(key, data)
         if self.features not in (0, moments.n_features):
             raise ContractError(
                 f"the rows of '{key}' have {moments.n_features} features, those of the federation have {self.features}"

@@ -12,7 +12,7 @@ from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.table import check
 
 
-def moments_of(key: str, data: ArrayLike | Moments) -> Moments:
+def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
     """The moments of a member's rows (n, d), or those that someone else made, checked as far as they can tell.
 
     Raises

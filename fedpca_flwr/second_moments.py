@@ -24,7 +24,7 @@ from fedpca_flwr.maths import moment_parts
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, pool
 from fedpca_flwr.maths.scaling import constant_features, safe_deviation
-from fedpca_flwr.member_moments import moments_of
+from fedpca_flwr.member_moments import checked_moments
 from fedpca_flwr.second_moments_file import Kept
 
 Features = Sequence[str] | Sequence[int]
@@ -78,7 +78,7 @@ class SecondMoments:
         ------
         DataError
         """
-        return cls(moments_of("these rows", rows), column_names(rows))
+        return cls(checked_moments("these rows", rows), column_names(rows))
 
     # What they are
 

@@ -14,7 +14,7 @@ from fedpca_flwr import archive
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.member_moments import moments_of
+from fedpca_flwr.member_moments import checked_moments
 
 TEXT, FORMAT = "second-moments.json", 1
 ARRAYS = ("mean", "remainder", "scatter")
@@ -72,7 +72,7 @@ def read(path: str | os.PathLike[str]) -> Kept:
 def _whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Kept:
     names = about["parties"]
     whole, *parties = (
-        moments_of("this file", Moments(int(rows), *(_floats(arrays[f"{prefix}{name}"]) for name in ARRAYS)))
+        checked_moments("this file", Moments(int(rows), *(_floats(arrays[f"{prefix}{name}"]) for name in ARRAYS)))
         for (prefix, _), rows in zip(_prefixed(names, None), about["rows"], strict=True)
     )
     missed = _floats(arrays["missed"])

@@ -67,7 +67,7 @@ class VerticalOptions(ColumnsOptions):
         """Columns of a block of ``krylov``."""
         return min(self.block_size or self.n_components + 5, rows)
 
-    def kept(self, rows: int) -> int:
+    def directions_sent(self, rows: int) -> int:
         """Directions that each party sends to ``merge``."""
         return min(self.rank or 2 * self.n_components, rows)
 
@@ -90,7 +90,7 @@ def phases(config: RunConfig, options: VerticalOptions) -> Phases:
     gram = Phase(reply=Payload((Field("gram", ("n(n+1)/2",), kind="scatter"),)))
     merge = Phase(
         reply=Payload((Field("directions", ("n", "r")),)),
-        sizes=lambda public: {"r": public.options.kept(public.rows)},
+        sizes=lambda public: {"r": public.options.directions_sent(public.rows)},
     )
     solvers: dict[str, Phases] = {
         "krylov": {
@@ -129,7 +129,11 @@ class Vertical(ColumnsStrategy):
 
     @property
     def exact(self) -> bool:
-        return super().exact if self.options.solver != "merge" else max(self.widths) <= self.options.kept(self.n_rows)
+        return (
+            super().exact
+            if self.options.solver != "merge"
+            else max(self.widths) <= self.options.directions_sent(self.n_rows)
+        )
 
     def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
         yield from rows_and_energy(self)
@@ -142,7 +146,7 @@ class Vertical(ColumnsStrategy):
         return ScoresSolution(pairs=pairs, total=self.total)
 
     def _merge(self) -> Generator[Ask, Any, ScoresSolution]:
-        k, kept = self.options.n_components, self.options.kept(self.n_rows)
+        k, kept = self.options.n_components, self.options.directions_sent(self.n_rows)
         sent = sum(min(kept, width) for width in self.widths)
         if sent < k:
             raise ConfigError(
@@ -183,7 +187,11 @@ class VerticalClient(ColumnsClient):
     @property
     def products(self) -> int:
         options, n = self.options, len(self.data)
-        asked: dict[str, int] = {"krylov": options.max_rounds * options.width(n), "merge": options.kept(n), "gram": 0}
+        asked: dict[str, int] = {
+            "krylov": options.max_rounds * options.width(n),
+            "merge": options.directions_sent(n),
+            "gram": 0,
+        }
         return asked[options.solver]
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
@@ -192,5 +200,5 @@ class VerticalClient(ColumnsClient):
         if phase == "gram":
             return {"gram": packed_gram(self.block.X)}
         if phase == "merge":
-            return {"directions": leading_directions(self.block.X, self.options.kept(len(self.data)))}
+            return {"directions": leading_directions(self.block.X, self.options.directions_sent(len(self.data)))}
         return super().statistics(phase, asked)

@@ -116,9 +116,9 @@ class VerticalScores(ColumnsRun):
 class VerticalScoresClient(ColumnsClient):
     """Returns its part of the scores."""
 
-    def ready(self) -> None:
+    def require_ready(self) -> None:
         assert self.own  # loadings that do not fit are said before anything is answered
-        super().ready()
+        super().require_ready()
 
     @cached_property
     def own(self) -> Loadings:
@@ -163,7 +163,7 @@ class VerticalScoresClient(ColumnsClient):
         return {**super().rows(asked), **of_loadings}
 
     def project(self, asked: Fields) -> Fields:
-        return self.kept(asked["scores"])
+        return self.keep_and_count(asked["scores"])
 
 
 def components_of_one_run(replies: list[Reply]) -> int:

@@ -88,7 +88,7 @@ class PCAClient(NumPyClient):
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """The fields that this party returns in a phase, or the parts of which they are the sum; no row leaves."""
 
-    def ready(self) -> None:
+    def require_ready(self) -> None:
         """Refuse, before anything is answered, what this party's rows do not allow."""
 
     def permit_survivors(self, dropped: int) -> None:
@@ -173,7 +173,7 @@ class PCAClient(NumPyClient):
         """The site's own policy, before anything is computed."""
         self.site.permit(self.card, self.exposes, sums_only=self.transport.sums_only)
         self.site.require_journal(self.card, sums_only=self.transport.sums_only)
-        self.ready()
+        self.require_ready()
 
     def _report(self, error: Exception) -> dict[str, Any]:
         """What is told of an error; once anything was answered it ends the run for this party."""

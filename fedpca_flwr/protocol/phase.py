@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 
-if TYPE_CHECKING:
-    pass
 
 SERVER = "the server"
 """How errors name whoever asked."""
 
-Limits = Mapping[str, Array]
+SumLimits = Mapping[str, Array]
 """By field, the largest size that each entry of the sum over all parties can have."""
 
 
@@ -54,7 +52,7 @@ class Public:
         return {symbol: size for symbol, size in (("d", self.features), ("n", self.rows)) if size}
 
 
-NOTHING = Payload(())
+NO_FIELDS = Payload(())
 
 
 def _no_sizes(public: Public) -> Mapping[str, int]:
@@ -83,21 +81,21 @@ class Phase:
         (0 while nobody has said how many there are).
     optional : bool
         Whether a run may leave it out.
-    open : bool
+    in_clear : bool
         Whether replies tell nothing of anyone's values (how many rows there are, say), so that they travel in clear
         however the other answers do.
     closing : bool
         Whether it comes after the method has its result: where a party has left since, it is left out.
     """
 
-    asked: Payload = NOTHING
+    asked: Payload = NO_FIELDS
     reply: Payload
     sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
-    limits: Callable[[Fields, Public], Limits] | None = None
+    limits: Callable[[Fields, Public], SumLimits] | None = None
     words: int = 1
     times: int | Callable[[Public], int] = 1
     optional: bool = False
-    open: bool = False
+    in_clear: bool = False
     closing: bool = False
 
     def most(self, public: Public) -> int:
@@ -182,8 +180,6 @@ class Total(Mapping[str, Array]):
         return len(self.fields)
 
 
-Answers = "list[Reply] | Total | None"
-
 Program = Generator[Ask, Any, Any]
 """Yields an `Ask`, and goes on with the parties' replies by partition; or a `Sum`, and goes on with a `Total`, or with
 None where no sum could be had (in the last round of a run from which a party has left)."""
@@ -193,12 +189,12 @@ __all__ = [
     "Ask",
     "Field",
     "Fields",
-    "Limits",
     "Payload",
     "Phase",
     "Phases",
     "Program",
     "Public",
     "Sum",
+    "SumLimits",
     "Total",
 ]

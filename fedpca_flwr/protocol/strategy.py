@@ -70,7 +70,7 @@ class PCAStrategy(Strategy):
         self.done = False
         self.certificate = 0.0
         self._program: Program | None = None
-        self._open = Ask("")  # the question of this round
+        self._asked = Ask("")  # the question of this round
         self.rounds_so_far: list[dict[str, Any]] = []
         self._sent: dict[str, int] = {}  # its bytes to each of Flower's clients
         self._since = 0.0  # its time
@@ -144,9 +144,9 @@ class PCAStrategy(Strategy):
         clients = self.quorum.gather(client_manager)
         if self._program is None:
             self._program = self.transport.questions(self.program(), self)
-            self._open = next(self._program)
+            self._asked = next(self._program)
             self._forecast()
-        question, payload = self._open, self._phase.asked
+        question, payload = self._asked, self._phase.asked
         config: dict[str, Scalar] = {"phase": question.phase}
         if question.method:
             config["method"] = question.method
@@ -166,7 +166,7 @@ class PCAStrategy(Strategy):
         replies = self._checked(results, failures)
         assert self._program is not None
         try:
-            self._open = self._program.send(replies)
+            self._asked = self._program.send(replies)
         except StopIteration:
             self.done = True
         return None, {}
@@ -188,18 +188,18 @@ class PCAStrategy(Strategy):
 
     @property
     def _phase(self) -> Phase:
-        return self.phases[self._open.phase]
+        return self.phases[self._asked.phase]
 
     def _checked(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies of all parties, in the order of their partitions, checked field by field."""
         payload = self._phase.reply
         replies = self.quorum.complete(results, failures)
-        self._record(self._open.phase, replies)
+        self._record(self._asked.phase, replies)
         named = {}
         for reply in replies:
             payload.require_count(len(reply.tensors), reply.sender)
             named[reply.sender] = payload.named(arrays_in(reply), reply.sender)
-        check_together(payload, named, self._phase.reply_sizes(self._open.asked, self.public))
+        check_together(payload, named, self._phase.reply_sizes(self._asked.asked, self.public))
         hidden = self.card.noised or self.transport.sums_only
         for reply in replies:
             reply.fields = named[reply.sender]
@@ -212,7 +212,7 @@ class PCAStrategy(Strategy):
     def _forecast(self) -> None:
         d = self.quorum.features
         upload = self._phase.reply.nbytes(
-            {"n": d + 1, "d": d, **self._phase.reply_sizes(self._open.asked, self.public)}
+            {"n": d + 1, "d": d, **self._phase.reply_sizes(self._asked.asked, self.public)}
         )
         log(
             INFO,

@@ -60,7 +60,7 @@ class FileJournal(Journal):
 
     def begin(self, phase: str, digest: str, configuration: bytes, permit: Callable[[Sequence[str]], None]) -> None:
         refusal: Exception | None = None
-        with self._opened() as database:
+        with self._transaction() as database:
             if self._of_kind(database, "ended"):
                 raise ContractError(ENDED)
             answered = self._of_kind(database, "question")
@@ -86,17 +86,17 @@ class FileJournal(Journal):
             self.memory.begin(phase, digest, configuration, lambda answered: None)
 
     def begun(self) -> bool:
-        with self._opened() as database:
+        with self._transaction() as database:
             return bool(self._of_kind(database, "question"))
 
     def answered(self, what: str, nbytes: int) -> None:
-        with self._opened() as database:
+        with self._transaction() as database:
             self._note(database, "answer", what, "", nbytes)
 
     def release(
         self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
     ) -> None:
-        with self._opened() as database:
+        with self._transaction() as database:
             chain.require_whole(database, self._store.file)  # what was spent is never nothing
             noted: dict[bool, list[Release]] = {True: [], False: []}
             for *run, about in database.execute("SELECT run, party, about FROM event WHERE kind = ?", (RELEASE,)):
@@ -108,14 +108,14 @@ class FileJournal(Journal):
 
     @cached_property
     def data_key(self) -> bytes:
-        with self._opened() as database:
+        with self._transaction() as database:
             if not database.execute("SELECT value FROM data_key").fetchall():
                 database.execute("INSERT INTO data_key VALUES (?)", (secrets.token_bytes(32),))
             (value,) = database.execute("SELECT value FROM data_key").fetchone()
         return bytes(value)
 
     def remember(self, kind: str, data: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
-        with self._opened() as database:
+        with self._transaction() as database:
             chain.require_whole(database, self._store.file)  # what was known is never nothing
             noted = database.execute("SELECT digest, about FROM event WHERE kind = ? ORDER BY number", (kind,))
             known: dict[bool, list[str]] = {True: [], False: []}
@@ -126,19 +126,19 @@ class FileJournal(Journal):
                 self._note(database, kind, about, data)
 
     def end(self, why: str) -> None:
-        with self._opened() as database:
+        with self._transaction() as database:
             self._end(database, why)
 
     def keep(self, name: str, value: bytes) -> None:
-        with self._opened() as database:
+        with self._transaction() as database:
             self._keep(database, name, value)
 
     def recall(self, name: str) -> bytes | None:
-        with self._opened() as database:
+        with self._transaction() as database:
             return self._secret(database, name)
 
     def forget(self) -> None:
-        with self._opened() as database:
+        with self._transaction() as database:
             database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
 
     # Inside
@@ -148,7 +148,7 @@ class FileJournal(Journal):
         return Store(self.folder, LAYOUT)
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction (`Store.transaction`); its errors name a path in the site's own log only."""
         try:
             with self._store.transaction() as database:

@@ -31,7 +31,7 @@ ALLOW = ". If this site is content with that, set repeat='allow' in its node-con
 
 
 @dataclass(frozen=True)
-class Opened:
+class SecureSum:
     """A secure sum that this site's rows were in, or may have been in.
 
     Attributes
@@ -49,7 +49,7 @@ class Opened:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of(cls, text: str) -> Opened:
+    def of(cls, text: str) -> SecureSum:
         held = json.loads(text)
         return cls(tuple(held["members"]), held["rows"])
 
@@ -83,7 +83,7 @@ def permit_sum(journal: Journal, node: NodeConfig, rows: Rows, members: Sequence
     rows : ndarray of shape (n, d)
         This site's, in an order that is its own.
     members : sequence of str
-        As `Opened.members`, in any order.
+        As `SecureSum.members`, in any order.
     split : str
         Where it is ``"columns"``, other rows are others at every party, and numbers of rows say nothing.
 
@@ -93,16 +93,16 @@ def permit_sum(journal: Journal, node: NodeConfig, rows: Rows, members: Sequence
     """
     if not journal.data_key:  # a simulation
         return
-    now = Opened(tuple(sorted(members)), len(rows))
+    now = SecureSum(tuple(sorted(members)), len(rows))
 
     def decide(same: Sequence[str], others: Sequence[str]) -> str:
         if node.repeat != "allow":
             near = others if node.repeat == "refuse" and split == "rows" else []
-            earlier, nearly = ([Opened.of(text) for text in texts] for texts in (same, near))
+            earlier, nearly = ([SecureSum.of(text) for text in texts] for texts in (same, near))
             require_same_members(now, earlier, nearly, least=node.min_rows)
         return "" if now.text() in same else now.text()
 
-    journal.remember("opened", digest_of(journal.data_key, rows), decide)
+    journal.remember("opened", rows_digest(journal.data_key, rows), decide)
 
 
 def permit_bound(journal: Journal, node: NodeConfig, rows: Rows, bound: float) -> None:
@@ -119,12 +119,12 @@ def permit_bound(journal: Journal, node: NodeConfig, rows: Rows, bound: float) -
         if any(earlier.tells(bound) for earlier in before):
             return ""
         if node.repeat != "allow":
-            require_few(before)
+            require_few_bounds(before)
         return now.text()
 
     known = repr(bound).encode()
     if journal.data_key and journal.recall("bound") != known:  # else this run was told
-        journal.remember("bound", digest_of(journal.data_key, rows), decide)
+        journal.remember("bound", rows_digest(journal.data_key, rows), decide)
         journal.keep("bound", known)
     if not now.within:
         raise DataError(
@@ -135,8 +135,8 @@ def permit_bound(journal: Journal, node: NodeConfig, rows: Rows, bound: float) -
 def sentence(kind: str, about: str) -> str:
     """What an event of a journal is about, for people."""
     if kind == "opened":
-        opened = Opened.of(about)
-        return f"{opened.rows} rows in a sum over {len(opened.members)} parties"
+        summed = SecureSum.of(about)
+        return f"{summed.rows} rows in a sum over {len(summed.members)} parties"
     if kind == "bound":
         bounded = Bounded.of(about)
         return f"rows {'within' if bounded.within else 'beyond'} {bounded.bound:g}"
@@ -146,7 +146,7 @@ def sentence(kind: str, about: str) -> str:
     return about
 
 
-def digest_of(key: bytes, rows: Rows) -> str:
+def rows_digest(key: bytes, rows: Rows) -> str:
     """HMAC-SHA256 of the values of rows (n, d), whatever their type and layout."""
     mac = hmac.new(key, f"{rows.shape}".encode(), "sha256")
     for chunk in chunks(rows):
@@ -154,15 +154,15 @@ def digest_of(key: bytes, rows: Rows) -> str:
     return mac.hexdigest()
 
 
-def require_same_members(now: Opened, same: Sequence[Opened], others: Sequence[Opened], *, least: int) -> None:
+def require_same_members(now: SecureSum, same: Sequence[SecureSum], others: Sequence[SecureSum], *, least: int) -> None:
     """Refuse a sum that differs from an earlier one by a party's share, or by few rows.
 
     Parameters
     ----------
-    now : Opened
-    same : sequence of Opened
+    now : SecureSum
+    same : sequence of SecureSum
         The earlier ones over the same rows.
-    others : sequence of Opened
+    others : sequence of SecureSum
         Those over other rows of this site, as far as these may overlap.
     least : int
         Fewer rows this site answers nothing about.
@@ -187,7 +187,7 @@ def require_same_members(now: Opened, same: Sequence[Opened], others: Sequence[O
             )
 
 
-def require_few(before: Sequence[Bounded]) -> None:
+def require_few_bounds(before: Sequence[Bounded]) -> None:
     """Refuse to tell whether rows are within yet another bound.
 
     Parameters

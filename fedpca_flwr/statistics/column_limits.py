@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import packed_size
-from fedpca_flwr.protocol.phase import Limits
+from fedpca_flwr.protocol.phase import SumLimits
 
 MEASURE_WORDS = 6
 """For each value of the first sums."""
@@ -31,7 +31,7 @@ LARGEST_SCALED = 2.0**70
 
 def measure_limits(
     names: Sequence[str], bound: float, rows: int, columns: int, *, scaled: bool, centred: Collection[str]
-) -> Limits:
+) -> SumLimits:
     """Of all entries together: their sum, their energy, and their squared deviation (``spread``) from a level.
 
     Those ``centred`` are of entries about the means of their columns: once scaled they are at most the root of the
@@ -48,32 +48,32 @@ def measure_limits(
     return {name: np.array(limit(name)) for name in names}
 
 
-def product_limits(energy: float, block: Array) -> Limits:
+def product_limits(energy: float, block: Array) -> SumLimits:
     """``X X'`` times ``block`` (n, b)."""
     return {"product": np.tile(_enlarged(energy) * np.linalg.norm(block, axis=0), (len(block), 1))}
 
 
-def inner_product_limits(name: str, energy: float, rows: int) -> Limits:
+def inner_product_limits(name: str, energy: float, rows: int) -> SumLimits:
     """Packed ``X X'`` (n (n + 1) / 2,)."""
     return {name: np.full(packed_size(rows), _enlarged(energy))}
 
 
-def distance_limits(energy: float, rows: int) -> Limits:
+def distance_limits(energy: float, rows: int) -> SumLimits:
     """Squared distances of the rows (n (n - 1) / 2,)."""
     return {"distances": np.full(packed_size(rows - 1), 2 * _enlarged(energy))}
 
 
-def landmark_limits(energy: float, rows: int, landmarks: int) -> Limits:
+def landmark_limits(energy: float, rows: int, landmarks: int) -> SumLimits:
     """Squared distances of the rows from some of them, or inner products with them, (n, c)."""
     return {"landmarks": np.full((rows, landmarks), 2 * _enlarged(energy))}
 
 
-def score_limits(energy: float, rows: int, components: int) -> Limits:
+def score_limits(energy: float, rows: int, components: int) -> SumLimits:
     """Scores (n, k) by orthonormal loadings."""
     return {"scores": np.full((rows, components), np.sqrt(_enlarged(energy)))}
 
 
-def projection_limits(energy: float) -> Limits:
+def projection_limits(energy: float) -> SumLimits:
     """The energy that the last round finds left: at most all of it, and some rounding."""
     return {"squared": np.array(2 * energy)}
 

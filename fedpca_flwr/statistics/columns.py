@@ -21,7 +21,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.phase import Ask, Limits, Phase, Phases, Public, Sum, Total
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public, Sum, SumLimits, Total
 from fedpca_flwr.statistics.column_limits import MEASURE_WORDS, measure_limits, projection_limits
 from fedpca_flwr.statistics.columns_options import ColumnsOptions
 from fedpca_flwr.statistics.columns_strategy import ColumnsRun
@@ -79,7 +79,7 @@ def rows_phases(
         return rows_in_clear(*of_party, *measures)
     require_bound(config.bound)
     return {
-        "rows": Phase(reply=Payload((*ABOUT_ROWS, *of_party)), open=True),
+        "rows": Phase(reply=Payload((*ABOUT_ROWS, *of_party)), in_clear=True),
         "energy": measures_phase(options, sums, *asked, centred=centred),
     }
 
@@ -109,7 +109,7 @@ def measures_phase(
     )
 
 
-def bounded(config: RunConfig, phase: Phase, limits: Callable[[float, Fields, Public], Limits]) -> Phase:
+def bounded(config: RunConfig, phase: Phase, limits: Callable[[float, Fields, Public], SumLimits]) -> Phase:
     """A phase of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
 
     ``limits`` are those from the energy, what was asked and what is public.
@@ -147,7 +147,7 @@ def projection_phase(config: RunConfig) -> Phases:
 def keeping_phase(*asked: Field) -> Phases:
     """The last question where nobody can tell an error: every party keeps the scores, and says that it did."""
     reply = Payload((COUNT,))
-    return {"project": Phase(asked=Payload(asked), reply=reply, sizes=k_of_options, open=True, closing=True)}
+    return {"project": Phase(asked=Payload(asked), reply=reply, sizes=k_of_options, in_clear=True, closing=True)}
 
 
 # The statistics

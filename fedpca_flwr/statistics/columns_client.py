@@ -33,7 +33,7 @@ class ColumnsClient(PCAClient):
         """Columns of products with this party's ``X X'`` that a run may ask for in all, at most."""
         return 0
 
-    def ready(self) -> None:
+    def require_ready(self) -> None:
         if self.transport.sums_only and self.site.config.bound:
             require_bound(self.site.config.bound)
             self.site.permit_bound(self.card.split)
@@ -87,7 +87,7 @@ class ColumnsClient(PCAClient):
         with score_file(self.site.node.scores, *scores.shape) as keep:
             keep(scores if places is None else scores[places])
 
-    def kept(self, scores: Array) -> Fields:
+    def keep_and_count(self, scores: Array) -> Fields:
         """The answer of a party that has written the scores, and can tell no error."""
         self.keep_scores(scores)
         return {"count": np.asarray(len(self.data))}

@@ -23,7 +23,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, packed_size, two_sum
-from fedpca_flwr.protocol.phase import Limits
+from fedpca_flwr.protocol.phase import SumLimits
 from fedpca_flwr.solution import ALL_ROWS
 
 ROWS = 2**40
@@ -155,33 +155,33 @@ def rows_in(count: NDArray[Any], parties: int) -> int:
     return rows
 
 
-def sum_limits(bound: float, d: int) -> Limits:
+def sum_limits(bound: float, d: int) -> SumLimits:
     """Count, and sum of x (d,), of rows whose values are at most ``bound`` in size."""
     return {"count": np.array(float(ROWS)), "sum": np.full(d, ROWS * bound)}
 
 
-def deviation_limits(bound: float, rows: int, d: int) -> Limits:
+def deviation_limits(bound: float, rows: int, d: int) -> SumLimits:
     """Sums of x - m and of its squares, (d,) each."""
     return {"shift": np.full(d, 2 * bound * rows), "diagonal": np.full(d, 4 * bound**2 * rows)}
 
 
-def scatter_limits(spread: Array) -> Limits:
+def scatter_limits(spread: Array) -> SumLimits:
     """A packed scatter (d (d + 1) / 2,)."""
     d = spread.size
     return {"scatter": blas.dspr(d, 1.0, spread, np.zeros(packed_size(d)), lower=1)}
 
 
-def product_limits(spread: Array, V: Array) -> Limits:
+def product_limits(spread: Array, V: Array) -> SumLimits:
     """A scatter times the block ``V`` (d, b)."""
     return {"product": np.outer(spread, spread @ np.abs(V))}
 
 
-def projection_limits(rows: int, total: float) -> Limits:
+def projection_limits(rows: int, total: float) -> SumLimits:
     """Count, and the squared error that the projection of rows leaves: at most their scatter, and some rounding."""
     return {"count": np.array(float(rows)), "squared": np.array(2 * total)}
 
 
-def uncentred_limits(bound: float, d: int, *, within: bool) -> Limits:
+def uncentred_limits(bound: float, d: int, *, within: bool) -> SumLimits:
     """Count, sum and packed second moments of rows whose values are at most ``bound`` in size.
 
     ``within``: the packed sum is about the parties' own means, and ``squares`` (d,) about zero.

@@ -16,8 +16,7 @@ from scipy.linalg import blas
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, pool, pool_within
-from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares
-from fedpca_flwr.maths.uncentred import head_of as uncentred_head
+from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares, uncentred_head
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
 from fedpca_flwr.solution import ALL_ROWS
@@ -109,7 +108,7 @@ def projection_phase(config: RunConfig, *, noised: bool = False) -> Phases:
             reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
             sizes=lambda public: {"k": public.features},
             limits=lambda asked, public: projection_limits(int(asked["rows"]), float(asked["total"])),
-            open=noised,
+            in_clear=noised,
             closing=True,
         )
     }
@@ -129,7 +128,9 @@ def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS)
     centre = first["sum"] / rows
     second: Total = yield Sum(f"{prefix}deviations", {"rows": np.asarray(rows), "centre": centre})
     pooled = pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
-    return pooled._replace(diagonal=_resolved(run, second.missed["diagonal"], pooled.diagonal, pooled.head, which))
+    return pooled._replace(
+        diagonal=_resolved_diagonal(run, second.missed["diagonal"], pooled.diagonal, pooled.head, which)
+    )
 
 
 def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Array]]:
@@ -180,10 +181,10 @@ def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Mo
         scatter = about_mean(double["scatter"], mean_products(head))
         diagonal = scatter[diagonal_positions(head.mean.size)]
     missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
-    return Moments(*head, scatter=scatter), _resolved(run, missed, diagonal, head, ALL_ROWS).clip(min=0.0)
+    return Moments(*head, scatter=scatter), _resolved_diagonal(run, missed, diagonal, head, ALL_ROWS).clip(min=0.0)
 
 
-def _resolved(run: RowsStrategy, missed: Array, diagonal: Array, head: Head, which: str) -> Array:
+def _resolved_diagonal(run: RowsStrategy, missed: Array, diagonal: Array, head: Head, which: str) -> Array:
     """The diagonal (d,) of the scatter of rows, of which fixed point may have ``missed`` so much.
 
     What is too much is refused. With scaling a feature of which it may be all is constant; else it would be scaled by

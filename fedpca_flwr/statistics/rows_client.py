@@ -30,7 +30,7 @@ class RowsClient(PCAClient):
         """Whether scatters are about this party's own mean, also where all share a centre."""
         return False
 
-    def ready(self) -> None:
+    def require_ready(self) -> None:
         if self.transport.sums_only and not self.card.noised and self.site.config.bound:
             require_bound(self.site.config.bound)
             self.site.permit_bound(self.card.split)

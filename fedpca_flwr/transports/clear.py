@@ -38,10 +38,10 @@ class ClearServer(Clear, ServerTransport):
 class ClearParty(Clear, PartyTransport):
     def answer(self, party: Answering, phase: str, asked: Fields) -> Fields:
         answer = party.statistics(phase, asked)
-        return answer if isinstance(answer, Mapping) else _together(answer)
+        return answer if isinstance(answer, Mapping) else _added_parts(answer)
 
 
-def _together(parts: Sequence[Fields]) -> dict[str, NDArray[Any]]:
+def _added_parts(parts: Sequence[Fields]) -> dict[str, NDArray[Any]]:
     """The sum of the parts of one party's answer; a field that a part lacks is zero there."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: np.sum([part[name] for part in parts if name in part], axis=0) for name in names}

@@ -31,7 +31,7 @@ SHARE = shamir.SHARE_BYTES
 SEALED = 2 * SHARE + 16
 """Bytes of the shares of a seed and of a key, encrypted."""
 
-WRONG = (
+WRONG_SHARES = (
     "the masks of the survivors do not come off: a party revealed a wrong share, or its vector was altered on its way"
 )
 
@@ -134,7 +134,7 @@ def hide(vector: Words, ring: Ring, asked: bytes, members: Sequence[int], privat
     return vector
 
 
-def opened(
+def unmasked(
     total: Words,
     ring: Ring,
     asked: bytes,
@@ -167,14 +167,14 @@ def opened(
         try:
             found = shamir.combine({own: shares[place] for own, shares in revealed.items()})
         except ValueError:
-            raise ContractError(f"{WRONG}; nothing can be read from the sum") from None
+            raise ContractError(f"{WRONG_SHARES}; nothing can be read from the sum") from None
         if place in survivors:
             combine(total, found, np.subtract)
             continue
         if public_key(found) != ring.publics[place][KEY_BYTES:]:
-            raise ContractError(f"{WRONG}; nothing can be read from the sum")
+            raise ContractError(f"{WRONG_SHARES}; nothing can be read from the sum")
         keys = ring.mask_keys([place, *survivors])
         total += mask(found, keys, asked, total.size)
     if int(total[0]) != len(survivors):
-        raise ContractError(f"{WRONG}; nothing can be read from the sum")
+        raise ContractError(f"{WRONG_SHARES}; nothing can be read from the sum")
     return total

@@ -31,11 +31,11 @@ from fedpca_flwr.transports.signed import SIGNATURE, SIZES
 from fedpca_flwr.transports.words import (
     MASKED,
     Group,
+    decoded_total,
     encoded,
-    kept,
-    only,
-    opened,
     require_sums,
+    secret_of,
+    whole_answer,
 )
 
 KEYS = (Field("publics", ("parties", "key"), "uint8"), Field("signatures", ("parties", "signature"), "uint8"))
@@ -64,7 +64,7 @@ class Masked(Transport):
             if name == first:
                 script["keys"] = Phase(reply=Payload((Field("public", ("key",), "uint8"), SIGNATURE)), sizes=_key_size)
                 phase = replace(phase, asked=Payload((*KEYS, *phase.asked.fields)), sizes=_with_keys(phase))
-            script[name] = phase if phase.open else replace(phase, reply=MASKED)
+            script[name] = phase if phase.in_clear else replace(phase, reply=MASKED)
         return script
 
 
@@ -82,12 +82,12 @@ class MaskedServer(Masked, ServerTransport):
                 continue
             if keys is None:
                 replies = yield Ask("keys")
-                keys = together(replies)
+                keys = relayed_keys(replies)
             asked = question.asked if relayed else {**keys, **question.asked}
             relayed = True
             layout = self.own[question.phase].layout(question.asked, run.public)
             replies = yield Ask(question.phase, asked)
-            answer = opened(layout, [reply.fields["masked"] for reply in replies], [r.sender for r in replies])
+            answer = decoded_total(layout, [reply.fields["masked"] for reply in replies], [r.sender for r in replies])
 
     def measured(self, quorum: Quorum) -> dict[str, float]:
         return {"pairwise_masked_parties": quorum.expected}
@@ -109,11 +109,11 @@ class MaskedParty(Masked, PartyTransport):
             signature = self.group.signer.sign("run keys", public)
             return {"public": np.frombuffer(public, np.uint8), "signature": signature}
         own = self.own[phase]
-        if own.open:
-            return only(party.statistics(phase, asked))
+        if own.in_clear:
+            return whole_answer(party.statistics(phase, asked))
         if "publics" in asked:
             self._accept(party, asked["publics"], asked["signatures"])
-        private, publics = kept(party, "private"), split_keys(kept(party, "publics"))
+        private, publics = secret_of(party, "private"), split_keys(secret_of(party, "publics"))
         told = [asked[field.name] for field in own.asked.fields]
         about = transcript(phase, self.group.signer.about, publics, [np.asarray(party.number), *told])
         vector = encoded(party, phase, own, {field.name: asked[field.name] for field in own.asked.fields})
@@ -129,7 +129,7 @@ class MaskedParty(Masked, PartyTransport):
         """Take the public keys of this run, if each is that of its party, and the parties are enough."""
         publics = [key.tobytes() for key in told]
         self.group.require(len(publics))
-        own = public_key(kept(party, "private"))
+        own = public_key(secret_of(party, "private"))
         self.group.signer.require_keys(range(len(publics)), publics, signatures, own)
         party.permit_sum(self.group.members(range(len(publics))))
         party.journal.keep("publics", b"".join(publics))
@@ -137,7 +137,7 @@ class MaskedParty(Masked, PartyTransport):
 
 def first_sum(phases: Phases) -> str:
     """The first phase that is a sum, with which keys travel: it is asked once."""
-    name = next(name for name, phase in phases.items() if not phase.open)
+    name = next(name for name, phase in phases.items() if not phase.in_clear)
     assert phases[name].times == 1
     return name
 
@@ -150,7 +150,7 @@ def _with_keys(phase: Phase) -> Callable[[Public], Mapping[str, int]]:
     return lambda public: {**phase.sizes(public), "parties": public.parties, **_key_size(public)}
 
 
-def together(replies: Sequence[Reply]) -> Fields:
+def relayed_keys(replies: Sequence[Reply]) -> Fields:
     """The parties' keys with their signatures, as the server passes them on."""
     return {
         "publics": np.stack([reply.fields["public"] for reply in replies]),

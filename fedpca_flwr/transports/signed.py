@@ -23,7 +23,7 @@ PURPOSE = b"fedpca signature"
 SIGNATURE = Field("signature", ("signature",), "uint8")
 SIZES = {"signature": SIGNATURE_BYTES}
 
-NOTHING = "nothing is answered"
+UNANSWERED = "nothing is answered"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Signer:
                 f"the signature of party {party} under the {what} is not right by its key in this site's list "
                 "(node-config 'identities'), for this run, its configuration and this list: it is somebody else's or "
                 "of another run, or that party was told something else than this site, or the sites' lists differ; "
-                f"{NOTHING}"
+                f"{UNANSWERED}"
             )
 
     def require_keys(
@@ -90,7 +90,7 @@ class Signer:
         if dict(zip(parties, keys, strict=True)).get(self.identity.party) != own:
             raise DisclosureError(
                 f"the server relays no keys, or others than its own, as those of this site, party "
-                f"{self.identity.party}; {NOTHING}"
+                f"{self.identity.party}; {UNANSWERED}"
             )
         for party, key, signature in zip(parties, keys, signatures, strict=True):
             if party != self.identity.party:
@@ -99,7 +99,9 @@ class Signer:
         for party, key in zip(parties, keys, strict=True):
             for single in split_keys(key):
                 if holders.setdefault(single, party) != party:
-                    raise DisclosureError(f"parties {holders[single]} and {party} have signed the same key; {NOTHING}")
+                    raise DisclosureError(
+                        f"parties {holders[single]} and {party} have signed the same key; {UNANSWERED}"
+                    )
 
     def _require_members(self, parties: Sequence[int]) -> None:
         """Refuse a list of parties in which one is twice, or one that this site's list has not."""
@@ -108,10 +110,10 @@ class Signer:
             if party not in known:
                 raise DisclosureError(
                     f"the server relays keys of party {party}, and this site's list (node-config 'identities') has "
-                    f"parties 0 to {known[-1]}; {NOTHING}"
+                    f"parties 0 to {known[-1]}; {UNANSWERED}"
                 )
             if list(parties).count(party) > 1:
-                raise DisclosureError(f"the server relays keys of party {party} more than once; {NOTHING}")
+                raise DisclosureError(f"the server relays keys of party {party} more than once; {UNANSWERED}")
 
     def _message(self, party: int, what: str, said: Sequence[bytes]) -> bytes:
         return digest_of(PURPOSE, self.about, what.encode(), str(party).encode(), *said)

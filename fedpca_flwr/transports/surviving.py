@@ -23,15 +23,14 @@ from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Running, ServerTransport, Transport
-from fedpca_flwr.transports.double_masks import SEALED, SHARE, Ring, require_threshold
-from fedpca_flwr.transports.double_masks import opened as unmasked
-from fedpca_flwr.transports.masked import together
+from fedpca_flwr.transports.double_masks import SEALED, SHARE, Ring, require_threshold, unmasked
+from fedpca_flwr.transports.masked import relayed_keys
 from fedpca_flwr.transports.pairwise_masks import KEY_BYTES
 from fedpca_flwr.transports.signed import SIGNATURE, SIZES
 from fedpca_flwr.transports.words import (
     MASKED,
+    decoded_total,
     missed_by,
-    opened,
     require_sums,
     summed,
 )
@@ -89,7 +88,7 @@ class Surviving(Transport):
 
     def script(self, method: str, phases: Phases) -> Phases:
         require_sums(method, phases)
-        sums = [name for name, phase in phases.items() if not (phase.open or phase.closing)]
+        sums = [name for name, phase in phases.items() if not (phase.in_clear or phase.closing)]
         if len(sums) != 1 or phases[sums[0]].times != 1:
             raise TravelError(
                 f"run-config: 'survivors' is set, but '{method}' asks for several sums ({', '.join(sums)}), and the "
@@ -103,7 +102,7 @@ class Surviving(Transport):
                 asked = Payload((MEMBERS, *phase.asked.fields))
                 script |= {**BEFORE, name: replace(phase, asked=asked, reply=MASKED), **AFTER}
             else:
-                script[name] = phase if phase.open else replace(phase, reply=MASKED)
+                script[name] = phase if phase.in_clear else replace(phase, reply=MASKED)
         return script
 
 
@@ -145,7 +144,7 @@ class SurvivingServer(Surviving, ServerTransport):
         replies = yield Ask("keys")
         place = {reply.party: i for i, reply in enumerate(replies)}
         ring = Ring([reply.fields["public"].tobytes() for reply in replies])
-        replies = yield Ask("shares", {"parties": np.asarray(list(place)), **together(replies)})
+        replies = yield Ask("shares", {"parties": np.asarray(list(place)), **relayed_keys(replies)})
         sealed = {place[r.party]: _whole(r.fields["sealed"], len(place), r.sender) for r in replies}
         layout = self.own[question.phase].layout(question.asked, run.public)
         replies = yield Ask(question.phase, {"members": np.asarray(list(sealed)), **question.asked})
@@ -175,7 +174,7 @@ class SurvivingServer(Surviving, ServerTransport):
         replies = yield question
         if len(replies) < len(self._in_sum):
             return None
-        return opened(layout, [r.fields["masked"] for r in replies], [r.sender for r in replies])
+        return decoded_total(layout, [r.fields["masked"] for r in replies], [r.sender for r in replies])
 
 
 def _whole(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.uint8]:

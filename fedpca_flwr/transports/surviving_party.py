@@ -15,7 +15,7 @@ from fedpca_flwr.protocol.transport import Answering, PartyTransport
 from fedpca_flwr.transports.double_masks import SHARE, Channels, Ring, hide, require_threshold
 from fedpca_flwr.transports.pairwise_masks import mask, new_private_key, public_key, split_keys, transcript
 from fedpca_flwr.transports.surviving import KEYS, Surviving
-from fedpca_flwr.transports.words import Group, encoded, kept, only
+from fedpca_flwr.transports.words import Group, encoded, secret_of, whole_answer
 
 
 class SurvivingParty(Surviving, PartyTransport):
@@ -31,8 +31,8 @@ class SurvivingParty(Surviving, PartyTransport):
             return stages[phase](party, asked)
         if phase == self.sum:
             return self._hidden(party, asked)
-        if self.own[phase].open:
-            return only(party.statistics(phase, asked))
+        if self.own[phase].in_clear:
+            return whole_answer(party.statistics(phase, asked))
         return self._last(party, phase, asked)
 
     # One stage each
@@ -60,7 +60,9 @@ class SurvivingParty(Surviving, PartyTransport):
         party.journal.keep("keys", b"".join(publics))
         _keep_places(party, "parties", parties)
         channels, sealed = self._channels(party), []
-        both = [shamir.split(kept(party, name), self.group.survivors, len(publics)) for name in ("seed", "masking")]
+        both = [
+            shamir.split(secret_of(party, name), self.group.survivors, len(publics)) for name in ("seed", "masking")
+        ]
         for place, (seed, key) in enumerate(zip(*both, strict=True)):
             sealed.append(np.frombuffer(channels.sealed(place, seed + key), np.uint8))
         return {"sealed": np.stack(sealed)}
@@ -73,7 +75,7 @@ class SurvivingParty(Surviving, PartyTransport):
         told = {field.name: asked[field.name] for field in own.asked.fields}
         vector = encoded(party, self.sum, own, told)
         about = channels.ring.asked(self.sum, members, list(told.values()))
-        hidden = hide(vector, channels.ring, about, members, kept(party, "masking"), kept(party, "seed"))
+        hidden = hide(vector, channels.ring, about, members, secret_of(party, "masking"), secret_of(party, "seed"))
         return {"masked": hidden}
 
     def _agree(self, party: Answering, asked: Fields) -> Fields:
@@ -83,7 +85,7 @@ class SurvivingParty(Surviving, PartyTransport):
         self.group.require(len(survivors))
         party.permit_survivors(self.group.parties - len(survivors))
         _keep_places(party, "survivors", survivors)
-        return {"signature": self.group.signer.sign("survivors", *_told(party))}
+        return {"signature": self.group.signer.sign("survivors", *_signed_by_survivors(party))}
 
     def _reveal(self, party: Answering, asked: Fields) -> Fields:
         """A share of each survivor's seed, and of each other party's mask key: once enough survivors agree."""
@@ -97,7 +99,7 @@ class SurvivingParty(Surviving, PartyTransport):
             )
         parties = _kept_places(party, "parties")
         for place, signature in zip(agreed, asked["signatures"], strict=True):
-            self.group.signer.require(parties[place], "survivors", signature, *_told(party))
+            self.group.signer.require(parties[place], "survivors", signature, *_signed_by_survivors(party))
         party.permit_sum(self.group.members([parties[place] for place in survivors]))
         revealed = []
         for place, text in zip(members, asked["sealed"], strict=True):
@@ -110,18 +112,18 @@ class SurvivingParty(Surviving, PartyTransport):
         publics = [channels.ring.run_key(place) for place in _kept_places(party, "survivors")]
         vector = encoded(party, phase, self.own[phase], asked)
         told = transcript(phase, self.group.signer.about, publics, list(asked.values()))
-        vector += mask(kept(party, "private"), publics, told, vector.size)
+        vector += mask(secret_of(party, "private"), publics, told, vector.size)
         return {"masked": vector}
 
     # Inside
 
     def _channels(self, party: Answering) -> Channels:
-        publics = split_keys(kept(party, "keys"), KEYS)
+        publics = split_keys(secret_of(party, "keys"), KEYS)
         own = publics.index(self._own_keys(party))
-        return Channels(Ring(publics, self.group.signer.about), own, kept(party, "private"))
+        return Channels(Ring(publics, self.group.signer.about), own, secret_of(party, "private"))
 
     def _own_keys(self, party: Answering) -> bytes:
-        return public_key(kept(party, "private")) + public_key(kept(party, "masking"))
+        return public_key(secret_of(party, "private")) + public_key(secret_of(party, "masking"))
 
     def _places(self, party: Answering, told: NDArray[np.int64], among: Sequence[int]) -> list[int]:
         """Places of parties, checked: this party's and enough others, in order, ``among`` those that there were."""
@@ -142,9 +144,9 @@ class SurvivingParty(Surviving, PartyTransport):
             )
 
 
-def _told(party: Answering) -> list[bytes]:
+def _signed_by_survivors(party: Answering) -> list[bytes]:
     """What survivors must agree on: everybody's keys, whose masks are in the vectors, and whose vectors came."""
-    return [kept(party, name) for name in ("keys", "members", "survivors")]
+    return [secret_of(party, name) for name in ("keys", "members", "survivors")]
 
 
 def _keep_places(party: Answering, name: str, places: Sequence[int]) -> None:
@@ -152,4 +154,4 @@ def _keep_places(party: Answering, name: str, places: Sequence[int]) -> None:
 
 
 def _kept_places(party: Answering, name: str) -> list[int]:
-    return [int(place) for place in np.frombuffer(kept(party, name), "<i8")]
+    return [int(place) for place in np.frombuffer(secret_of(party, name), "<i8")]

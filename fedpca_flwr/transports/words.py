@@ -73,7 +73,7 @@ def require_sums(method: str, phases: Phases) -> None:
     ------
     TravelError
     """
-    shown = [name for name, phase in phases.items() if not phase.open and phase.limits is None]
+    shown = [name for name, phase in phases.items() if not phase.in_clear and phase.limits is None]
     if shown:
         raise TravelError(
             f"run-config: 'secure-aggregation' is true, but '{method}' needs more than a sum of the parties' replies "
@@ -104,7 +104,7 @@ def require_finite(layout: Layout, phase: str) -> None:
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
 
 
-def opened(layout: Layout, vectors: Sequence[Words], senders: Sequence[str]) -> Total:
+def decoded_total(layout: Layout, vectors: Sequence[Words], senders: Sequence[str]) -> Total:
     """The sum of masked vectors: masks cancel only if those of all parties are in it.
 
     Raises
@@ -144,7 +144,7 @@ def summed(layout: Layout, vectors: Iterable[Words], senders: Iterable[str]) -> 
     return total
 
 
-def kept(party: Answering, name: str) -> bytes:
+def secret_of(party: Answering, name: str) -> bytes:
     """A secret of this run.
 
     Raises
@@ -157,7 +157,7 @@ def kept(party: Answering, name: str) -> bytes:
     return value
 
 
-def only(answer: Fields | Sequence[Fields]) -> Fields:
+def whole_answer(answer: Fields | Sequence[Fields]) -> Fields:
     """An answer that is not a sum of parts."""
     assert isinstance(answer, Mapping)
     return answer

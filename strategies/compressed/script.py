@@ -41,7 +41,7 @@ class CompressedOptions(CountOptions):
 
 CODE = (Field("code", ("any",), "uint8"), Field("scales", ("any",), "float32"))
 TRACE = Field("trace", ("1",), kind="size")
-WRONG = Field("wrong", ("2",), kind="size")
+ERRORS = Field("wrong", ("2",), kind="size")
 """Spectral norms of what a party's approximation gets wrong: everywhere, and on the block of the correction."""
 
 
@@ -50,11 +50,11 @@ def phases(config: RunConfig, options: CompressedOptions) -> Phases:
     step = Field("step", (), kind="size")
     block = Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")
     scale = {"scale": Phase(reply=Payload((*HEAD, TRACE)))}
-    encoded = {"encoded": Phase(asked=Payload((step,)), reply=Payload((*CODE, *HEAD, TRACE, WRONG)))}
+    encoded = {"encoded": Phase(asked=Payload((step,)), reply=Payload((*CODE, *HEAD, TRACE, ERRORS)))}
     correction = {
         "correction": Phase(
             asked=Payload((block,)),
-            reply=Payload((*CODE, WRONG)),
+            reply=Payload((*CODE, ERRORS)),
             sizes=lambda public: {"b": options.block(public.features)},
             times=options.corrections,
         )

@@ -24,7 +24,7 @@ class DPPCAClient(RowsClient):
 
     options: DPOptions
 
-    def ready(self) -> None:
+    def require_ready(self) -> None:
         self._permit_noise()
         if self.options.private and len(self.data) > MOST_ROWS:
             raise DataError(

@@ -16,7 +16,7 @@ from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.maths.noise import LARGEST, whole_deviation
 from fedpca_flwr.maths.privacy import Relation, composed, gaussian_epsilon, gaussian_multiplier, sensitivity
 from fedpca_flwr.protocol.card import CountOptions
-from fedpca_flwr.protocol.phase import Limits as SumLimits
+from fedpca_flwr.protocol.phase import SumLimits
 
 ROWS = 2**34
 """Rows that all parties together may have: their products, and noise, add up in a word of 64 bits."""

@@ -14,8 +14,7 @@ from pydantic import Field as Limits
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.phase import Limits as SumLimits
-from fedpca_flwr.protocol.phase import Phase, Phases, Public
+from fedpca_flwr.protocol.phase import Phase, Phases, Public, SumLimits
 from fedpca_flwr.statistics.moment_fields import HEAD
 from fedpca_flwr.statistics.row_limits import FIRST_WORDS, ROWS, product_limits
 from fedpca_flwr.statistics.rows import centre_phases, projection_phase

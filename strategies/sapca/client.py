@@ -48,7 +48,7 @@ SUBSPACE = (
 SUMMARY = Payload((COUNT, *(MEAN if field.name == "mean" else field for field in SUBSPACE)))
 """The first reply: of a party whose turn it is not to send its subspace everything but the directions."""
 
-NOTHING: Fields = {
+NO_ROWS: Fields = {
     "measures": np.zeros(len(MEASURES)),
     "remainder": np.empty(0),
     "mean": np.empty(0),
@@ -137,7 +137,7 @@ class SAPCAClient(RowsClient):
     def with_child(self, asked: Fields) -> Fields:
         """This party's subspace with what another gave it."""
         *arrays, level = self.site.state["subspace"]
-        own: Fields = dict(zip(NOTHING, arrays, strict=True))
+        own: Fields = dict(zip(NO_ROWS, arrays, strict=True))
         if asked["measures"].any():
             require_subspace(asked, SERVER)
             own = merged([own, asked], self._directions)
@@ -149,9 +149,9 @@ class SAPCAClient(RowsClient):
 
     def _kept(self, own: Fields, *, level: int) -> Fields:
         """Keep it; return it where it is this party's turn to send."""
-        self.site.state["subspace"] = [*(own[name] for name in NOTHING), np.asarray(level)]
+        self.site.state["subspace"] = [*(own[name] for name in NO_ROWS), np.asarray(level)]
         sends = sends_at(self.site.node.partition_id, level, self.public.parties, self.options.topology)
-        return {**(own if sends else NOTHING), "count": np.asarray(len(self.data))}
+        return {**(own if sends else NO_ROWS), "count": np.asarray(len(self.data))}
 
 
 def require_subspace(fields: Fields, sender: str) -> None:

@@ -35,7 +35,7 @@ from fedpca_flwr.running_model import Content, RunningModel, subspace_digest
 from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.sapca.client import (
-    NOTHING,
+    NO_ROWS,
     SAPCAOptions,
     levels_of,
     phases,
@@ -90,8 +90,8 @@ class SAPCA(RowsStrategy):
         sent = self._sent_at(0, replies)
         for level in range(1, levels_of(parties) if self.options.topology == "tree" else 1):
             passed = {reply.party - 2 ** (level - 1): reply.fields for reply in sent}
-            received = {party: passed.get(party, NOTHING) for party in range(parties)}
-            each = {party: {name: fields[name] for name in NOTHING} for party, fields in received.items()}
+            received = {party: passed.get(party, NO_ROWS) for party in range(parties)}
+            each = {party: {name: fields[name] for name in NO_ROWS} for party, fields in received.items()}
             replies = yield Ask("merged", each=each)
             sent = self._sent_at(level, replies)
         self._rows_here = sum(reply.rows for reply in replies)

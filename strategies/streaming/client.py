@@ -35,7 +35,7 @@ def phases(config: RunConfig, options: StreamingOptions) -> Phases:
     """Who has what, and the moments that the server does not have; with masks who is there, and the sums of all."""
     if config.transport == "masked":
         return {
-            "members": Phase(reply=Payload(()), open=True),
+            "members": Phase(reply=Payload(()), in_clear=True),
             **moments_phases(config),
             **projection_phase(config),
         }

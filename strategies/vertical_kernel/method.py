@@ -181,4 +181,4 @@ class VerticalKernelClient(ColumnsClient):
 
     def project(self, asked: Fields) -> Fields:
         with np.errstate(all="ignore"):
-            return self.kept(asked["directions"] * asked["singular"])
+            return self.keep_and_count(asked["directions"] * asked["singular"])

@@ -11,7 +11,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.site.identity_files import make_key
-from fedpca_flwr.site.repeats import BOUNDS, digest_of
+from fedpca_flwr.site.repeats import BOUNDS, rows_digest
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of
 
@@ -219,10 +219,10 @@ def test_the_same_numbers_are_the_same_rows_however_they_are_kept():
     own = np.arange(12.0).reshape(4, 3) - 5
     key = b"k" * 32
     same = [own.astype(np.float32), np.asfortranarray(own), own.astype(np.int8), np.where(own == 0, -0.0, own)]
-    assert {digest_of(key, other) for other in same} == {digest_of(key, own)}
+    assert {rows_digest(key, other) for other in same} == {rows_digest(key, own)}
     others = [own[::-1], own.reshape(3, 4), own[:3], own + 1e-12]
-    assert len({digest_of(key, other) for other in [own, *others]}) == 5
-    assert digest_of(b"l" * 32, own) != digest_of(key, own)
+    assert len({rows_digest(key, other) for other in [own, *others]}) == 5
+    assert rows_digest(b"l" * 32, own) != rows_digest(key, own)
 
 
 def test_no_run_changes_the_digest_of_rows_that_it_puts_in_order(tmp_path):

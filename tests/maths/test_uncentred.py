@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, packed_size
-from fedpca_flwr.maths.uncentred import about_mean, head_of, mean_products, mean_squares, total_of, two_product
+from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares, total_of, two_product, uncentred_head
 
 NUMBERS = st.floats(-1e100, 1e100).filter(lambda x: x == 0 or abs(x) > 1e-100)
 
@@ -47,7 +47,7 @@ def test_sums_and_products_of_means_have_thirty_digits():
 
 def test_the_mean_comes_back_from_the_sum():
     h = head()
-    back = head_of(h.n, total_of(h))
+    back = uncentred_head(h.n, total_of(h))
     assert back.n == h.n
     np.testing.assert_array_equal(back.mean + 0.0, h.mean)
     np.testing.assert_allclose(back.remainder, h.remainder, rtol=1e-9, atol=1e-24)
@@ -63,7 +63,7 @@ def test_one_sum_gives_the_scatter_between_parties_whatever_the_offset(offset):
         sums, products = total_of(h), mean_products(h)
         words += layout.encode_sum([{"sum": sums[i], "products": products[i]} for i in (0, 1)])
     parties, fields = layout.decode_double(words)
-    pooled = head_of(40, fields["sum"])
+    pooled = uncentred_head(40, fields["sum"])
     between = 10 * 30 / 40 * 3.0**2
     assert parties == 2
     np.testing.assert_allclose(pooled.mean, [offset - 1.25, offset + 1.25], rtol=1e-15)

@@ -13,7 +13,7 @@ import pytest
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.repeats import Bounded, Opened
+from fedpca_flwr.site.repeats import Bounded, SecureSum
 
 
 def written(folder):
@@ -26,7 +26,7 @@ def written(folder):
         journal.keep("private", b"a secret of the run")
         bounded = Bounded(16.0, within=run == "22").text()
         journal.remember("bound", "cd" * 32, lambda same, others, text=bounded: text)
-        journal.remember("opened", "cd" * 32, lambda same, others: Opened(("a", "b", "c"), 180).text())
+        journal.remember("opened", "cd" * 32, lambda same, others: SecureSum(("a", "b", "c"), 180).text())
     journal.end("QuorumError")
     return folder
 

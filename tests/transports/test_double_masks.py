@@ -9,7 +9,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import shamir
-from fedpca_flwr.transports.double_masks import SEALED, SHARE, Channels, Ring, hide, opened, require_threshold
+from fedpca_flwr.transports.double_masks import SEALED, SHARE, Channels, Ring, hide, require_threshold, unmasked
 from fedpca_flwr.transports.pairwise_masks import BLOCK, mask, new_private_key, public_key
 
 PARTIES, THRESHOLD = 5, 4
@@ -48,7 +48,7 @@ def test_whoever_survives_the_sum_is_theirs(members):
         pairs = [group.hidden(place, members) for place in survivors]
         plain, total = (np.add.reduce(vectors) for vectors in zip(*pairs, strict=True))
         asked = group.asked(members)
-        found = opened(total, group.ring, asked, members, survivors, group.revealed(members, survivors))
+        found = unmasked(total, group.ring, asked, members, survivors, group.revealed(members, survivors))
         np.testing.assert_array_equal(found, plain)
 
 
@@ -69,7 +69,7 @@ def test_a_party_that_was_asked_for_something_else_is_not_in_the_sum():
     revealed = group.revealed(members, survivors)
     for told in (0.0, 1.0):
         with pytest.raises(ContractError, match="do not come off"):
-            opened(total, group.ring, group.asked(members, told), members, survivors, revealed)
+            unmasked(total, group.ring, group.asked(members, told), members, survivors, revealed)
 
 
 def test_a_wrong_share_is_noticed():
@@ -79,7 +79,7 @@ def test_a_wrong_share_is_noticed():
         revealed = group.revealed(members, survivors)
         revealed[1][wrong] = bytes(SHARE)
         with pytest.raises(ContractError, match="a party revealed a wrong share"):
-            opened(total, group.ring, group.asked(members), members, survivors, revealed)
+            unmasked(total, group.ring, group.asked(members), members, survivors, revealed)
 
 
 def test_shares_are_for_their_recipient_only():
