@@ -152,16 +152,17 @@ class NodeConfig(Config):
     num_partitions: Count
     name: Name = ""
     data: LocalPath = ""
-    """Path of the site's rows (.npy, .npz, .csv, .parquet); empty: a partition of the run's data set."""
+    """Path of the site's rows (.npy, .npz, .csv, .parquet, .h5ad); empty: a partition of the run's data set."""
     label: str = ""
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
+    layer: str = ""
+    """Layer of an .h5ad file; empty: its X."""
     ids: str = ""
     """Column of the file with the ids by which rows of different parties belong together (with split='columns')."""
     ids_secret: LocalPath = ""
     """With `ids`: path of a file with bytes that all sites share and the server does not know; it salts ids."""
     split: Literal["", "rows", "columns"] = ""
-    """What the file holds: some rows of all features, or all rows of some features. Methods for the other are refused;
-    empty: not said."""
+    """Some rows of all features, or all rows of some features: methods for the other are refused. Empty: not said."""
     scores: LocalPath = ""
     """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
     loadings: LocalPath = ""
@@ -192,8 +193,7 @@ class NodeConfig(Config):
     """What to do where secure sums over several runs would tell a party's share, a few rows, or a largest value;
     'refuse-same' takes rows that are not the same ones for wholly new."""
     epsilon_budget: Annotated[float, Field(gt=0)] | None = None
-    """Refuse a release after which this site would have spent more, over all runs, and every method that spends
-    without bound. Needs `journal`."""
+    """Refuse to spend more over all runs, and methods that spend without bound. Needs `journal`."""
     delta_budget: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """The delta at which epsilon is reckoned."""
     max_epsilon: Annotated[float, Field(gt=0)] | None = None

@@ -125,7 +125,13 @@ def whole(data: Rows) -> NDArray[Any]:
 
 
 def sparse_rows(matrix: Any) -> Blocks:
-    """The rows (n, d) of a `scipy.sparse` matrix, which is not copied where it is CSR without duplicate entries.
+    """The rows (n, d) of a `scipy.sparse` matrix (see `csr`)."""
+    rows = csr(matrix)
+    return Blocks(lambda: [rows], rows.shape[1], rows.dtype, sparse=True, count=rows.shape[0])
+
+
+def csr(matrix: Any) -> Block:
+    """A `scipy.sparse` matrix in CSR format, not copied where it is so already and has no duplicate entries.
 
     Raises
     ------
@@ -138,7 +144,7 @@ def sparse_rows(matrix: Any) -> Blocks:
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
-    return Blocks(lambda: [rows], rows.shape[1], rows.dtype, sparse=True, count=rows.shape[0])
+    return rows
 
 
 def column_sums(data: Rows) -> Array:

@@ -1,4 +1,4 @@
-"""A site's own file of rows: .npy, .npz, .csv or .parquet, read without leaking a value into an error.
+"""A site's own file of rows: .npy, .npz, .csv, .parquet or .h5ad, read without leaking a value into an error.
 
 A kind of file is a function in `READERS`, from a path and the columns that are no features to the rows and the names of
 their columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew: `read` checks them,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.blocks import CACHE_ELEMENTS, Block, Blocks, Rows, pieces, sparse_rows
 from fedpca_flwr.site.columns import LeftOut, column_position
 from fedpca_flwr.site.csv_file import read_csv
+from fedpca_flwr.site.h5ad_file import read_h5ad
 from fedpca_flwr.site.parquet_file import read_parquet
 from fedpca_flwr.table import Table, check, names_digest
 
 
-def read(path: str, label: str = "", ids: str = "") -> Table:
+def read(path: str, label: str = "", ids: str = "", layer: str = "") -> Table:
     """Read a site's rows, checked.
 
     Parameters
@@ -31,9 +33,11 @@ def read(path: str, label: str = "", ids: str = "") -> Table:
     path : str
         ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``, or a sparse matrix as
         `scipy.sparse.save_npz` writes it; ``.csv`` is comma-separated with or without a header line; ``.parquet`` needs
-        the extra ``parquet``.
+        the extra ``parquet``, ``.h5ad`` the extra ``cells``.
     label, ids : str, optional
         Columns to leave out: the name of each, or its number from 0.
+    layer : str, optional
+        Of an ``.h5ad`` file: what to take instead of ``X``.
 
     Raises
     ------
@@ -48,8 +52,11 @@ def read(path: str, label: str = "", ids: str = "") -> Table:
         )
     if not file.is_file():
         raise DataError("the file that node-config 'data' names does not exist", local=str(file))
+    if layer and suffix != ".h5ad":
+        raise ConfigError("node-config: 'layer' names a layer, which only .h5ad files have")
+    reader = partial(read_h5ad, layer=layer) if layer else READERS[suffix]
     left_out = {key: name for key, name in (("label", label), ("ids", ids)) if name}
-    rows, names = _worded(file, lambda: READERS[suffix](file, left_out))
+    rows, names = _worded(file, lambda: reader(file, left_out))
     if isinstance(rows, Blocks):
         rows = replace(rows, read=_in_words(file, rows.read))
     return Table(check(rows), names_digest(names))
@@ -103,7 +110,7 @@ def _npz(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     return _without(rows, left_out), []
 
 
-READERS = {".npy": _npy, ".npz": _npz, ".csv": read_csv, ".parquet": read_parquet}
+READERS = {".npy": _npy, ".npz": _npz, ".csv": read_csv, ".parquet": read_parquet, ".h5ad": read_h5ad}
 
 
 def _without(rows: Rows, left_out: LeftOut) -> Rows:

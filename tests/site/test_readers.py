@@ -177,7 +177,7 @@ def test_pickled_arrays_are_not_opened(tmp_path):
 def test_a_missing_file_and_an_unknown_format_are_named(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         read(str(tmp_path / "none.csv"))
-    with pytest.raises(ConfigError, match="file of unknown kind, expected one of: .npy, .npz, .csv, .parquet"):
+    with pytest.raises(ConfigError, match="file of unknown kind, expected one of: .npy, .npz, .csv, .parquet, .h5ad"):
         read("site.xlsx")
     with pytest.raises(ConfigError, match="'label' names no column"):
         read(write(tmp_path, ".csv"), "pulze")
