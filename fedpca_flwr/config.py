@@ -1,8 +1,7 @@
 """The two configurations of a run, typed and validated once, at the door.
 
-``run_config`` says what the run computes and is the same for everybody; it comes from ``pyproject.toml`` and
-``flwr run --run-config``. ``node_config`` belongs to the site: where its data are and what it allows; the server never
-sees it and cannot override it. Both use kebab-case keys on Flower's side.
+``run_config`` says what the run computes, the same for everybody (``pyproject.toml``, ``flwr run --run-config``).
+``node_config`` is the site's: where its data are and what it allows; the server never sees it. Keys are in kebab-case.
 """
 
 from __future__ import annotations
@@ -116,6 +115,8 @@ class RunConfig(Config):
     """With secure aggregation: no value of anyone's rows is larger in size. It may be generous."""
     survivors: Annotated[int, Field(ge=0)] = 0
     """With secure aggregation: go on without parties that drop out while so many are left; 0: everyone or no one."""
+    max_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Without secure aggregation: end the run if a party holds more than this share of a component; 0: never."""
     reference: bool = True
     """Simulation only: also compute the PCA of the pooled rows, and report the angle to it."""
     output: str = "model"
@@ -135,11 +136,8 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _survivors_are_hidden(self) -> Self:
         if self.survivors and not self.secure_aggregation:
-            raise PydanticCustomError(
-                "survivors",
-                "'survivors' is {t}, but secure-aggregation is false; it is an option of secure aggregation",
-                {"t": self.survivors},
-            )
+            text = "'survivors' is {t}, but secure-aggregation is false; it is an option of secure aggregation"
+            raise PydanticCustomError("survivors", text, {"t": self.survivors})
         return self
 
 

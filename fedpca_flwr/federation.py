@@ -109,11 +109,15 @@ class Federation:
         member = self._member(key)
         return self._unsaved.get(key) or self._folder.read(member["digest"], self.features)
 
-    def moments(self) -> Moments:
-        """Moments of the rows of all members together."""
+    def parts(self) -> dict[str, Moments]:
+        """Every member's moments."""
         if not self._members:
             raise DataError(f"the federation in {self._folder.path} has no members; let one join")
-        return pool(self.moments_of(key) for key in self._members)
+        return {key: self.moments_of(key) for key in self._members}
+
+    def moments(self) -> Moments:
+        """Moments of the rows of all members together."""
+        return pool(self.parts().values())
 
     def model(self, n_components: int | float = 10, *, center: bool = True, scale: bool = False) -> PCAModel:
         """The PCA of the rows of all members together; parameters as in `fedpca_flwr.solution.solve`."""

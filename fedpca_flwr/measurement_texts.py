@@ -85,6 +85,13 @@ def left_out(numbers: Numbers, model: FittedPCA) -> str:
     return f"{share:.4%} of the variance, spread over some {numbers['left_out_directions']:.0f} directions"
 
 
+def influence(numbers: Numbers, model: FittedPCA) -> str:
+    share, angle = numbers["influence_component_share"], numbers["influence_angle_degrees"]
+    return (
+        f"one party holds {share:.1%} of a component at most; without one, the first turns by up to {angle:.2g} degrees"
+    )
+
+
 def revision(numbers: Numbers, model: FittedPCA) -> str:
     return f"{numbers['revision']}{', and changes that are not saved' * bool(numbers.get('unsaved_changes'))}"
 

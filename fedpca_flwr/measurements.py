@@ -11,10 +11,8 @@ from dataclasses import dataclass
 
 from fedpca_flwr import measurement_texts as texts
 from fedpca_flwr.fitted import FittedPCA
-from fedpca_flwr.measurement_texts import Numbers, Text
 
-SUMS = ("centre", "products", "joint")
-"""Of DP-PCA."""
+SUMS = ("centre", "products", "joint")  # of DP-PCA
 
 
 @dataclass(frozen=True)
@@ -33,16 +31,16 @@ class Measurement:
 
     line: str
     numbers: Mapping[str, str]
-    text: Text
+    text: texts.Text
 
 
 def lines(model: FittedPCA) -> list[tuple[str, str]]:
     """The measurements of a model, as names and texts."""
-    numbers: Numbers = model.log.get("measured", {})
+    numbers: texts.Numbers = model.log.get("measured", {})
     return [(one.line, one.text(numbers, model)) for one in MEASUREMENTS if one.numbers.keys() & numbers.keys()]
 
 
-def _line(line: str, text: str | Text, **numbers: str) -> Measurement:
+def _line(line: str, text: str | texts.Text, **numbers: str) -> Measurement:
     """A row of the table; a text may be a template for the numbers and the run's options."""
     return Measurement(line, numbers, texts.filled(text) if isinstance(text, str) else text)
 
@@ -129,7 +127,7 @@ MEASUREMENTS = (
     _line(
         "mixing rate",
         "{mixing_rate:.3f} ({options[graph]})",
-        mixing_rate="what one exchange leaves of a disagreement, 0 to 1",
+        mixing_rate="what an exchange leaves of disagreement, 0 to 1",
     ),
     _line(
         "consensus error",
@@ -185,8 +183,8 @@ MEASUREMENTS = (
     _line(
         "above the noise",
         texts.above_noise,
-        components_above_noise="components that stand out of the noise",
-        kept_features="features that stand out of the noise",
+        components_above_noise="that stand out",
+        kept_features="that stand out too",
     ),
     _line(
         "members",
@@ -233,6 +231,12 @@ MEASUREMENTS = (
         "{squared_error_per_row:.6g} measured, {predicted_squared_error_per_row:.6g} predicted",
         squared_error_per_row="of the parties' own rows after projection, as they measured it",
         predicted_squared_error_per_row="the same, as the eigenvalues say it",
+    ),
+    _line(
+        "influence",
+        texts.influence,
+        influence_component_share="of a component's variance, the most that one party holds",
+        influence_angle_degrees="by which the first component turns at most without one party, to first order",
     ),
     _line(
         "captured variance",

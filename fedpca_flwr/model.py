@@ -57,7 +57,8 @@ class PCAModel:
     log : dict
         How the model was made: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, by
         which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
-        (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``).
+        (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``), and where the server
+        sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it).
     """
 
     components_: Array | None

@@ -75,6 +75,7 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
     parts = []
     for runs in groups:
         parts.append(f"<h2>{html.escape(_title(runs[0]))}</h2>\n{_table(runs)}")
+        parts += _influence(folder, runs)
         parts += _figures(folder, runs)
     commands = html.escape("\n".join(map(command, groups)))
     versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}
@@ -117,6 +118,28 @@ def _table(records: Sequence[Record]) -> str:
         rows.append(f'<tr><td data-value="{name}">{name}</td>{cells}</tr>')
     body = "\n".join(rows)
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+
+
+def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:
+    """What each party has in the first model that says so: all that do say nearly the same of one setting."""
+    models = ((named(record), folder / record["model"]) for record in records if record.get("model"))
+    try:
+        known = ((name, PCAModel.load(path).log.get("influence")) for name, path in models)
+        name, influence = next(((name, found) for name, found in known if found), ("", []))
+    except FedPCAError:  # the figures say which model cannot be read
+        return
+    if not influence:
+        return
+    heads = ("client", "rows", "variance", "most of a component", "angle of the first without it (degrees)")
+    lines = []
+    for one in influence:
+        shares = (one["rows_share"], one["variance_share"], max(one["component_shares"]))
+        cells = "".join(f"<td>{share:.2%}</td>" for share in shares)
+        angle = f"<td>{one['angles_degrees'][0]:.3g}</td>"
+        lines.append(f"<tr><td>{html.escape(one['party'])}</td>{cells}{angle}</tr>")
+    head, body = "".join(f'<th scope="col">{text}</th>' for text in heads), "\n".join(lines)
+    yield f"<h3>What each client has in {html.escape(name)}</h3>"
+    yield f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
 
 
 def _cell(record: Record, key: str) -> str:

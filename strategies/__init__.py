@@ -9,6 +9,7 @@ from typing import Any
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, TravelError
 from fedpca_flwr.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
+from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.method import Method
 from fedpca_flwr.protocol.phase import Phases
@@ -129,11 +130,28 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
     config = RunConfig.parse(run_config)
     strategy = method_of(config.method).strategy
     options = options_of(config.method, strategy.card.options, {"n-components": config.n_components})
+    if config.max_share:
+        _require_shares(config, strategy.card)
     try:
         return strategy(config, options, server_transport(config))
     except TravelError as error:
         others = [name for name, other in METHODS.items() if config.transport in transports_of(other)]
         raise ConfigError(f"{error}. Methods that do: {', '.join(others)}") from None
+
+
+def _require_shares(config: RunConfig, card: MethodCard) -> None:
+    """Refuse a limit to what a party may hold where the server cannot see what it holds."""
+    about = f"run-config: 'max-share' is {config.max_share:g}, but"
+    if config.secure_aggregation:
+        raise ConfigError(
+            f"{about} secure-aggregation=true shows the server sums over all parties and no party's share; set one of "
+            "the two only"
+        )
+    if not card.pools_moments:
+        others = [name for name, other in METHODS.items() if other.strategy.card.pools_moments]
+        raise ConfigError(
+            f"{about} '{card.name}' does not add up the parties' moments; methods that do: {', '.join(others)}"
+        )
 
 
 def _refuse_options_as_keys(run_config: Mapping[str, Any]) -> None:

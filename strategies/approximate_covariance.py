@@ -32,6 +32,7 @@ CARD = MethodCard(
     rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
+    pools_moments=True,
     options=ScaledOptions,
     phases=lambda config, options: {**moments_phases(config, within=options.center), **projection_phase(config)},
     reference="this project: P-COV without the scatter between the means, as covariances are often averaged",

@@ -29,6 +29,7 @@ CARD = MethodCard(
     rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
+    pools_moments=True,
     options=MomentsOptions,
     phases=lambda config, options: {**moments_phases(config, keep=options.keep), **projection_phase(config)},
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",

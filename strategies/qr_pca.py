@@ -47,6 +47,7 @@ from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases
 from fedpca_flwr.solution import Solution, require_variance
+from fedpca_flwr.statistics.influences import Contributions
 from fedpca_flwr.statistics.moment_fields import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
 from fedpca_flwr.statistics.rows import projection_phase
 from fedpca_flwr.statistics.rows_client import RowsClient
@@ -94,6 +95,7 @@ CARD = MethodCard(
     rounds="1",
     upload="h d - h(h-1)/2 + d + 1, h = min(n - 1, d); `rank`: d `rank`",
     server_sees="each party's covariance, or its leading components",
+    pools_moments=True,
     options=QROptions,
     phases=phases,
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
@@ -113,9 +115,14 @@ class QRPCA(RowsStrategy):
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         if self.exact:
-            return self._whole(stack([_factor(reply) for reply in (yield Ask("factor"))]))
-        factors = [factor_of(reply) for reply in (yield Ask("truncated"))]
-        pooled = stack([factor.filled() for factor in factors] if self.options.filler else factors)
+            parts = {reply.sender: _factor(reply) for reply in (yield Ask("factor"))}
+            self.contributions = Contributions(parts)
+            return self._whole(stack(list(parts.values())))
+        parts = {reply.sender: factor_of(reply) for reply in (yield Ask("truncated"))}
+        if self.options.filler:
+            parts = {sender: factor.filled() for sender, factor in parts.items()}
+        self.contributions = Contributions(parts)
+        pooled = stack(list(parts.values()))
         solution = self._solve(pooled, pooled.trace)
         pairs = replace(solution.pairs, resolution=None)  # truncated factors come from scatters
         return replace(solution, pairs=pairs, measured={"angle_bound_degrees": angle_bound(pooled.error, pairs)})

@@ -54,6 +54,10 @@ class Factor:
         squares: Array = np.einsum("ij,ij->j", self.rows, self.rows)
         return squares
 
+    def times(self, V: Array) -> Array:
+        """The scatter that it is a factor of, times ``V`` (d, b)."""
+        return self.rows.T @ (self.rows @ V) + self.floor * V
+
     def filled(self) -> Factor:
         """The same rows, with half of the first omitted eigenvalue assumed in every direction left out.
 

@@ -114,6 +114,11 @@ class Moments:
         """Diagonal of the scatter, shape (d,)."""
         return self.scatter[diagonal_positions(self.n_features)]
 
+    def times(self, V: Array) -> Array:
+        """The scatter times ``V`` (d, b)."""
+        product: Array = blas.dsymm(1.0, unpack(self.scatter, self.n_features), V, lower=1)
+        return product
+
 
 def pool(parts: Iterable[Moments]) -> Moments:
     """Moments of all rows together (Chan, Golub and LeVeque 1983).

@@ -81,6 +81,9 @@ class MethodCard:
     upload : str
         What a party sends, in float64 values of d features, k components, n rows.
     server_sees : str
+    pools_moments : bool
+        Whether the server adds up the parties' moments, or factors of them. Where it sees them, the model says what
+        influence each party has.
     result : str
         What a reader must know of the result besides `exact`.
     noised : bool
@@ -102,6 +105,7 @@ class MethodCard:
     reference: str
     upload: str
     server_sees: str
+    pools_moments: bool = False
     result: str = ""
     examples: Sequence[Mapping[str, Any]] = ({},)
     goes_on_as: Sequence[str] = ()

@@ -20,6 +20,7 @@ from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares,
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
 from fedpca_flwr.solution import ALL_ROWS
+from fedpca_flwr.statistics.influences import Contributions
 from fedpca_flwr.statistics.keeping import kept, party_names, require_kept_sums
 from fedpca_flwr.statistics.moment_fields import COUNT, MOMENTS, moments_of
 from fedpca_flwr.statistics.row_limits import (
@@ -137,9 +138,10 @@ def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Arra
     """The moments of all rows, and the diagonal (d,) of their scatter."""
     if run.config.transport == "clear":
         replies = yield Ask("moments")
-        parts = [moments_of(reply) for reply in replies]
-        pooled = pool(parts)
-        run.kept = kept(run.options, pooled, dict(zip(party_names(replies), parts, strict=True)))
+        parts = {reply.sender: moments_of(reply) for reply in replies}
+        run.contributions = Contributions(parts)
+        pooled = pool(parts.values())
+        run.kept = kept(run.options, pooled, dict(zip(party_names(replies), parts.values(), strict=True)))
         return pooled, pooled.diagonal()
     pooled, diagonal = yield from _summed_moments(run, within=False)
     run.kept = kept(run.options, pooled, {}, missed=run.missed)
@@ -150,9 +152,10 @@ def averaged_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, 
     """Moments whose scatter leaves out what is between the parties' means, the diagonal (d,) of the whole scatter, and
     where the server has them the moments of all rows; without ``within`` nothing is left out."""
     if run.config.transport == "clear":
-        parts = [moments_of(reply) for reply in (yield Ask("moments"))]
-        pooled = pool(parts)
-        return (pool_within(parts) if within else pooled), pooled.diagonal(), pooled
+        parts = {reply.sender: moments_of(reply) for reply in (yield Ask("moments"))}
+        run.contributions = Contributions(parts, between=not within)
+        pooled = pool(parts.values())
+        return (pool_within(parts.values()) if within else pooled), pooled.diagonal(), pooled
     return (*(yield from _summed_moments(run, within=within)), None)
 
 

@@ -17,6 +17,7 @@ from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.solution import Solution, check_components
+from fedpca_flwr.statistics.influences import Contributions, largest_of, notes_on
 from fedpca_flwr.statistics.keeping import KEPT
 
 
@@ -33,12 +34,15 @@ class RowsStrategy(PCAStrategy):
         What a reader must know of them.
     kept : SecondMoments or None
         The moments of all rows, where the run is to keep them; set likewise.
+    contributions : Contributions or None
+        What each party added to the pooled moments, where the server sees that; set by the statistics too.
     """
 
     missed: Array = np.zeros(1)
     joined: Array = np.zeros(1)
     cautions: Sequence[str] = ()
     kept: SecondMoments | None = None
+    contributions: Contributions | None = None
 
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, Solution]:
@@ -76,8 +80,13 @@ class RowsStrategy(PCAStrategy):
 
     def modelled(self, solution: Solution) -> PCAModel:
         """The model of what the method found."""
+        center, influence = getattr(self.options, "center", True), []
+        if self.contributions is not None:
+            influence = self.contributions.influence(solution, center=center, limit=self.config.max_share)
+            solution = solution.extended(notes=notes_on(influence), measured=largest_of(influence))
+            self.contributions = None  # they are large
         measured = dict(solution.measured)
-        pairs = solution.pairs.of_rank(solution.rows - getattr(self.options, "center", True))
+        pairs = solution.pairs.of_rank(solution.rows - center)
         if self.transport.sums_only and np.any(self.missed):
             weights = 1.0 if solution.scale is None else solution.scale**-2
             rounding = float(np.sum(self.missed * weights)) / solution.total
@@ -85,6 +94,8 @@ class RowsStrategy(PCAStrategy):
             pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
         notes = [*self.cautions, *solution.notes, *([] if self.kept is None else [KEPT])]
         log = self.history(self.certainty(pairs), notes, measured)
+        if influence:
+            log["influence"] = [one.entry() for one in influence]
         return replace(PCAModel.of(solution, log), moments_=self.kept)
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:

@@ -27,7 +27,7 @@ from fedpca_flwr.certainty import Certainty
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.federation import Federation
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, pool, unpack
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, pool
 from fedpca_flwr.member_moments import digest
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
@@ -35,6 +35,7 @@ from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask, Program
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.solution import Solution, solve
+from fedpca_flwr.statistics.influences import Contributions
 from fedpca_flwr.statistics.moment_fields import moments_of
 from fedpca_flwr.statistics.rows import pooled_moments
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
@@ -52,6 +53,7 @@ CARD = MethodCard(
     rounds="1; 2 if anyone's rows changed",
     upload="d + 5; if rows changed 2d + 6, and d(d+1)/2 from whom they did",
     server_sees="each party's covariance, and keeps it",
+    pools_moments=True,
     options=StreamingOptions,
     phases=phases,
     examples=({"state": "federation"},),
@@ -88,7 +90,9 @@ class Streaming(RowsStrategy):
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         operations = yield from (self._all_together() if self.transport.sums_only else self._one_by_one())
-        moments = self.federation.moments()
+        parts = self.federation.parts()
+        self.contributions = None if self.transport.sums_only else Contributions(parts)
+        moments = pool(parts.values())
         options = self.options.model_dump(include=set(ScaledOptions.model_fields))
         solution = solve(moments, moments.diagonal(), **options)
         self._names = self._named(operations)
@@ -242,6 +246,5 @@ def squared_error(model: PCAModel, moments: Moments) -> float:
     about_mean = Moments(moments.count, mean, np.zeros_like(step), scatter)
     scale = np.ones_like(step) if model.scale_ is None else model.scale_
     directions = np.asfortranarray((components / scale).T)
-    products = blas.dsymm(1.0, unpack(scatter, moments.n_features), directions, lower=1)
-    kept = float(np.vdot(directions, products))
+    kept = float(np.vdot(directions, about_mean.times(directions)))
     return max(0.0, float(np.sum(about_mean.diagonal() / scale**2)) - kept) / moments.count

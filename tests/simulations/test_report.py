@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from fedpca_flwr.data import load
+from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from simulations import report
 from simulations.compare import compare, main
@@ -37,6 +38,18 @@ def test_the_page_needs_nothing_else(page):
     assert '<button>variance captured</button></th><th scope="col"><button>variance claimed</button>' in text
     assert "qr-pca rank=2" in text  # it failed, and is shown with its error
     assert "&#x27;rank&#x27; is 2" in text
+
+
+def test_what_each_client_has_is_a_table_of_the_first_model_that_says_so(page):
+    text = page.read_text()
+    record = next(record for record in read(page.parent) if record["method"] == "p-cov")
+    model = PCAModel.load(page.parent / record["model"])
+    assert text.count("<h3>What each client has in p-cov</h3>") == 2
+    assert text.count("angle of the first without it (degrees)") == 2
+    for one in model.log["influence"]:
+        share = max(one["component_shares"])
+        assert f"<td>{one['party']}</td>" in text
+        assert f"<td>{share:.2%}</td>" in text
 
 
 def commands(page):

@@ -1,0 +1,57 @@
+"""Whether scatters can be those of any rows: whether they are positive semidefinite.
+
+A matrix whose diagonal is that of a scatter can still have a negative eigenvalue. Added to the scatters of others, it
+takes a direction of theirs away, and nothing in the sum shows it. A Cholesky factor of each would cost more than the
+components do, so they are added up in a few groups, drawn at random, and each group's sum is factored, in float32. A
+party can then take away no more than the others of its group have, and it cannot know who they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.linalg import lapack
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import Moments
+
+GROUPS = 5
+"""At most. Each costs a Cholesky factor."""
+
+
+def indefinite(parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator) -> list[int]:
+    """Which parts are in a group whose sum is not positive semidefinite, and are not so themselves.
+
+    Parameters
+    ----------
+    parts : sequence of Moments
+    largest : float
+        The largest eigenvalue of the sum of their scatters, in the unit of ``scale``. A negative one is rounding where
+        it is less than ``4 d`` roundings of float32 of that (4e-4 for 784 features).
+    scale : ndarray of shape (d,) or None
+        What each feature is divided by.
+    rng : Generator
+        Draws the groups; whoever made the parts must not know its seed.
+    """
+    found: list[int] = []
+    for group in np.array_split(rng.permutation(len(parts)), min(GROUPS, len(parts)) or 1):
+        if group.size and not _semidefinite([parts[i] for i in group], largest, scale):
+            found += [int(i) for i in group if not _semidefinite([parts[i]], largest, scale)]
+    return sorted(found)
+
+
+def _semidefinite(parts: Sequence[Moments], largest: float, scale: Array | None) -> bool:
+    """Whether the sum of scatters has no negative eigenvalue, up to rounding."""
+    d = parts[0].n_features
+    with np.errstate(over="ignore", invalid="ignore"):  # so much larger than the sum of all: others are negative
+        packed = parts[0].scatter.copy()
+        for part in parts[1:]:
+            packed += part.scatter
+        matrix, _ = lapack.stpttr(d, (packed / largest).astype(np.float32), uplo="L")
+        if scale is not None:
+            matrix /= scale.astype(np.float32)
+            matrix /= scale.astype(np.float32)[:, None]
+    matrix[np.diag_indices(d)] += np.float32(4 * d * np.finfo(np.float32).eps)
+    _, info = lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)
+    return bool(info == 0)

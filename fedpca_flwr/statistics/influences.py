@@ -1,0 +1,172 @@
+"""What influence each party has on a model, where the server sees what each of them added to it.
+
+What a party sends is its own claim: nobody can hold it against rows. But who turns a component to its liking must hold
+much of it, and that shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.definite import indefinite
+from fedpca_flwr.maths.influence import Influence, Part, Reason, influences, told
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.solution import Solution
+
+NEGATIVE = -1e-9
+"""A variance below this share of the first eigenvalue is not rounding."""
+
+
+@dataclass(frozen=True)
+class PartyInfluence:
+    """The influence of one party, and how texts name it.
+
+    Attributes
+    ----------
+    party : str
+    influence : Influence
+    reasons : sequence of str
+        Why a reader should be told of it, if at all.
+    """
+
+    party: str
+    influence: Influence
+    reasons: Sequence[Reason] = ()
+
+    @property
+    def most(self) -> tuple[float, int]:
+        """The largest share of a component, and the number of that component, from 1."""
+        first = int(np.argmax(self.influence.components))
+        return float(self.influence.components[first]), first + 1
+
+    def entry(self) -> dict[str, Any]:
+        """The same as JSON can hold it: an entry of ``model.log["influence"]``."""
+        found = self.influence
+        return {
+            "party": self.party,
+            "rows_share": found.rows,
+            "variance_share": found.variance,
+            "component_shares": found.components.tolist(),
+            "angles_degrees": found.angles.tolist(),
+            "fit_share": None if math.isnan(found.fit) else found.fit,
+            "spread_of_median": None if math.isnan(found.spread) else found.spread,
+        }
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What the parties added to a pooled scatter.
+
+    Attributes
+    ----------
+    parts : mapping of str to Part
+        By how texts name the party.
+    between : bool
+        Whether what lies between their means was added too.
+    """
+
+    parts: Mapping[str, Part]
+    between: bool = True
+
+    def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
+        """The influence of every party on what a method found.
+
+        Raises
+        ------
+        ContractError
+            Where what a party sent is no scatter of any rows, or it holds more of a component than the ``limit`` (0:
+            none).
+        """
+        self._require_semidefinite(solution)
+        found = influences(
+            list(self.parts.values()),
+            solution.pairs,
+            solution.mean,
+            solution.scale,
+            center=center,
+            between=self.between,
+        )
+        reasons = told(found)
+        everyone = [
+            PartyInfluence(name, one, reasons.get(i, ()))
+            for i, (name, one) in enumerate(zip(self.parts, found, strict=True))
+        ]
+        _require_no_negative(everyone, solution.pairs.values)
+        if limit:
+            _require_below(limit, everyone)
+        return everyone
+
+    def _require_semidefinite(self, solution: Solution) -> None:
+        """Refuse what takes directions of other parties away."""
+        sent = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
+        largest, rng = float(solution.pairs.values[0]), np.random.default_rng()
+        _refuse([list(sent)[i] for i in indefinite(list(sent.values()), largest, solution.scale, rng)])
+
+
+def largest_of(everyone: Sequence[PartyInfluence]) -> dict[str, float]:
+    """The most that any party has, by the names of `fedpca_flwr.measurements`."""
+    return {
+        "influence_component_share": max(one.most[0] for one in everyone),
+        "influence_angle_degrees": max(float(one.influence.angles[0]) for one in everyone),
+    }
+
+
+def notes_on(everyone: Sequence[PartyInfluence]) -> list[str]:
+    """What a reader must know of parties that stand out."""
+    fits = [one.influence.fit for one in everyone]
+    usual = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
+    return [_note(one, usual) for one in everyone if one.reasons]
+
+
+def _note(one: PartyInfluence, usual: float) -> str:
+    found, (share, component) = one.influence, one.most
+    texts: dict[Reason, str] = {
+        "rows": f"it says that it has {found.rows:.4%} of all rows",
+        "share": (
+            f"it holds {share:.0%} of component {component} with {found.rows:.2%} of the rows, and without it that "
+            f"turns by some {found.angles[component - 1]:.0f} degrees"
+        ),
+        "spread": f"its rows vary {found.spread:.3g} times as much as those of the median party",
+        "fit": f"the components hold {found.fit:.0%} of its variance, of that of the median party {usual:.0%}",
+    }
+    why = "; ".join(texts[reason] for reason in one.reasons)
+    return f"{one.party} stands out: {why}. If that cannot be, run without it"
+
+
+def _require_no_negative(everyone: Sequence[PartyInfluence], values: Array) -> None:
+    """Refuse a party that holds less than nothing of a component; rounding is a share of the first eigenvalue."""
+    weights = values / values[0]
+    shares = {one.party: one.influence.components for one in everyone}
+    _refuse([party for party, held in shares.items() if (held * weights[: held.size]).min() < NEGATIVE])
+
+
+def _refuse(parties: Sequence[str]) -> None:
+    if parties:
+        why = "its scatter has a negative eigenvalue: no rows have such a one, and it takes away what others have"
+        raise ContractError("\n".join(f"{party}: {why}" for party in parties))
+
+
+def _require_below(limit: float, everyone: Sequence[PartyInfluence]) -> None:
+    """Refuse a model of which one party holds more than it may.
+
+    Raises
+    ------
+    ContractError
+    """
+    lines = [
+        f"{one.party} holds {share:.2%} of component {component} with {one.influence.rows:.2%} of the rows"
+        for one in everyone
+        for share, component in [one.most]
+        if share > limit
+    ]
+    if lines:
+        raise ContractError(
+            "\n".join([*lines, f"run-config: 'max-share' is {limit:g}; run without whom you do not trust, or raise it"])
+        )

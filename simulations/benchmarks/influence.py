@@ -1,0 +1,153 @@
+"""Whom the model's notes name when parties lie, whom they name when nobody does, and what finding out costs.
+
+    python -m simulations.benchmarks influence [--seeds 20] [--components 10]
+    python -m simulations.benchmarks influence --cost --dataset mnist --data-root DEST
+
+10 parties, Dirichlet 0.1, digits, p-cov. Two parties of middling size send something else than their rows: rows along a
+direction of their own choice (every value legal), uniform noise, a hundred times their rows, their columns in another
+order. Whoever stands out is left out, and the rest runs again, until nobody does. Angles (means over components and
+seeds, degrees) are to the PCA of all ten had they been honest. ``--cost`` measures CPU time with and without.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr import data
+from fedpca_flwr.markdown import head, row
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.partition import split
+from simulations import run
+from simulations.benchmarks.setting import data_parser
+
+Rows = NDArray[Any]
+Lie = Callable[[Rows, np.random.Generator], Rows]
+
+
+def along_a_direction(rows: Rows, rng: np.random.Generator) -> Rows:
+    """Legal pixels (0 to 16) along a direction of its own choice."""
+    signs = rng.choice([-1, 1], (len(rows), 1)) * rng.uniform(0.8, 1, (len(rows), 1))
+    lie: Rows = 8 + 8 * signs * rng.choice([-1, 1], rows.shape[1])
+    return lie
+
+
+LIES: dict[str, Lie] = {
+    "a direction": along_a_direction,
+    "noise": lambda rows, rng: rng.uniform(0, 16, rows.shape),
+    "100 times": lambda rows, rng: 100 * rows,
+    "columns swapped": lambda rows, rng: rows[:, rng.permutation(rows.shape[1])],
+}
+
+
+def digits(seed: int, alpha: float = 0.1) -> list[Rows]:
+    """The rows of ten honest parties."""
+    source = data.load("digits", ".")
+    return [source.rows(part) for part in split(source.labels, 10, kind="dirichlet", alpha=alpha, seed=seed)]
+
+
+def liars_of(parties: Sequence[Rows]) -> list[int]:
+    """Two parties of middling size."""
+    return sorted(int(party) for party in np.argsort([len(rows) for rows in parties], kind="stable")[[5, 7]])
+
+
+def with_lies(parties: Sequence[Rows], lie: Lie, seed: int) -> list[Rows]:
+    """The same parties, two of which lie."""
+    rng, liars = np.random.default_rng(seed), liars_of(parties)
+    return [lie(rows, rng) if party in liars else rows for party, rows in enumerate(parties)]
+
+
+def fitted(parties: Sequence[Rows], components: int) -> PCAModel:
+    return run("p-cov", parties, n_components=components, engine="loopback", min_rows=1)
+
+
+def named_in(model: PCAModel) -> list[int]:
+    """The parties that the notes name."""
+    return [int(note.split()[1].rstrip(":")) for note in model.log["notes"] if "stands out" in note]
+
+
+def until_nobody_stands_out(parties: Sequence[Rows], components: int) -> tuple[list[int], PCAModel]:
+    """Whom to leave out, one run after the other, and the model of the others."""
+    left, out = list(range(len(parties))), list[int]()
+    while True:
+        model = fitted([parties[party] for party in left], components)
+        found = [left[place] for place in named_in(model)]
+        if not found or len(found) == len(left):
+            return sorted(out), model
+        out += found
+        left = [party for party in left if party not in out]
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = data_parser(__doc__, dataset="digits", seeds=20, components=10, repeats=9)
+    options.add_argument("--cost", action="store_true")
+    args = options.parse_args(arguments)
+    if args.cost:
+        _cost(args.dataset, args.data_root, args.components, args.repeats)
+        return
+    print(
+        head(
+            [
+                "lie",
+                "liars named at once",
+                "after all",
+                "honest named",
+                "angle with them",
+                "without",
+                "of honest others",
+            ]
+        )
+    )
+    for name, lie in {"none": None, **LIES}.items():
+        found = np.array([_tried(lie, seed, args.components) for seed in range(args.seeds)])
+        counts, angles = found[:, :3].sum(axis=0), found[:, 3:].mean(axis=0)
+        liars = 0 if lie is None else 2 * args.seeds
+        cells = [f"{counts[0]:.0f} of {liars}", f"{counts[1]:.0f} of {liars}"]
+        cells.append(f"{counts[2]:.0f} of {10 * args.seeds - liars}")
+        print(row([name, *cells, *(f"{angle:.2g}" for angle in angles)]), flush=True)
+
+
+def _tried(lie: Lie | None, seed: int, components: int) -> list[float]:
+    """Liars named at once and after all, honest ones named; angles with the liars, without the named, without liars."""
+    parties = digits(seed)
+    liars = liars_of(parties) if lie else []
+    sent = with_lies(parties, lie, seed) if lie else parties
+    first = fitted(sent, components)
+    out, last = until_nobody_stands_out(sent, components)
+    honest = fitted([rows for party, rows in enumerate(parties) if party not in liars], components)
+    truth = _components(fitted(parties, components))
+    angles = [float(principal_angles(_components(model), truth).mean()) for model in (first, last, honest)]
+    at_once = len(set(named_in(first)) & set(liars))
+    return [at_once, len(set(out) & set(liars)), len(set(out) - set(liars)), *angles]
+
+
+def _components(model: PCAModel) -> Array:
+    return model.loadings()[0].T
+
+
+def _cost(dataset: str, root: str, components: int, repeats: int) -> None:
+    """CPU time of whole honest runs, with and without, in turn."""
+    source = data.load(dataset, root)
+    rows = source.all_rows()
+    print(head(["parties", "CPU time with, of that without"]))
+    for count in (10, 50):
+        parties = [rows[part] for part in split(source.labels, count, kind="dirichlet", alpha=0.1, seed=42)]
+
+        def seconds(parties: list[Rows] = parties) -> float:
+            start = time.process_time()
+            fitted(parties, components)
+            return time.process_time() - start
+
+        ratios = []
+        for _ in range(repeats):
+            own = seconds()
+            with mock.patch("fedpca_flwr.statistics.rows.Contributions", return_value=None):
+                ratios.append(own / seconds())
+        print(row([str(count), f"{np.median(ratios):.3f}"]), flush=True)

@@ -1,0 +1,210 @@
+"""Shares and angles are those of the rows; what is out of proportion is told; what no rows have is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.linalg import eigh, subspace_angles
+
+from fedpca_flwr.maths.definite import GROUPS, indefinite
+from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
+from fedpca_flwr.maths.factors import Factor, triangular
+from fedpca_flwr.maths.influence import LEADING, Influence, influences, told
+from fedpca_flwr.maths.moments import Moments, pack, pool, unpack
+from tests.families import cut, rows
+
+
+def found(parties, k, *, scale=None, center=True, between=True, part=Moments.of):
+    """The influences of parties on the first k components of all their rows."""
+    pooled = np.vstack(parties)
+    mean = pooled.mean(axis=0) if center else np.zeros(pooled.shape[1])
+    own = [X - X.mean(axis=0) if not between else X - mean for X in parties]
+    scatter = sum(X.T @ X for X in own) / (1.0 if scale is None else np.outer(scale, scale))
+    pairs = leading_eigenpairs(np.asfortranarray(scatter), k)
+    parts = [part(X) for X in parties]
+    return influences(parts, pairs, mean, scale, center=center, between=between), pairs, own
+
+
+def factor(X):
+    head, R = triangular(X)
+    return Factor(head, R, float(np.vdot(R, R)))
+
+
+@pytest.mark.parametrize("part", [Moments.of, factor])
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("scale", [None, np.arange(1.0, 13.0)])
+def test_shares_are_those_of_the_rows(part, center, scale):
+    parties = [X + 3 * i for i, X in enumerate(cut(rows(400), 200, 150, 49, 1))]
+    everyone, pairs, own = found(parties, 5, scale=scale, center=center, part=part)
+    unit = np.ones(12) if scale is None else scale
+    total = sum(((X / unit) ** 2).sum() for X in own)
+    for one, X in zip(everyone, own, strict=True):
+        np.testing.assert_allclose(one.components, ((X / unit @ pairs.vectors) ** 2).sum(axis=0) / pairs.values)
+        np.testing.assert_allclose(one.variance, ((X / unit) ** 2).sum() / total)
+        np.testing.assert_allclose(one.rows, len(X) / 400)
+    np.testing.assert_allclose(sum(one.components for one in everyone), 1)
+
+
+def test_without_what_lies_between_the_parties_shares_are_those_of_their_own_scatters():
+    parties = [X + 3 * i for i, X in enumerate(cut(rows(400), 200, 150, 50))]
+    everyone, pairs, own = found(parties, 5, between=False)
+    for one, X in zip(everyone, own, strict=True):
+        np.testing.assert_allclose(one.components, ((X @ pairs.vectors) ** 2).sum(axis=0) / pairs.values)
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_angles_are_those_of_a_pca_without_the_party(center):
+    """To first order: with one direction left out, and a party of 1 in 500 rows, nothing else is left to be off by."""
+    shares = [X + 0.3 * i for i, X in enumerate(cut(rows(5000, 4), 2990, 2000, 10))]
+    everyone, pairs, _ = found(shares, 3, center=center)
+    others = np.vstack(shares[:2])
+    others = others - others.mean(axis=0) * center
+    _, without = eigh(others.T @ others)
+    for i in range(3):
+        exact = np.degrees(subspace_angles(without[:, 1:], pairs.vectors[:, [i]])[0])
+        np.testing.assert_allclose(everyone[2].angles[i], exact, rtol=0.03)
+
+
+def test_the_mean_of_the_others_is_another_one_without_a_party():
+    X = rows(200, 4)
+    shifted = np.tile(X.mean(axis=0) + 0.05, (200, 1))
+    everyone, pairs, _ = found([X[:100], X[100:], shifted], 3)
+    _, without = eigh(np.cov(X.T))
+    for i in range(3):
+        exact = np.degrees(subspace_angles(without[:, 1:], pairs.vectors[:, [i]])[0])
+        np.testing.assert_allclose(everyone[2].angles[i], exact, rtol=0.1)
+
+
+def test_a_component_that_one_party_has_alone_is_gone_without_it():
+    X = rows(300) @ np.diag(np.repeat([1.0, 0.0], [11, 1]))
+    alone = np.zeros((20, 12))
+    alone[:, 11] = np.tile([9.0, -9.0], 10)
+    everyone, _, _ = found([X[:150], X[150:], alone], 3)
+    np.testing.assert_allclose(everyone[2].components[0], 1)
+    np.testing.assert_allclose(everyone[2].angles[0], 90)
+    assert max(one.angles[0] for one in everyone[:2]) < 1
+    assert "share" in told(everyone)[2]
+
+
+def test_all_directions_turn_nowhere_and_one_party_alone_is_all_there_is():
+    everyone, _, _ = found(cut(rows(300, 5), 200, 100), 5)
+    assert all((one.angles == 0).all() for one in everyone)
+    (only,), _, _ = found([rows(300)], 3)
+    np.testing.assert_allclose(only.components, 1)
+    np.testing.assert_allclose(only.angles, 90)
+    assert told([only]) == {}
+
+
+@pytest.mark.parametrize("unit", [1e-130, 1e130])
+def test_no_unit_of_the_data_overflows(unit):
+    parties = cut(rows(300), 200, 100)
+    near = found(parties, 3)[0]
+    far = found([unit * X for X in parties], 3)[0]
+    for one, other in zip(near, far, strict=True):
+        np.testing.assert_allclose(one.components, other.components)
+        np.testing.assert_allclose(one.angles, other.angles)
+        np.testing.assert_allclose([one.variance, one.fit, one.spread], [other.variance, other.fit, other.spread])
+
+
+def test_components_that_are_noise_have_no_shares_and_many_are_cut_off():
+    X = rows(300) * np.repeat([1.0, 1e-9], [2, 10])
+    assert found([X[:100], X[100:]], 5)[0][0].components.size == 2
+    assert found(cut(rows(300, 30), 100, 200), 20)[0][0].components.size == LEADING
+
+
+def test_parties_without_variance_of_their_own_have_no_fit_and_are_not_told():
+    X = rows(500)
+    everyone, _, _ = found([X[:1], X[1:2], X[2:3], X[3:]], 2)
+    assert [np.isnan(one.fit) for one in everyone] == [True, True, True, False]
+    assert set(told(everyone)) == {3}  # it has 497 of 500 rows
+
+
+def one(rows=0.2, variance=0.2, components=(0.2, 0.2), fit=0.7, spread=1.0):
+    return Influence(rows, variance, np.array(components), np.zeros(2), fit, spread)
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        (one(), []),
+        (one(rows=0.96), ["rows"]),
+        (one(rows=0.94), []),
+        (one(rows=0.11, components=(0.1, 0.36)), ["share"]),
+        (one(rows=0.11, components=(0.1, 0.34)), []),  # little is not told however few its rows
+        (one(rows=0.13, components=(0.1, 0.36)), []),  # nor much of whom has many
+        (one(spread=10.1), ["spread"]),
+        (one(fit=0.27), ["fit"]),
+        (one(fit=0.29), []),
+        (one(fit=np.nan, spread=np.nan), []),
+        (one(rows=0.96, fit=0.1, spread=11.0), ["rows", "spread", "fit"]),
+    ],
+)
+def test_what_is_out_of_proportion_is_told(odd, why):
+    others = [one(rows=(1 - odd.rows) / 4) for _ in range(4)]
+    assert told([*others, odd]) == ({4: why} if why else {})
+
+
+def test_of_two_neither_is_the_odd_one_by_its_rows():
+    assert told([one(rows=0.5), one(rows=0.5, fit=0.1, spread=11.0)]) == {}
+
+
+def test_where_the_components_hold_little_of_anyone_nobody_fits_badly():
+    assert told([one(fit=0.3), one(fit=0.3), one(fit=0.01)]) == {}
+
+
+def test_who_claims_nearly_all_rows_does_not_make_the_others_stand_out():
+    few = [one(rows=1e-10, components=(0.4, 0.1)), one(rows=1e-10), one(rows=1e-10)]
+    assert told([*few, one(rows=1 - 3e-10, components=(0.1, 0.1))]) == {3: ["rows"]}
+
+
+# What no rows have
+
+
+def erasing(parts, strength=1.0):
+    """Moments whose scatter takes the first component of ``parts`` away, with a diagonal that hides it."""
+    S = unpack(pool(parts).scatter, 12)
+    S = S + np.tril(S, -1).T
+    u = leading_eigenpairs(np.asfortranarray(S), 1)
+    u, value = u.vectors[:, 0], strength * u.values[0]
+    honest = parts[0]
+    return Moments(
+        honest.count, honest.mean, honest.remainder, pack(value * (np.eye(12) * (u**2).max() - np.outer(u, u)))
+    )
+
+
+def largest(parts) -> Eigenpairs:
+    return float(leading_eigenpairs(unpack(pool(parts).scatter, 12), 1).values[0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("count", [2, GROUPS, 10, 50])
+def test_a_share_that_takes_a_component_away_is_found(count, seed):
+    honest = [Moments.of(X) for X in np.array_split(rows(2000), count)]
+    parts = [*honest[:-1], erasing(honest)]
+    assert parts[-1].diagonal().min() >= 0
+    assert indefinite(parts, largest(parts), None, np.random.default_rng(seed)) == [count - 1]
+
+
+@pytest.mark.parametrize("scale", [None, np.logspace(-6, 6, 12)])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 297), (100, 100, 100), (2, 298)])
+def test_scatters_of_rows_pass_whatever_their_rank_and_units(sizes, scale):
+    unit = 1.0 if scale is None else scale
+    X = rows(300)
+    X[:, 3] = 7.0
+    parts = [Moments.of((part + 5) * unit) for part in cut(X, *sizes)]
+    value = largest([Moments.of(part) for part in cut(X, *sizes)])
+    assert indefinite(parts, value, scale, np.random.default_rng(0)) == []
+
+
+def test_a_share_is_found_in_the_units_that_features_are_scaled_by():
+    unit = np.logspace(-6, 6, 12)
+    honest = [Moments.of(part) for part in cut(rows(300), 100, 100, 100)]
+    bad = [*honest[:2], erasing(honest)]
+    scaled = [Moments(p.count, p.mean * unit, p.remainder, p.scatter * pack(np.outer(unit, unit))) for p in bad]
+    assert indefinite(scaled, largest(bad), unit, np.random.default_rng(0)) == [2]
+
+
+def test_shares_beyond_all_measure_that_cancel_are_found():
+    X = Moments.of(rows(300))
+    huge = [Moments(X.count, X.mean, X.remainder, sign * 1e300 * X.scatter) for sign in (1, -1)]
+    assert indefinite([X, huge[0], X, huge[1]], 1.0, None, np.random.default_rng(1)) == [3]
