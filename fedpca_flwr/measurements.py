@@ -181,10 +181,7 @@ MEASUREMENTS = (
         **{f"clipping_norm_{name}": f"length of a row in the sum `{name}`, in the unit of the data" for name in SUMS},
     ),
     _line(
-        "above the noise",
-        texts.above_noise,
-        components_above_noise="that stand out",
-        kept_features="that stand out too",
+        "above the noise", texts.above_noise, components_above_noise="that stand out", kept_features="that do so too"
     ),
     _line(
         "members",
