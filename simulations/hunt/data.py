@@ -123,10 +123,15 @@ CHANGES: dict[str, Change] = {
 """What may be done to rows, in this order, each now and then."""
 
 
+WIDTHS = (1, 14), (20, 70), (384, 420)
+"""Ranges of the number of columns; of so many as in the last one, eigenvectors are had in another way."""
+
+
 def rows(rng: Generator) -> tuple[NDArray[Any], str]:
     """Rows (n, d), and what they are."""
     n = int(rng.choice([2, 3, 5, 8, 20, 40, 60, 100], p=[0.03, 0.05, 0.06, 0.1, 0.2, 0.26, 0.2, 0.1]))
-    d = int(rng.integers(1, 14)) if rng.random() < 0.85 else int(rng.integers(20, 70))
+    least, below = WIDTHS[int(rng.choice(3, p=[0.85, 0.145, 0.005]))]
+    d = int(rng.integers(least, below))
     base = str(rng.choice(list(BASES)))
     X, about = BASES[base](rng, n, d), [base]
     for name, change in CHANGES.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,16 @@ def test_the_unit_of_the_data_does_not_matter(unit):
     S, basis = matrix_of(1 / np.arange(1, 501))
     pairs = leading_eigenpairs(S * unit, 10)
     assert principal_angles(pairs.vectors, basis[:, :10]).max() < 1e-9
+
+
+@pytest.mark.parametrize("unit", [2.0**-600, 1.0, 2.0**600])
+def test_pairs_of_large_matrices_are_certified_in_any_unit(unit):
+    """The fault: squares of residuals overflowed, with a warning; or were zero, which certified any vectors."""
+    S, basis = matrix_of(1 / np.arange(1, 501))
+    right = Eigenpairs(unit / np.arange(1, 4), basis[:, :3], unit / 4)
+    assert eigen._certified(S * unit, right)
+    turned = basis[:, :3] * np.cos(1e-6) + basis[:, 6:9] * np.sin(1e-6)
+    assert not eigen._certified(S * unit, replace(right, vectors=turned))
 
 
 @pytest.mark.parametrize("rank", [1, 4])
