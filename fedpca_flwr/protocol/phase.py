@@ -15,7 +15,6 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 
-
 SERVER = "the server"
 """How errors name whoever asked."""
 
