@@ -1,4 +1,4 @@
-"""`Federation`: a federation that lasts, whose members join, leave, replace their rows or append to them.
+"""`Federation`, of the method `streaming`: its members join, leave, replace their rows or append to them.
 
 Nothing is ever subtracted. Each member's own moments are kept, so a member that leaves or replaces its rows touches
 its own only, and the pooled moments are those of a fresh start with the current members, bit for bit, whatever

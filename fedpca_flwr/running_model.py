@@ -1,4 +1,4 @@
-"""`RunningModel`: the subspace that streams have given so far, on disk: the old one or the new one, always whole.
+"""`RunningModel`, of the method `sapca`: the subspace that streams have given so far, on disk, always whole.
 
 It is O(d k) however many rows and parties there were; nobody's contribution can be taken out of it again
 (`fedpca_flwr.federation` can).

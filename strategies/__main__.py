@@ -125,7 +125,7 @@ def _cells(method: Method) -> list[str]:
 
 def _privacy(method: Method) -> str:
     card = method.strategy.card
-    texts = ["differential privacy"] if card.noised else []
+    texts = ["differential privacy"] if card.differentially_private else []
     texts += ["secure aggregation"] if "masked" in transports_of(method) else []
     texts += [f"a site must allow `{card.exposes}`"] if card.exposes else []
     return ", ".join(texts)

@@ -6,8 +6,9 @@ Every party k sends its count n_k, mean m_k and centred scatter S_k. The server 
 
 and takes its leading eigenvectors. Exact up to rounding for any partition of the rows, however unequal or shifted.
 
-Upload per party: ``8 (d (d + 1) / 2 + d + 1)`` bytes. The server sees each party's covariance; with secure aggregation
-sums only.
+Upload per party: d (d + 1) / 2 + d + 1 values, in one round. The server sees each party's covariance; with secure
+aggregation sums only, in more rounds (docs/secure-aggregation.md has the bytes of each). What a party is asked, in
+clear, masked and with survivors, is `fedpca_flwr.statistics.rows.moments_phases`; what it answers is in `rows_client`.
 """
 
 from __future__ import annotations

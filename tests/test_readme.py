@@ -18,7 +18,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.method_text import options_of, own_keys
 from fedpca_flwr.site.local_table import local_table
 from simulations import run
-from simulations.hunt.options import CHOICES
+from simulations.hunt.options import OPTION_VALUES
 from strategies import METHODS, TRAVEL, method_of, script_of, transports_of
 from strategies.__main__ import measurements_page, methods_page, with_questions, with_table
 from tests.families import cut, rows
@@ -120,7 +120,7 @@ def script(method, travel, options):
 
 def combinations_of(method):
     """Options of which one or two are not the default."""
-    drawn = CHOICES[method](2, 50, 6)
+    drawn = OPTION_VALUES[method](2, 50, 6)
     single = [(name.replace("_", "-"), value) for name, values in drawn.items() for value in values]
     return [dict(pair) for pair in itertools.combinations(single, 2)]
 
@@ -136,9 +136,11 @@ def test_every_method_is_in_the_table_of_who_sees_what(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_hunt_knows_the_options_of_every_method(method):
-    assert method in CHOICES, f"add the values of the options of '{method}' to CHOICES of simulations/hunt/options.py"
+    assert method in OPTION_VALUES, (
+        f"add the values of the options of '{method}' to OPTION_VALUES of simulations/hunt/options.py"
+    )
     options = METHODS[method].strategy.card.options.model_fields
-    assert set(CHOICES[method](2, 50, 6)) <= set(options)
+    assert set(OPTION_VALUES[method](2, 50, 6)) <= set(options)
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

@@ -67,7 +67,7 @@ class MethodCard:
     exact : bool
         Whether the model equals the PCA of the pooled rows up to rounding.
     rounds : str
-        How many rounds before the parties project their rows.
+        How many rounds before the parties project their rows, in clear; so are `upload` and `server_sees`.
     options : type
         The method's own options, which `method` holds beside the name; `n_components` is a key of every run.
     phases : callable
@@ -86,7 +86,7 @@ class MethodCard:
         influence each party has.
     result : str
         What a reader must know of the result besides `exact`.
-    noised : bool
+    differentially_private : bool
         Whether all that leaves a party is differentially private: then its messages tell no row count, and its answer
         in the last round is constant.
     split : {"rows", "columns"}
@@ -109,6 +109,6 @@ class MethodCard:
     result: str = ""
     examples: Sequence[Mapping[str, Any]] = ({},)
     goes_on_as: Sequence[str] = ()
-    noised: bool = False
+    differentially_private: bool = False
     split: Literal["rows", "columns"] = "rows"
     exposes: Literal["", "scores", "inner products"] = ""

@@ -96,7 +96,7 @@ class PCAClient(NumPyClient):
 
     def permit_sum(self, members: Sequence[str]) -> None:
         """Refuse to be in a sum over these, where it and an earlier one would tell a share; noise hides that."""
-        if not self.card.noised:
+        if not self.card.differentially_private:
             self.site.permit_sum(self.card.split, members)
 
     @property
@@ -167,7 +167,7 @@ class PCAClient(NumPyClient):
     @property
     def _hidden(self) -> bool:
         """Whether a message tells no number of rows."""
-        return self.card.noised or self.transport.sums_only
+        return self.card.differentially_private or self.transport.sums_only
 
     def _permit(self) -> None:
         """The site's own policy, before anything is computed."""

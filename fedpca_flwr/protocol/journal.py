@@ -44,7 +44,7 @@ class Journal(ABC):
         """Note what leaves in answer to the last question."""
 
     @abstractmethod
-    def release(
+    def note_release(
         self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
     ) -> None:
         """Note, before its noise is drawn, that a noisy reply leaves in a phase.

@@ -72,7 +72,7 @@ class StateJournal(Journal):
     def answered(self, what: str, nbytes: int) -> None:
         pass
 
-    def release(
+    def note_release(
         self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
     ) -> None:
         """Nothing: a budget over runs needs a folder, and within a run every phase is answered once."""

@@ -100,7 +100,7 @@ class PCAStrategy(Strategy):
 
     def certainty(self, pairs: Eigenpairs) -> Certainty:
         """What rounding leaves of the model's components; noise hides it."""
-        if self.card.noised:
+        if self.card.differentially_private:
             return Certainty(self.exact, [])
         ways = [SCALED] if getattr(self.options, "scale", True) is False else []
         if self.card.split == "rows" and pairs.resolution is None and not self.config.secure_aggregation:
@@ -110,7 +110,7 @@ class PCAStrategy(Strategy):
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         """How the model is made, and what it may say of itself: its ``log``."""
         parties = self.transport.parties(self.quorum)
-        hidden = self.card.noised or self.transport.sums_only
+        hidden = self.card.differentially_private or self.transport.sums_only
         measured = dict(measured)
         if certainty.resolved is not None and "certified_components" in measured:
             measured["certified_components"] = min(measured["certified_components"], certainty.resolved)
@@ -200,7 +200,7 @@ class PCAStrategy(Strategy):
             payload.require_count(len(reply.tensors), reply.sender)
             named[reply.sender] = payload.named(arrays_in(reply), reply.sender)
         check_together(payload, named, self._phase.reply_sizes(self._asked.asked, self.public))
-        hidden = self.card.noised or self.transport.sums_only
+        hidden = self.card.differentially_private or self.transport.sums_only
         for reply in replies:
             reply.fields = named[reply.sender]
             reply.tensors.clear()

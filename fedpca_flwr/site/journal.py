@@ -93,7 +93,7 @@ class FileJournal(Journal):
         with self._transaction() as database:
             self._note(database, "answer", what, "", nbytes)
 
-    def release(
+    def note_release(
         self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
     ) -> None:
         with self._transaction() as database:

@@ -39,7 +39,7 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
             "this site answers with secure aggregation only (node-config 'secure-only'); run with "
             "secure-aggregation=true"
         )
-    if node.epsilon_budget is not None and not card.noised:
+    if node.epsilon_budget is not None and not card.differentially_private:
         raise DisclosureError(
             f"this site has a privacy budget (node-config 'epsilon-budget'), and the method '{card.name}' is "
             "not differentially private"
@@ -115,7 +115,7 @@ def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> N
     ------
     ConfigError
     """
-    if node.data and not node.journal and (sums_only or card.noised):
+    if node.data and not node.journal and (sums_only or card.differentially_private):
         raise ConfigError(
             "this site's node-config names no 'journal', the folder in which it keeps what it was asked and has "
             "answered; with secure aggregation, and for a private method, a site needs one"

@@ -88,13 +88,13 @@ def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "noth
     return {"uncentred": uncentred}
 
 
-def projection_phase(config: RunConfig, *, noised: bool = False) -> Phases:
+def projection_phase(config: RunConfig, *, differentially_private: bool = False) -> Phases:
     """The last question: every party projects its own rows and tells what squared error that leaves.
 
     Where only sums are shown, the rows and total variance of the model say how large that can be. A method that is
     private by noise replies a constant, in clear.
     """
-    summed = config.transport != "clear" and not noised
+    summed = config.transport != "clear" and not differentially_private
     limits = (Field("rows", (), "int64", kind="count"), Field("total", (), kind="positive"))
     return {
         "project": Phase(
@@ -109,7 +109,7 @@ def projection_phase(config: RunConfig, *, noised: bool = False) -> Phases:
             reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
             sizes=lambda public: {"k": public.features},
             limits=lambda asked, public: projection_limits(int(asked["rows"]), float(asked["total"])),
-            in_clear=noised,
+            in_clear=differentially_private,
             closing=True,
         )
     }

@@ -31,7 +31,7 @@ class RowsClient(PCAClient):
         return False
 
     def require_ready(self) -> None:
-        if self.transport.sums_only and not self.card.noised and self.site.config.bound:
+        if self.transport.sums_only and not self.card.differentially_private and self.site.config.bound:
             require_bound(self.site.config.bound)
             self.site.permit_bound(self.card.split)
             require_few_rows(len(self.data), self.site.node.num_partitions)
@@ -117,7 +117,7 @@ class RowsClient(PCAClient):
 
     def project(self, asked: Fields) -> Fields:
         """Keep the scores of this party's own rows, and what gave them; rows, and the squared error that is left."""
-        if not self.card.noised:
+        if not self.card.differentially_private:
             return {"count": np.asarray(len(self.data)), "squared": np.asarray(max(0.0, self._projected(asked)))}
         try:
             self._projected(asked)

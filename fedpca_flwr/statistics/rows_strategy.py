@@ -101,7 +101,7 @@ class RowsStrategy(PCAStrategy):
     def projected(self, model: PCAModel, solution: Solution) -> Program:
         """Let every party project its own rows; what that leaves must be what the model foretells."""
         asked = dict(self.loadings(model, solution))
-        if self.card.noised:
+        if self.card.differentially_private:
             yield Ask("project", asked)
             return
         if self.transport.sums_only:

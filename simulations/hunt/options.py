@@ -32,7 +32,7 @@ MERGE: Choices = {
     "graph": ["server", "complete", "ring", "star"],
 }
 
-CHOICES: dict[str, Callable[[int, int, int], Choices]] = {
+OPTION_VALUES: dict[str, Callable[[int, int, int], Choices]] = {
     "p-cov": lambda k, n, d: {**MOMENTS, "keep": ["moments", "parties"]},
     "ap-cov": lambda k, n, d: MOMENTS,
     "sub-it": lambda k, n, d: {
@@ -119,7 +119,7 @@ ALWAYS: dict[str, Choices] = {
 def options(rng: Generator, method: str, k: int, n: int, d: int) -> dict[str, Any]:
     """Some options of the method, each set as often as not."""
     chosen: dict[str, Any] = {"n_components": k}
-    for name, values in CHOICES[method](k, n, d).items():
+    for name, values in OPTION_VALUES[method](k, n, d).items():
         if rng.random() < (0.1 if name == "n_components" else 0.4):
             chosen[name] = values[int(rng.integers(len(values)))]
     for name, values in ALWAYS.get(method, {}).items():

@@ -16,7 +16,7 @@ from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.method_text import text_of
 from fedpca_flwr.protocol.card import CountOptions
 
-CHOICES = ("p-cov", "qr-pca", "sub-it", "compressed")
+CANDIDATES = ("p-cov", "qr-pca", "sub-it", "compressed")
 """Among which it chooses."""
 
 ROUNDED = "compressed"

@@ -39,7 +39,7 @@ from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.moment_fields import HEAD, head_fields, head_of
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.adaptive.choice import CHOICES, FACTORS, ROUNDED, SKETCH, AdaptiveOptions, Candidate, candidates
+from strategies.adaptive.choice import CANDIDATES, FACTORS, ROUNDED, SKETCH, AdaptiveOptions, Candidate, candidates
 
 SURVEY: Phases = {
     "survey": Phase(
@@ -65,7 +65,7 @@ CARD = MethodCard(
     server_sees="variances, local eigenvalues, a small sketch; then as chosen",
     options=AdaptiveOptions,
     phases=lambda config, options: SURVEY,
-    goes_on_as=CHOICES,
+    goes_on_as=CANDIDATES,
     reference="this project; `fedpca_flwr.maths.forecast` derives it",
 )
 
@@ -76,7 +76,7 @@ class Adaptive(RowsStrategy):
     card = CARD
     options: AdaptiveOptions
     others: ClassVar[Mapping[str, Method]] = {}
-    """The methods of `CHOICES`, which the registry gives it: it imports none."""
+    """The methods of `CANDIDATES`, which the registry gives it: it imports none."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -203,8 +203,8 @@ class AdaptiveClient(RowsClient):
         A run chooses once; after the rounded covariance an exact method may go on, after all others that on factors.
         """
         method, _ = words_of(text)
-        if method not in CHOICES:
-            raise ContractError(f"the server chose '{method[:20]}', expected one of: {', '.join(CHOICES)}")
+        if method not in CANDIDATES:
+            raise ContractError(f"the server chose '{method[:20]}', expected one of: {', '.join(CANDIDATES)}")
         before = self._before(text, method)
         site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": text})
         other = self.others[method]

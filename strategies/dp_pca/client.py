@@ -48,7 +48,7 @@ class DPPCAClient(RowsClient):
                 budget = {"epsilon": node.epsilon_budget, "delta": node.delta_budget}
                 require_budget(multiplier, of_run, of_others, whole_run=options.multiplier, **budget)
 
-        self.journal.release(phase, options.relation, multiplier, permit)
+        self.journal.note_release(phase, options.relation, multiplier, permit)
 
     def _noisy(self, phase: str, centre: Array) -> dict[str, Array]:
         """The sums of this party's rows, clipped about a centre (d,), in whole steps with its noise."""

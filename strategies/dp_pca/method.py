@@ -61,7 +61,7 @@ def phases(config: RunConfig, options: DPOptions) -> Phases:
             raise ConfigError(
                 "run-config: 'epsilon' is 'infinity', which is p-cov; with secure-aggregation run p-cov itself"
             )
-        return {**moments_phases(config), **projection_phase(config, noised=True)}
+        return {**moments_phases(config), **projection_phase(config, differentially_private=True)}
     if config.survivors and options.trust == "distributed" and options.honest_parties > config.survivors:
         raise ConfigError(
             f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.survivors} = 'survivors': "
@@ -72,7 +72,7 @@ def phases(config: RunConfig, options: DPOptions) -> Phases:
         "products": _noisy("products", PRODUCTS, asked=(CENTRE,)),
         "joint": _noisy("joint", ROWS, SUM, PRODUCTS),
     }
-    return {**{name: known[name] for name in options.phases}, **projection_phase(config, noised=True)}
+    return {**{name: known[name] for name in options.phases}, **projection_phase(config, differentially_private=True)}
 
 
 CARD = MethodCard(
@@ -87,7 +87,7 @@ CARD = MethodCard(
     phases=phases,
     examples=({"clip": 1.0, "centre-clip": 1.0}, {"clip": 1.0, "release": "joint"}, {"epsilon": "infinity"}),
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018",
-    noised=True,
+    differentially_private=True,
 )
 
 

@@ -21,7 +21,7 @@ STAGES = {"centre": ONE / 0.05**0.5, "products": ONE / 0.95**0.5}
 def release(folder, run="1", phase="centre", multiplier=ONE, epsilon=1.0, party=0):
     """A release of a site whose budget this is."""
     permit = partial(require_budget, multiplier, whole_run=ONE, epsilon=epsilon, delta=1e-5)
-    FileJournal(str(folder), run, party).release(phase, "add-remove", multiplier, permit)
+    FileJournal(str(folder), run, party).note_release(phase, "add-remove", multiplier, permit)
 
 
 def entries(folder):

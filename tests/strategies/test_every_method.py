@@ -24,7 +24,7 @@ from tests.harness import Clock, finish, fit, late, proxy_of, server_of, tamper,
 
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows"]
 EXACT = [name for name in BY_ROWS if METHODS[name].strategy.card.exact]
-DETERMINED = [name for name in BY_ROWS if not METHODS[name].strategy.card.noised]
+DETERMINED = [name for name in BY_ROWS if not METHODS[name].strategy.card.differentially_private]
 """Methods whose model the rows alone decide; a private one's has noise, which a party draws for itself."""
 OWN_TOTAL = {
     "ap-stack": "the parties' own variances, each of equal weight",
@@ -121,7 +121,7 @@ def test_to_sklearn_does_what_scikit_learn_does(method):
 @every_method
 def test_the_log_counts_what_travelled(method):
     model = fit(method, parties_of_three(), n_components=5)
-    private = METHODS[method].strategy.card.noised
+    private = METHODS[method].strategy.card.differentially_private
     assert [party["rows"] for party in model.log["parties"]] == ([None] * 3 if private else [180, 100, 20])
     assert model.log["rounds"][-1]["phase"] == "project"
     for entry in model.log["rounds"]:
