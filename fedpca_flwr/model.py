@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr import model_file
+from fedpca_flwr import model_file, notebook, sklearn_model
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.frames import finite_matrix, new_rows
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.second_moments import SecondMoments
-from fedpca_flwr.sklearn_model import to_sklearn
 from fedpca_flwr.solution import Solution
 from fedpca_flwr.summary import summary
-
-if TYPE_CHECKING:
-    from sklearn.decomposition import PCA
-    from sklearn.pipeline import Pipeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,9 +198,10 @@ class PCAModel:
             rows *= self.scale_
         return rows + mean
 
-    def to_sklearn(self) -> PCA | Pipeline:
-        """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
-        return to_sklearn(self)
+    to_sklearn = sklearn_model.to_sklearn
+    frozen = sklearn_model.frozen
+    get_feature_names_out = sklearn_model.get_feature_names_out
+    __repr__, _repr_html_ = notebook.line, notebook.page
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model to one file (`fedpca_flwr.model_file`), whole or not at all; ``.npz`` is appended."""

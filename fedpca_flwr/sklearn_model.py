@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.fitted import FittedPCA
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
+    from sklearn.frozen import FrozenEstimator
     from sklearn.pipeline import Pipeline
+
+
+def frozen(model: FittedPCA) -> FrozenEstimator:
+    """A transformer for pipelines that stays as it is when it is fitted, with ``set_output`` and all else that
+    scikit-learn's have."""
+    from sklearn.frozen import FrozenEstimator
+
+    return FrozenEstimator(to_sklearn(model))
+
+
+def get_feature_names_out(model: FittedPCA, input_features: ArrayLike | None = None) -> NDArray[Any]:
+    """Names of the scores, as scikit-learn's PCA has them: ``pca0``, ``pca1``, ...; names of features are checked."""
+    names: NDArray[Any] = to_sklearn(model).get_feature_names_out(input_features)
+    return names
 
 
 def to_sklearn(model: FittedPCA) -> PCA | Pipeline:

@@ -7,6 +7,7 @@ from fedpca_flwr.analyses.how_many import HowMany, how_many
 from fedpca_flwr.analyses.how_sure import HowSure, Spikes, how_sure, how_sure_by_parties, spikes
 from fedpca_flwr.analyses.outliers import Drift, Outliers, drift, outliers
 from fedpca_flwr.analyses.pca import pca
+from fedpca_flwr.analyses.reading import Reading, read, whitened
 from fedpca_flwr.analyses.regression import (
     Regression,
     least_squares,
@@ -23,6 +24,7 @@ __all__ = [
     "HowMany",
     "HowSure",
     "Outliers",
+    "Reading",
     "Regression",
     "Spikes",
     "canonical_correlations",
@@ -37,6 +39,8 @@ __all__ = [
     "partial_least_squares",
     "pca",
     "principal_component_regression",
+    "read",
     "ridge",
     "spikes",
+    "whitened",
 ]

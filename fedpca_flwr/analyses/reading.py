@@ -1,0 +1,95 @@
+"""What components mean in terms of the features: loadings as correlations, rotated if wanted, and shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpca_flwr.analyses.pca import pca
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import fix_signs
+from fedpca_flwr.maths.rotation import promax, varimax
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.second_moments import SecondMoments
+
+ROTATIONS = ("none", "varimax", "promax")
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Attributes
+    ----------
+    correlations : ndarray of shape (k, d)
+        Of each component's scores with each feature; with promax the pattern of a regression on correlated scores. A
+        constant feature has none: 0. The largest absolute one of each component is positive; rotated ones are ordered
+        by the sum of their squares.
+    communalities : ndarray of shape (d,)
+        Share of each feature's variance that the k components hold, which no rotation changes.
+    contributions : ndarray of shape (k, d)
+        Share of each feature in the sum of a component's squared correlations.
+    between : ndarray of shape (k, k)
+        Correlations of the (rotated) scores with each other: the identity, but with promax.
+    features : tuple of str
+    """
+
+    correlations: Array
+    communalities: Array
+    contributions: Array
+    between: Array
+    features: tuple[str, ...]
+
+
+def read(moments: SecondMoments, k: int, *, scale: bool = False, rotation: str = "none") -> Reading:
+    """The first k components in terms of the features.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    k : int
+    scale : bool
+        As for a PCA.
+    rotation : {"none", "varimax", "promax"}
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    if rotation not in ROTATIONS:
+        raise ConfigError(f"'rotation' is {rotation!r}, expected one of: {', '.join(ROTATIONS)}")
+    model = pca(moments, k, scale=scale)
+    components, _ = model.loadings()
+    used = moments.scaled() if scale else moments
+    spread = np.where(moments.is_constant, np.inf, np.sqrt(np.diagonal(used.covariance).clip(min=0.0)))
+    loadings = (components * np.sqrt(model.explained_variance_)[:, None] / spread).T
+    communalities = np.sum(loadings**2, axis=1)
+    turn = {"none": np.eye(len(components)), "varimax": varimax(loadings), "promax": promax(loadings)}[rotation]
+    rotated = loadings @ turn
+    order = np.arange(len(turn)) if rotation == "none" else np.argsort(-np.sum(rotated**2, axis=0), kind="stable")
+    ordered = rotated[:, order]
+    signs = np.sign(np.sum(fix_signs(ordered) * ordered, axis=0))
+    turn = turn[:, order] * signs
+    inverse = np.linalg.inv(turn)
+    return Reading(
+        correlations=(ordered * signs).T,
+        communalities=communalities,
+        contributions=(ordered**2 / np.sum(ordered**2, axis=0)).T,
+        between=inverse @ inverse.T,
+        features=moments.features,
+    )
+
+
+def whitened(model: PCAModel, X: ArrayLike) -> Array:
+    """Scores (n, k) of rows ``X`` (n, d) with variance 1 in each component, as ``PCA(whiten=True)``.
+
+    Raises
+    ------
+    ContractError
+        Where a component has no variance.
+    DataError
+    """
+    if model.explained_variance_[-1] <= 1e-13 * model.explained_variance_[0]:
+        raise ContractError("the last component has no variance but rounding, and cannot be whitened: take fewer")
+    return model.transform(X) / np.sqrt(model.explained_variance_)
