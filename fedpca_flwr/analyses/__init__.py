@@ -1,6 +1,7 @@
 """What else the moments of all rows give, without asking the sites again: functions of `SecondMoments`."""
 
 from fedpca_flwr.analyses.canonical import CanonicalCorrelations, canonical_correlations
+from fedpca_flwr.analyses.covariates import Adjusted, adjusted
 from fedpca_flwr.analyses.discriminant import Discriminant, discriminant
 from fedpca_flwr.analyses.factors import FactorModel, factor_analysis
 from fedpca_flwr.analyses.how_many import HowMany, how_many
@@ -17,6 +18,7 @@ from fedpca_flwr.analyses.regression import (
 )
 
 __all__ = [
+    "Adjusted",
     "CanonicalCorrelations",
     "Discriminant",
     "Drift",
@@ -27,6 +29,7 @@ __all__ = [
     "Reading",
     "Regression",
     "Spikes",
+    "adjusted",
     "canonical_correlations",
     "discriminant",
     "drift",

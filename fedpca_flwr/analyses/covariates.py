@@ -1,0 +1,107 @@
+"""Take something out first: what covariates explain, and what differs between the means of the parties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.analyses.blocks import blocks, rows_of
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, pool_within
+from fedpca_flwr.maths.regression import pseudo_inverse
+from fedpca_flwr.second_moments import Features, SecondMoments
+
+
+@dataclass(frozen=True, eq=False)
+class Adjusted:
+    """Attributes
+    ----------
+    moments : SecondMoments
+        Of the features without what was taken out; their means are kept.
+    coefficients : ndarray of shape (q, d)
+        Of q covariates in d features, in units of feature per unit of covariate.
+    collinear : tuple
+        Covariates (names, or places where there are none) of which some combination does not vary: it was dropped.
+    places, covariates : ndarray of shape (d,), (q,)
+        Where features and covariates stand in the rows that the moments are of.
+    means : mapping of str to ndarray of shape (d + q,)
+        Of each party, where the parties' means were taken out; else of all rows, under an empty name.
+    """
+
+    moments: SecondMoments
+    coefficients: Array
+    collinear: tuple[str | int, ...]
+    places: NDArray[np.intp]
+    covariates: NDArray[np.intp]
+    means: Mapping[str, Array]
+
+    def apply(self, rows: ArrayLike, *, party: str = "") -> Array:
+        """The features (n, d) of a party's rows, which have covariates too, without what was taken out.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n, features and covariates)
+            In the order of the moments.
+        party : str
+            Whose they are, where the parties' means were taken out.
+
+        Raises
+        ------
+        ConfigError, DataError
+        """
+        if party not in self.means:
+            known = ", ".join(self.means) if "" not in self.means else "none: all rows have one mean"
+            raise ConfigError(f"'party' is '{party}', expected one of those of the fit: {known}")
+        mean = self.means[party]
+        centred = rows_of(rows, (), mean.size) - mean
+        kept: Array = centred[:, self.places] - centred[:, self.covariates] @ self.coefficients
+        return kept + self.moments.mean
+
+
+def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = False) -> Adjusted:
+    """The moments of the features after a linear regression on covariates, as of the pooled rows.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+        Of features and covariates together.
+    covariates : sequence of str or int
+        What is regressed out of all others.
+    parties : bool
+        Whether each party has a mean of its own, so that nothing is left between their means (``keep="parties"``).
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    if parties and not moments.parties:
+        raise ConfigError("no party's own moments were kept: run with keep='parties'")
+    whole = pool_within(moments.parties.values()) if parties else moments.moments
+    found = blocks(SecondMoments(whole, moments.features), covariates)
+    unit = np.sqrt(np.diagonal(found.S_yy).clip(min=0.0))
+    unit = np.where(unit > 0, unit, 1.0)
+    inverse, dropped = pseudo_inverse(found.S_yy / unit / unit[:, None])
+    slopes = (inverse / unit / unit[:, None]) @ found.S_xy.T
+    fitted = found.S_xy @ slopes
+    scatter = pack(np.asfortranarray(found.S_xx - (fitted + fitted.T) / 2))
+    diagonal = diagonal_positions(len(found.x))
+    scatter[diagonal] = scatter[diagonal].clip(min=0.0)
+    left = Moments(whole.count, whole.mean[found.x], whole.remainder[found.x], scatter)
+    root = np.sqrt(moments.missed)
+    missed = (root[found.x] + np.abs(slopes).T @ root[found.y]) ** 2 if root.any() else np.zeros(len(found.x))
+    if not (scatter[diagonal] > 1e-14 * np.diagonal(found.S_xx)).any():
+        raise DataError("the covariates explain all features: nothing is left to analyse")
+    held = found.y[(np.abs(dropped) > 1e-6).any(axis=1)]
+    own = {key: party.mean + party.remainder for key, party in moments.parties.items()}
+    return Adjusted(
+        moments=SecondMoments(left, moments.names(found.x), missed=missed),
+        coefficients=slopes,
+        collinear=moments.names(held) or tuple(held.tolist()),
+        places=found.x,
+        covariates=found.y,
+        means=own if parties else {"": moments.mean},
+    )
