@@ -77,9 +77,9 @@ class Ring:
     def mask_keys(self, places: Sequence[int]) -> list[bytes]:
         return [self.publics[place][KEY_BYTES:] for place in places]
 
-    def asked(self, phase: str, places: Sequence[int], told: Sequence[NDArray[Any]] = ()) -> bytes:
-        """On what the pairwise masks of the parties at these places depend: also on all that they were ``told``."""
-        return transcript(phase, b"", self.publics, [np.asarray(places), *told])
+    def mask_context(self, phase: str, places: Sequence[int], asked: Sequence[NDArray[Any]] = ()) -> bytes:
+        """On what the pairwise masks of the parties at these places depend: also on all that was ``asked`` of them."""
+        return transcript(phase, b"", self.publics, [np.asarray(places), *asked])
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ class Channels:
         return ChaCha20Poly1305(pair_key(self.private, self.ring.run_key(other), said))
 
 
-def hide(vector: Words, ring: Ring, asked: bytes, members: Sequence[int], private: bytes, seed: bytes) -> Words:
+def hide(vector: Words, ring: Ring, context: bytes, members: Sequence[int], private: bytes, seed: bytes) -> Words:
     """One party's vector under its pairwise masks with the other ``members``, and under its self mask.
 
-    ``asked`` is what `Ring.asked` gives.
+    ``context`` is what `Ring.mask_context` gives.
     """
-    vector = vector + mask(private, ring.mask_keys(members), asked, vector.size)
+    vector = vector + mask(private, ring.mask_keys(members), context, vector.size)
     combine(vector, seed, np.add)
     return vector
 
@@ -137,7 +137,7 @@ def hide(vector: Words, ring: Ring, asked: bytes, members: Sequence[int], privat
 def unmasked(
     total: Words,
     ring: Ring,
-    asked: bytes,
+    context: bytes,
     members: Sequence[int],
     survivors: Sequence[int],
     revealed: Mapping[int, Mapping[int, bytes]],
@@ -148,7 +148,7 @@ def unmasked(
     ----------
     total : ndarray of uint64
     ring : Ring
-    asked : bytes
+    context : bytes
         As in `hide`.
     members : sequence of int
         Places of the parties whose masks are in the vectors.
@@ -174,7 +174,7 @@ def unmasked(
         if public_key(found) != ring.publics[place][KEY_BYTES:]:
             raise ContractError(f"{WRONG_SHARES}; nothing can be read from the sum")
         keys = ring.mask_keys([place, *survivors])
-        total += mask(found, keys, asked, total.size)
+        total += mask(found, keys, context, total.size)
     if int(total[0]) != len(survivors):
         raise ContractError(f"{WRONG_SHARES}; nothing can be read from the sum")
     return total

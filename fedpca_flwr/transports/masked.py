@@ -114,9 +114,9 @@ class MaskedParty(Masked, PartyTransport):
         if "publics" in asked:
             self._accept(party, asked["publics"], asked["signatures"])
         private, publics = secret_of(party, "private"), split_keys(secret_of(party, "publics"))
-        told = [asked[field.name] for field in own.asked.fields]
-        about = transcript(phase, self.group.signer.about, publics, [np.asarray(party.number), *told])
-        vector = encoded(party, phase, own, {field.name: asked[field.name] for field in own.asked.fields})
+        own_asked = {field.name: asked[field.name] for field in own.asked.fields}
+        about = transcript(phase, self.group.signer.about, publics, [np.asarray(party.number), *own_asked.values()])
+        vector = encoded(party, phase, own, own_asked)
         vector += mask(private, publics, about, vector.size)
         return {"masked": vector}
 
@@ -125,9 +125,9 @@ class MaskedParty(Masked, PartyTransport):
         party.journal.keep("private", private)
         return public_key(private)
 
-    def _accept(self, party: Answering, told: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
+    def _accept(self, party: Answering, keys: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
         """Take the public keys of this run, if each is that of its party, and the parties are enough."""
-        publics = [key.tobytes() for key in told]
+        publics = [key.tobytes() for key in keys]
         self.group.require(len(publics))
         own = public_key(secret_of(party, "private"))
         self.group.signer.require_keys(range(len(publics)), publics, signatures, own)

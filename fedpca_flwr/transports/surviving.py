@@ -158,9 +158,9 @@ class SurvivingServer(Surviving, ServerTransport):
         shares = {place[r.party]: _whole(r.fields["shares"], len(sealed), r.sender) for r in replies}
         enough = sorted(shares)[: self.threshold]
         revealed = {p: {m: row.tobytes() for m, row in zip(sealed, shares[p], strict=True)} for p in enough}
-        told = [question.asked[field.name] for field in self.own[question.phase].asked.fields]
-        asked = ring.asked(question.phase, list(sealed), told)
-        fields = layout.decode_double(unmasked(total, ring, asked, list(sealed), there, revealed))[1]
+        own_asked = [question.asked[field.name] for field in self.own[question.phase].asked.fields]
+        context = ring.mask_context(question.phase, list(sealed), own_asked)
+        fields = layout.decode_double(unmasked(total, ring, context, list(sealed), there, revealed))[1]
         return Total(
             {name: high for name, (high, _) in fields.items()},
             len(there),

@@ -72,9 +72,9 @@ class SurvivingParty(Surviving, PartyTransport):
         members = self._places(party, asked["members"], range(len(channels.ring.publics)))
         _keep_places(party, "members", members)
         own = self.own[self.sum]
-        told = {field.name: asked[field.name] for field in own.asked.fields}
-        vector = encoded(party, self.sum, own, told)
-        about = channels.ring.asked(self.sum, members, list(told.values()))
+        own_asked = {field.name: asked[field.name] for field in own.asked.fields}
+        vector = encoded(party, self.sum, own, own_asked)
+        about = channels.ring.mask_context(self.sum, members, list(own_asked.values()))
         hidden = hide(vector, channels.ring, about, members, secret_of(party, "masking"), secret_of(party, "seed"))
         return {"masked": hidden}
 
@@ -111,8 +111,8 @@ class SurvivingParty(Surviving, PartyTransport):
         channels = self._channels(party)
         publics = [channels.ring.run_key(place) for place in _kept_places(party, "survivors")]
         vector = encoded(party, phase, self.own[phase], asked)
-        told = transcript(phase, self.group.signer.about, publics, list(asked.values()))
-        vector += mask(secret_of(party, "private"), publics, told, vector.size)
+        about = transcript(phase, self.group.signer.about, publics, list(asked.values()))
+        vector += mask(secret_of(party, "private"), publics, about, vector.size)
         return {"masked": vector}
 
     # Inside
@@ -125,9 +125,9 @@ class SurvivingParty(Surviving, PartyTransport):
     def _own_keys(self, party: Answering) -> bytes:
         return public_key(secret_of(party, "private")) + public_key(secret_of(party, "masking"))
 
-    def _places(self, party: Answering, told: NDArray[np.int64], among: Sequence[int]) -> list[int]:
+    def _places(self, party: Answering, listed: NDArray[np.int64], among: Sequence[int]) -> list[int]:
         """Places of parties, checked: this party's and enough others, in order, ``among`` those that there were."""
-        places: list[int] = told.tolist()
+        places: list[int] = listed.tolist()
         own = self._channels(party).own
         if places != sorted(set(places)) or not set(places) <= set(among) or own not in places:
             raise ContractError(

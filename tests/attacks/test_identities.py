@@ -166,7 +166,7 @@ def words_less_the_traitors(sessions, transport):
         words = [session.ask("uncentred", [np.arange(TEN)])[0][0].copy() for session in sessions]
         for own, session in zip(words, sessions, strict=True):
             combine(own, session.client.journal.recall("seed"), np.subtract)
-        name, asked = "masking", Ring(publics).asked("uncentred", range(TEN))
+        name, asked = "masking", Ring(publics).mask_context("uncentred", range(TEN))
         publics = [public[32:] for public in publics]
     his = sessions[TRAITOR].client.journal.recall(name)
     return [words[i] + mask(his, [publics[TRAITOR], publics[i]], asked, words[i].size) for i in HONEST]

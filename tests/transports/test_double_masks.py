@@ -27,7 +27,7 @@ class Group:
         self.channels = [Channels(Ring(publics, about[i]), i, self.runs[i]) for i in range(PARTIES)]
 
     def asked(self, members, told=0.0):
-        return self.ring.asked("moments", members, [np.asarray(told)])
+        return self.ring.mask_context("moments", members, [np.asarray(told)])
 
     def hidden(self, place, members, told=0.0):
         plain = np.arange(SIZE, dtype=np.uint64) * np.uint64(place + 1)
