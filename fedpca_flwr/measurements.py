@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from fedpca_flwr import measurement_texts as texts
 from fedpca_flwr.fitted import FittedPCA
 
-SUMS = ("centre", "products", "joint")  # of DP-PCA
+SUMS = ("octaves", "centre", "nearer_octaves", "nearer_centre", "directions", "variances", "products", "joint")
+"""Of DP-PCA."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def own(method: str) -> dict[str, Any]:
     needed = {
         "dsa": few,
         "fast-pca": few,
-        "dp-pca": {"clip": 5.0, "centre_clip": 5.0, "noise_seed": 1},
+        "dp-pca": {"noise_seed": 1},
         "personalised": {"iterations": 3},
         "sapca": {"tracked": 80},
     }

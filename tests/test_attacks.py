@@ -128,11 +128,11 @@ def test_differential_privacy_hides_who_is_among_few_rows(epsilon, least, most):
     """The advantage over a coin is at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1): 0.05, and 1 (no protection)."""
     options = {"release": "joint", "relation": "replace-one", "clip": CLIP, "epsilon": epsilon}
     noise = DPOptions(**options).noise("joint")
-    products = np.full(36, noise.products / np.sqrt(2))
-    products[diagonal_positions(8)] = noise.products
-    worlds = [[whole_sum(data, CLIP), whole_products(data, np.zeros(8), CLIP)] for data in with_one_more()]
+    products = np.full(36, noise.of["products"] / np.sqrt(2))
+    products[diagonal_positions(8)] = noise.of["products"]
+    worlds = [[whole_sum(data, np.zeros(8), CLIP), whole_products(data, np.zeros(8), CLIP)] for data in with_one_more()]
     says = [
-        np.mean([is_nearer_to_the_first(reply[1:], worlds, [noise.sum, products]) for reply in many])
+        np.mean([is_nearer_to_the_first(reply[1:], worlds, [noise.of["sum"], products]) for reply in many])
         for many in (replies("dp-pca", data, times=200, **options) for data in with_one_more())
     ]
     assert least <= says[0] - says[1] <= most

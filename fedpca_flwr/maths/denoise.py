@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
@@ -100,16 +101,22 @@ class Denoised(NamedTuple):
         How many of the pairs the noise alone does not explain.
     kept : int
         How many coordinates were not dropped.
+    noisy : ndarray of shape (k,)
+        Eigenvalues as they are with the noise.
     """
 
     pairs: Eigenpairs
     total: float
     detectable: int
     kept: int
+    noisy: Array
 
 
-def denoised(scatter: Array, d: int, k: int, deviation: float, *, drop: bool, excess: float = 0.0) -> Denoised:
-    """The k leading eigenpairs behind a noisy scatter.
+def denoised(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
+    """The k leading eigenpairs behind a noisy scatter, of all coordinates or of those that stand out of the noise.
+
+    Fewer coordinates have less noise, and may have less of the data: what is taken is the choice of which the noise
+    leaves more.
 
     Parameters
     ----------
@@ -118,28 +125,51 @@ def denoised(scatter: Array, d: int, k: int, deviation: float, *, drop: bool, ex
     d, k : int
     deviation : float
         In squared units of the data.
-    drop : bool
-        Leave out coordinates that do not stand out of the noise (at least k stay).
     excess : float
         Largest eigenvalue that a noisy centre gives to rows without variance.
     """
     matrix = unpack(scatter, d)
     diagonal = np.diagonal(matrix)
-    kept = np.arange(d)
-    if drop:
-        order = np.argsort(-diagonal, kind="stable")
-        above = int((diagonal > DEVIATIONS * deviation).sum())
-        kept = np.sort(order[: max(k, above)])
-    noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
-    edge = deviation * np.sqrt(len(kept) / 2)
-    # which features stay depends on the noise, but no part of its matrix has a larger eigenvalue than all (Cauchy)
-    detectable = int((noisy.values > largest_of_noise(d, deviation, excess)).sum())
+    order = np.argsort(-diagonal, kind="stable")
+    above = max(k, int((diagonal > DEVIATIONS * deviation).sum()))
+    choices = [_among(matrix, np.sort(order[:count]), k, deviation) for count in sorted({above, d})]
+    best = max(choices, key=lambda choice: choice.held)
     vectors = np.zeros((d, k))
-    vectors[kept] = noisy.vectors
-    values = without_noise(noisy.values, edge)
-    following = float(without_noise(np.array(noisy.following), edge))
+    vectors[best.kept] = best.noisy.vectors
+    values = without_noise(best.noisy.values, best.edge)
+    following = float(without_noise(np.array(best.noisy.following), best.edge))
     total = max(float(diagonal.sum()), float(values.sum()))
-    return Denoised(Eigenpairs(values, vectors, following), total, detectable, len(kept))
+    above = detectable(best.noisy.values, d, deviation, excess)
+    return Denoised(Eigenpairs(values, vectors, following), total, above, len(best.kept), best.noisy.values)
+
+
+def detectable(noisy: Array, d: int, deviation: float, excess: float) -> int:
+    """How many of these noisy eigenvalues the noise alone does not explain; parameters as in `denoised`.
+
+    Which features stay depends on the noise, but no part of its matrix has a larger eigenvalue than all (Cauchy).
+    """
+    return int((noisy > largest_of_noise(d, deviation, excess)).sum())
+
+
+class _Among(NamedTuple):
+    """The noisy eigenpairs among some coordinates, and the edge of their noise."""
+
+    kept: NDArray[np.intp]
+    noisy: Eigenpairs
+    edge: float
+
+    @property
+    def held(self) -> float:
+        """What the components hold of the data: a noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own
+        (Benaych-Georges and Nadakuditi 2011, theorem 2.2)."""
+        spikes = without_noise(self.noisy.values, self.edge)
+        spikes = spikes[spikes > self.edge]
+        return float((spikes * (1 - (self.edge / spikes) ** 2)).sum())
+
+
+def _among(matrix: Array, kept: NDArray[np.intp], k: int, deviation: float) -> _Among:
+    noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
+    return _Among(kept, noisy, deviation * float(np.sqrt(len(kept) / 2)))
 
 
 def largest_of_noise(d: int, deviation: float, excess: float = 0.0) -> float:

@@ -10,6 +10,7 @@ such margin, but it makes all variances smaller: by 2 % where the bound is ten t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from scipy.linalg import blas
@@ -17,6 +18,7 @@ from scipy.linalg import blas
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows, chunks
 from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, pack
+from fedpca_flwr.maths.spherical import directions, octaves, placed
 
 STEPS = 2**13
 """Of the bound. On MNIST 2^10 and 2^16 give the same components behind the noise of epsilon 2."""
@@ -41,16 +43,16 @@ def on_grid(rows: Array, bound: float) -> Array:
     return np.rint(clip(rows, bound * (1 - margin)) * (STEPS / bound))
 
 
-def whole_sum(data: Rows, bound: float) -> Array:
-    """Sum (d,) of clipped rows in whole steps; data are read in chunks."""
+def whole_sum(data: Rows, centre: Array, bound: float) -> Array:
+    """Sum (d,) of the clipped differences of rows and ``centre``, in whole steps."""
     total = np.zeros(data.shape[1])
-    for chunk in chunks(data):
-        total += on_grid(chunk.astype(np.float64), bound).sum(axis=0)
+    for rows in _about(data, centre):
+        total += on_grid(rows, bound).sum(axis=0)
     return total
 
 
 def whole_products(data: Rows, centre: Array, bound: float) -> Array:
-    """Packed sum of ``vv'`` for ``v`` the clipped difference of a row and ``centre``; data are read in chunks.
+    """Packed sum of ``vv'`` for ``v`` the clipped difference of a row and ``centre``.
 
     Parameters
     ----------
@@ -64,9 +66,39 @@ def whole_products(data: Rows, centre: Array, bound: float) -> Array:
     ndarray of shape (d (d + 1) / 2,)
         In whole squared steps.
     """
-    d = data.shape[1]
-    products = np.zeros((d, d), order="F")
+    return _products((on_grid(rows, bound) for rows in _about(data, centre)), data.shape[1])
+
+
+def whole_directions(data: Rows, centre: Array) -> Array:
+    """The same of the directions in which rows are from ``centre``: of length 1, whatever the unit of the data."""
+    return _products((on_grid(directions(rows), 1.0) for rows in _about(data, centre)), data.shape[1])
+
+
+def whole_octaves(data: Rows, centre: Array) -> Array:
+    """How many rows are how far from ``centre`` (`fedpca_flwr.maths.spherical.octaves`), in steps."""
+    counts: Array = np.sum([octaves(rows) for rows in _about(data, centre)], axis=0)
+    return STEPS * counts
+
+
+def whole_squares(data: Rows, centre: Array, components: Array, bound: float) -> Array:
+    """Sums (k + 1,) of squared scores of the clipped differences on components (k, d), and of what these leave.
+
+    In whole squared steps. The squares of one row are no longer, as a vector, than the square of its length.
+    """
+    total = np.zeros(len(components) + 1)
+    for rows in _about(data, centre):
+        total += (on_grid(placed(rows, components, bound), bound) ** 2).sum(axis=0)
+    return total
+
+
+def _about(data: Rows, centre: Array) -> Iterator[Array]:
+    """Differences of rows and ``centre``; data are read in chunks."""
     for chunk in chunks(data, CHUNK_ELEMENTS):
-        rows = on_grid(np.subtract(chunk, centre, dtype=np.float64), bound)
-        blas.dsyrk(1.0, rows.T, beta=1.0, c=products, overwrite_c=1, lower=1)
-    return pack(products)
+        yield np.subtract(chunk, centre, dtype=np.float64)
+
+
+def _products(placed: Iterable[Array], d: int) -> Array:
+    total = np.zeros((d, d), order="F")
+    for rows in placed:
+        blas.dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
+    return pack(total)

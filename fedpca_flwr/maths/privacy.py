@@ -11,6 +11,10 @@ data sets. Two relations are known:
 * ``replace-one``: one row differs, the number of rows does not. Rows ``u, w`` of length 1 with cosine ``t`` are the
   worst: :math:`a^2 (2 - 2t) + b^2 (2 - 2t^2)`, largest at :math:`t = -a^2 / 2b^2`, or at -1 where that lies beyond.
 
+Other values beside ``u_i u_i^T`` that are never negative and no longer than 1 (in which of several groups a row is, the
+squares of its scores) count as products: two replaced rows are no farther apart in them than orthogonal ones, which are
+the worst for products too, and so weights of several join b as ``sqrt(b^2 + ...)``.
+
 A noise multiplier is the noise's standard deviation over the sensitivity. What it gives is Theorem 8 of Balle and Wang
 (2018), "Improving the Gaussian mechanism for differential privacy: analytical calibration and optimal denoising", which
 is exact: the smallest noise that is (epsilon, delta)-private. Gaussians with multipliers ``s_i`` compose to one with

@@ -60,7 +60,7 @@ class Pair(NamedTuple):
 
 def pairs(dataset: str) -> list[Pair]:
     clip, centre = CLIPS.get(dataset, (None, None))
-    private = {"epsilon": 1.0, "clip": clip, "centre_clip": centre, "noise_seed": 1}
+    private = {"release": "two-stage", "epsilon": 1.0, "clip": clip, "centre_clip": centre, "noise_seed": 1}
     return [
         Pair(as_written.p_cov, "p-cov", {}),
         Pair(as_written.sub_it, "sub-it", {}),

@@ -69,7 +69,8 @@ def draw(seed: int, index: int) -> Draw:
     if rng.random() < 0.02:
         k = min(n, d) + 1
     largest = max(float(np.abs(np.asarray(part, dtype=np.float64)).max()) for part in parties) or 1.0
-    chosen = {**options(rng, method, k, n, d), **_needed(rng, method, largest * d**0.5, len(parties))}
+    chosen = options(rng, method, k, n, d)
+    chosen |= _needed(rng, method, chosen, largest * d**0.5, len(parties))
     transport = _transport(rng, method, len(parties), chosen)
     if transport != "clear":
         chosen |= _secure(rng, largest, transport, len(parties))
@@ -88,11 +89,12 @@ def _generator(seed: int, index: int) -> Generator:
     return np.random.default_rng((seed, index))
 
 
-def _needed(rng: Generator, method: str, size: float, parties: int) -> dict[str, Any]:
-    """Options of DP-PCA that have no default: bounds near the data."""
+def _needed(rng: Generator, method: str, chosen: dict[str, Any], size: float, parties: int) -> dict[str, Any]:
+    """Options of DP-PCA that have no default: bounds near the data, where its release needs any."""
     if method != "dp-pca":
         return {}
     bounds = {"clip": size * float(rng.choice([0.1, 1.0, 10.0])), "centre_clip": size}
+    bounds = bounds if chosen.get("release", "directions") != "directions" else {}
     return {**bounds, "trust": "distributed", "honest_parties": parties} if rng.random() < 0.3 else bounds
 
 

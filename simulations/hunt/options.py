@@ -67,9 +67,8 @@ OPTION_VALUES: dict[str, Callable[[int, int, int], Choices]] = {
     "dp-pca": lambda k, n, d: {
         "epsilon": [0.1, 1.0, 100.0, "infinity"],
         "relation": ["add-remove", "replace-one"],
-        "release": ["two-stage", "joint"],
+        "release": ["directions", "two-stage", "joint"],
         "count": ["public", "noised"],
-        "drop": FLAG,
     },
     "personalised": lambda k, n, d: {
         "mu": ["held-out", "infinity", "infinity", 0.0, 0.5, 1e6],

@@ -10,7 +10,16 @@ import numpy as np
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths import noise
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.grid import MOST_ROWS, STEPS, whole_products, whole_sum
+from fedpca_flwr.maths.grid import (
+    MOST_ROWS,
+    STEPS,
+    whole_directions,
+    whole_octaves,
+    whole_products,
+    whole_squares,
+    whole_sum,
+)
+from fedpca_flwr.maths.spherical import HIGHEST, LOWEST
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import SERVER
 from fedpca_flwr.site.ledger import require_budget
@@ -35,9 +44,9 @@ class DPPCAClient(RowsClient):
     def statistics(self, phase: str, asked: Fields) -> Any:
         if not self.options.private or phase == "project":
             return super().statistics(phase, asked)
-        centre = self._centre(asked["centre"]) if phase == "products" else np.zeros(self.data.shape[1])
+        self._require_possible(phase, asked)
         self._spend(phase)
-        return self._noisy(phase, centre)
+        return self._noisy(phase, asked)
 
     def _spend(self, phase: str) -> None:
         """Note a release, if the site's budget allows it."""
@@ -50,30 +59,48 @@ class DPPCAClient(RowsClient):
 
         self.journal.note_release(phase, options.relation, multiplier, permit)
 
-    def _noisy(self, phase: str, centre: Array) -> dict[str, Array]:
-        """The sums of this party's rows, clipped about a centre (d,), in whole steps with its noise."""
-        options, d = self.options, centre.size
-        bound, added = options.bound(phase), options.noise(phase)
+    def _noisy(self, phase: str, asked: Fields) -> dict[str, Array]:
+        """What a phase tells of this party's rows, in whole steps, with its noise."""
+        options, d = self.options, self.data.shape[1]
         source = noise.system()
         if options.noise_seed:
             source = noise.fixed(options.noise_seed, self.site.node.partition_id, options.phases.index(phase))
         reply: dict[str, Array] = {}
-        if phase != "products":
-            reply["rows"] = np.asarray(float(len(self.data) * STEPS))
-            if added.rows:
-                reply["rows"] = reply["rows"] + noise.gaussian(1, added.rows, source)[0]
-            reply["sum"] = whole_sum(self.data, bound) + noise.gaussian(d, added.sum, source)
-        if phase != "centre":
-            reply["products"] = whole_products(self.data, centre, bound) + noise.symmetric(d, added.products, source)
+        for name, deviation in options.noise(phase).of.items():
+            whole = self._whole(name, phase, asked)
+            if name == "products":
+                reply[name] = whole + noise.symmetric(d, deviation, source)
+            elif deviation:
+                reply[name] = whole + noise.gaussian(whole.size, deviation, source).reshape(whole.shape)
+            else:
+                reply[name] = whole
         return reply
 
-    def _centre(self, centre: Array) -> Array:
-        """The centre that the server sends (d,), checked: it is the mean of rows clipped to a bound."""
-        bound = self.options.bound("centre")
-        largest = float(np.abs(centre).max())  # before its square is taken
-        if largest > bound or float(np.linalg.norm(centre)) > bound * (1 + 1e-9):
-            raise ContractError(f"{SERVER}: field 'centre' is longer than 'centre-clip' = {bound:g}")
-        return centre
+    def _whole(self, name: str, phase: str, asked: Fields) -> Array:
+        """What one field tells, without noise. Whatever the server asks about, one row changes it by no more."""
+        data, centre = self.data, asked.get("centre", np.zeros(self.data.shape[1]))
+        if name == "rows":
+            return np.asarray(float(len(data) * STEPS))
+        if name == "octaves":
+            return whole_octaves(data, centre)
+        if phase == "directions":
+            return whole_directions(data, centre)
+        bound = float(asked["bound"]) if "bound" in asked else self.options.bound(phase)
+        if name == "squares":
+            return whole_squares(data, centre, asked["components"], bound)
+        return whole_sum(data, centre, bound) if name == "sum" else whole_products(data, centre, bound)
+
+    def _require_possible(self, phase: str, asked: Fields) -> None:
+        """Refuse a bound that no number of rows gives, and a centre that is not the mean of rows clipped to one."""
+        if "bound" in asked and not 2.0**LOWEST <= float(asked["bound"]) <= 2.0**HIGHEST:
+            raise ContractError(
+                f"{SERVER}: field 'bound' is {float(asked['bound']):g}, expected {2.0**LOWEST:g} to {2.0**HIGHEST:g}"
+            )
+        if phase == "products":
+            bound, centre = self.options.bound("centre"), asked["centre"]
+            largest = float(np.abs(centre).max())  # before its square is taken
+            if largest > bound or float(np.linalg.norm(centre)) > bound * (1 + 1e-9):
+                raise ContractError(f"{SERVER}: field 'centre' is longer than 'centre-clip' = {bound:g}")
 
     def permit_survivors(self, dropped: int) -> None:
         """Whoever dropped out may have been honest: the others must be as many as the noise is made for."""

@@ -359,7 +359,7 @@ def test_a_colluder_does_not_agree_for_anybody_else(tmp_path):
 
 @pytest.mark.parametrize(
     "run",
-    [SUMS, SURVIVING, {**SUMS, "method": "dp-pca clip=9.0 centre-clip=9.0 trust='distributed' honest-parties=3"}],
+    [SUMS, SURVIVING, {**SUMS, "method": "dp-pca trust='distributed' honest-parties=3"}],
     ids=["masked", "surviving", "distributed noise"],
 )
 @pytest.mark.parametrize("lacking", ["identity", "identities", "both"])

@@ -14,56 +14,86 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from fedpca_flwr.maths.grid import STEPS, whole_products, whole_sum
+from fedpca_flwr.maths.grid import whole_directions, whole_products, whole_sum
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
 from strategies.dp_pca.method import DPPCA
-from strategies.dp_pca.options import DPOptions
+from strategies.dp_pca.options import UNITS, DPOptions
 from tests.families import rows
 from tests.harness import client_of, finish, server_of
 
 D, DELTA, CLIP = 6, 1e-5, 3.0
-OPTIONS = {"release": "joint", "relation": "replace-one", "clip": CLIP, "noise_seed": 0, "n_components": 2}
+RUN = {"relation": "replace-one", "noise_seed": 0, "n_components": 2}
+RELEASES = {"joint": {"release": "joint", "clip": CLIP}, "directions": {}}
+"""By the question whose answer is attacked: what a run is asked it with."""
 DISTRIBUTED = {"trust": "distributed", "honest_parties": 3, "secure_aggregation": True}
 OTHERS = [rows(30, D, seed=seed) for seed in (1, 2)]
 WORLDS = [np.vstack([rows(30, D), last]) for last in rows(2, D, seed=3) * 100]
 """Two data sets that differ in their last row, which is as long as the clip allows."""
 
 
-def shown_by_a_reply(world, epsilon):
+every_release = pytest.mark.parametrize("phase", RELEASES)
+BOUND = np.asarray(1.0)
+BEFORE = {
+    "octaves": [],
+    "centre": [BOUND],
+    "nearer_octaves": [np.zeros(D)],
+    "nearer_centre": [np.zeros(D), BOUND],
+}
+"""What a server asks before the directions; here always about zero, as the attacker likes."""
+
+
+def shown_by_a_reply(phase):
     """Local trust: the server sees one party's reply."""
-    client = client_of(server_of("dp-pca", [WORLDS[world]], **OPTIONS, epsilon=epsilon), 0)
-    (_, total, products), _, said = client.fit([], {"phase": "joint"})
-    assert "error" not in said
-    return np.concatenate([total, products])
-
-
-def shown_by_a_sum(survivors, monkeypatch):
-    """Distributed trust: the server sees one sum, of which the attacker knows the other parties' rows."""
-    opened = []
-    in_units = DPPCA._in_units
-    monkeypatch.setattr(
-        DPPCA, "_in_units", lambda self, phase, sums: opened.append(sums) or in_units(self, phase, sums)
-    )
-    known = np.sum([exact(data) for data in OTHERS], axis=0)
 
     def shown(world, epsilon):
-        given = {**OPTIONS, **DISTRIBUTED, "survivors": survivors, "epsilon": epsilon, "drop": False}
-        finish(server_of("dp-pca", [WORLDS[world], *OTHERS], **given))
-        sums = opened.pop()
-        return np.concatenate([sums["sum"], sums["products"]]) - known
+        server = server_of("dp-pca", [WORLDS[world]], **RUN, **RELEASES[phase], epsilon=epsilon)
+        if phase == "joint":
+            (_, total, products), _, said = client_of(server, 0).fit([], {"phase": "joint"})
+            assert "error" not in said
+            return np.concatenate([total, products])
+        for name, asked in BEFORE.items():
+            client_of(server, 0).fit(asked, {"phase": name})
+        (products,), _, said = client_of(server, 0).fit([np.zeros(D)], {"phase": "directions"})
+        assert "error" not in said
+        return products
 
     return shown
 
 
-def exact(data):
-    return np.concatenate([whole_sum(data, CLIP), whole_products(data, np.zeros(D), CLIP)])
+def shown_by_a_sum(phase, survivors, monkeypatch):
+    """Distributed trust: the server sees one sum, of which the attacker knows the other parties' rows."""
+    opened = []
+    in_units = DPPCA._in_units
+
+    def noted(self, asked, sums, bound):
+        opened.append((asked, sums))
+        return in_units(self, asked, sums, bound)
+
+    monkeypatch.setattr(DPPCA, "_in_units", noted)
+    monkeypatch.setattr("strategies.dp_pca.method.moved", lambda centre, step: (centre, step.radius))  # known to him
+    known = np.sum([exact(phase, data) for data in OTHERS], axis=0)
+
+    def shown(world, epsilon):
+        given = {**RUN, **RELEASES[phase], **DISTRIBUTED, "survivors": survivors, "epsilon": epsilon}
+        finish(server_of("dp-pca", [WORLDS[world], *OTHERS], **given))
+        (sums,) = [sums for asked, sums in opened if asked == phase]
+        opened.clear()
+        return np.concatenate([sums[name] for name in ("sum", "products") if name in sums]) - known
+
+    return shown
 
 
-def deviations(epsilon):
-    noise = DPOptions(release="joint", relation="replace-one", clip=CLIP, epsilon=epsilon).noise("joint")
-    off = np.full(packed_size(D), math.isqrt(noise.products**2 // 2) + 1)
-    off[diagonal_positions(D)] = noise.products
-    return np.concatenate([np.full(D, noise.sum), off])
+def exact(phase, data):
+    if phase == "directions":
+        return whole_directions(data, np.zeros(D))
+    return np.concatenate([whole_sum(data, np.zeros(D), CLIP), whole_products(data, np.zeros(D), CLIP)])
+
+
+def deviations(phase, epsilon):
+    of = DPOptions(relation="replace-one", **RELEASES[phase], epsilon=epsilon).noise(phase).of
+    off = np.full(packed_size(D), math.isqrt(of["products"] ** 2 // 2) + 1)
+    off[diagonal_positions(D)] = of["products"]
+    return np.concatenate([np.full(D, of["sum"]), off]) if "sum" in of else off
 
 
 def impossible(noise, scale):
@@ -80,8 +110,8 @@ def impossible(noise, scale):
     return count
 
 
-def right_answers(shown, epsilon, trials):
-    scale, stats, right = deviations(epsilon), [exact(data) for data in WORLDS], 0
+def right_answers(phase, shown, epsilon, trials):
+    scale, stats, right = deviations(phase, epsilon), [exact(phase, data) for data in WORLDS], 0
     for trial in range(trials):
         world = trial % 2
         seen = shown(world, epsilon)
@@ -97,17 +127,19 @@ def allowed(epsilon, trials):
     return most + 3 * math.sqrt(most * (1 - most) / trials)
 
 
+@every_release
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_one_reply_does_not_tell_which_of_two_data_sets_it_was(epsilon):
-    assert right_answers(shown_by_a_reply, epsilon, 200) <= allowed(epsilon, 200)
+def test_one_reply_does_not_tell_which_of_two_data_sets_it_was(phase, epsilon):
+    assert right_answers(phase, shown_by_a_reply(phase), epsilon, 200) <= allowed(epsilon, 200)
 
 
-@pytest.mark.parametrize("survivors", [0, 3], ids=["masked", "surviving"])
-def test_one_sum_of_shared_noise_does_not_tell_it(survivors, monkeypatch):
-    assert right_answers(shown_by_a_sum(survivors, monkeypatch), 0.1, 50) <= allowed(0.1, 50)
+@pytest.mark.parametrize(("phase", "survivors"), [("joint", 0), ("joint", 3), ("directions", 0)])
+def test_one_sum_of_shared_noise_does_not_tell_it(phase, survivors, monkeypatch):
+    assert right_answers(phase, shown_by_a_sum(phase, survivors, monkeypatch), 0.1, 50) <= allowed(0.1, 50)
 
 
-def test_noise_of_floats_would_tell(monkeypatch):
+@every_release
+def test_noise_of_floats_would_tell(phase, monkeypatch):
     """The same attack, where the noise is drawn as most do: it is the numbers, not their distribution."""
 
     def floats(size, deviation, source):
@@ -115,12 +147,16 @@ def test_noise_of_floats_would_tell(monkeypatch):
         return deviation * ndtri((words + 0.5) * 2.0**-52)
 
     monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", floats)
-    assert right_answers(shown_by_a_reply, 0.1, 40) > 0.95
+    assert right_answers(phase, shown_by_a_reply(phase), 0.1, 40) > 0.95
 
 
-def test_noise_that_is_too_small_would_tell(monkeypatch):
-    options = DPOptions.noise
-    monkeypatch.setattr(
-        DPOptions, "noise", lambda self, phase: options(self, phase)._replace(sum=STEPS // 9, products=STEPS**2 // 9)
-    )
-    assert right_answers(shown_by_a_reply, 0.1, 40) > 0.95
+@every_release
+def test_noise_that_is_too_small_would_tell(phase, monkeypatch):
+    noise = DPOptions.noise
+
+    def small(self, phase):
+        given = noise(self, phase)
+        return given._replace(of={name: deviation and UNITS[name] // 9 for name, deviation in given.of.items()})
+
+    monkeypatch.setattr(DPOptions, "noise", small)
+    assert right_answers(phase, shown_by_a_reply(phase), 0.1, 40) > 0.95

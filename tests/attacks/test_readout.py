@@ -15,7 +15,14 @@ from fedpca_flwr.statistics.row_limits import scatter_limits
 from tests.hostile import HostileSession, released
 from tests.killed import STEPS, dies
 
-DP = {"method": "dp-pca", "epsilon": 0.1, "clip": 400.0, "centre-clip": 400.0, "n-components": 2}
+DP = {
+    "method": "dp-pca",
+    "epsilon": 0.1,
+    "release": "two-stage",
+    "clip": 400.0,
+    "centre-clip": 400.0,
+    "n-components": 2,
+}
 SUMS = {"method": "p-cov", "secure-aggregation": True, "bound": 1000.0, "n-components": 2}
 
 

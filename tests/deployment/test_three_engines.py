@@ -18,6 +18,7 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
 from simulations import ray_engine, run
 from strategies import METHODS, transports_of
+from strategies.dp_pca.options import SHARES
 from tests.deployment.lab import Lab, identified, told
 from tests.families import cut, rows
 from tests.harness import own
@@ -49,7 +50,7 @@ SIMULATED = [
     ("ap-stack", {"weights": "rows"}),
     ("compressed", {"codec": "combined"}),
     ("dsa", {}),
-    ("dp-pca", {"clip": 40.0, "centre_clip": 60.0}),
+    ("dp-pca", {}),
     ("personalised", {"mu": 1.0, "solver": "stiefel"}),
     ("sapca", {"rank_rule": "paper"}),
 ]
@@ -156,11 +157,11 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(wa
 
 def test_a_deployed_site_keeps_its_privacy_ledger_over_runs(lab, tmp_path):
     for runs in (1, 2):
-        config = f"method='dp-pca clip=40.0 centre-clip=60.0' output={json.dumps(str(tmp_path / 'model'))}"
+        config = f"method='dp-pca' output={json.dumps(str(tmp_path / 'model'))}"
         status, log = lab.run(config)
         assert status == "finished:completed", log
         for site in lab.sites:
-            assert released(Path(site["journal"])) == ["centre", "products"] * runs
+            assert released(Path(site["journal"])) == list(SHARES["directions"]) * runs
 
 
 def test_a_site_that_refuses_is_named_on_both_sides(lab, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.maths.denoise import NoisyCentre, denoised, largest_of_noise, without_noise
 from fedpca_flwr.maths.grid import clip
-from fedpca_flwr.maths.moments import pack
+from fedpca_flwr.maths.moments import pack, unpack
 
 D = 300
 
@@ -29,9 +29,9 @@ def test_eigenvalues_lose_what_the_noise_adds():
     edge = np.sqrt(D / 2)
     truth = np.array([6.0, 4.0, 2.0]) * edge
     scatter, _ = planted(*truth)
-    plain = denoised(scatter, D, 3, 0.0, drop=False)
+    plain = denoised(scatter, D, 3, 0.0)
     np.testing.assert_allclose(plain.pairs.values, truth, rtol=1e-10)
-    noisy = denoised(scatter + symmetric(D, 3), D, 3, 1.0, drop=False)
+    noisy = denoised(scatter + symmetric(D, 3), D, 3, 1.0)
     np.testing.assert_allclose(noisy.pairs.values, truth, rtol=0.1)
     biased = truth + edge**2 / truth
     assert biased[-1] > 1.2 * truth[-1]
@@ -40,13 +40,13 @@ def test_eigenvalues_lose_what_the_noise_adds():
 def test_the_number_of_components_above_the_noise():
     edge = np.sqrt(D / 2)
     scatter, _ = planted(6 * edge, 3 * edge, 0.3 * edge)
-    assert denoised(scatter + symmetric(D, 4), D, 5, 1.0, drop=False).detectable == 2
+    assert denoised(scatter + symmetric(D, 4), D, 5, 1.0).detectable == 2
 
 
 def test_noise_alone_shows_no_component():
     """Also where the noise chooses which features stay; 2 of 200 may be above the 99 % level, 8 are not chance."""
     d = 20
-    found = [denoised(symmetric(d, 7, i), d, 2, 1.0, drop=bool(i % 2)).detectable for i in range(200)]
+    found = [denoised(symmetric(d, 7, i), d, 2, 1.0).detectable for i in range(200)]
     assert sum(count > 0 for count in found) < 8
 
 
@@ -59,12 +59,10 @@ def test_what_the_centre_adds_is_no_component(times):
     d, edge = 20, np.sqrt(10)
     excess = times * edge
     spike = pack(np.diag([excess, *np.zeros(d - 1)]))
-    alarms = [
-        denoised(spike + symmetric(d, 8, i), d, 2, 1.0, drop=bool(i % 2), excess=excess).detectable for i in range(200)
-    ]
+    alarms = [denoised(spike + symmetric(d, 8, i), d, 2, 1.0, excess=excess).detectable for i in range(200)]
     assert sum(count > 0 for count in alarms) < 8
     more = pack(np.diag([2 * excess + 3 * edge, *np.zeros(d - 1)])) + symmetric(d, 9)
-    assert denoised(more, d, 2, 1.0, drop=False, excess=excess).detectable == 1
+    assert denoised(more, d, 2, 1.0, excess=excess).detectable == 1
 
 
 def test_without_noise_of_its_own_a_matrix_shows_what_exceeds_the_centre():
@@ -90,22 +88,30 @@ def test_a_noisy_centre_is_as_far_off_as_it_says(length, of_rows):
     assert (missed <= 10).all()  # 5 are one in a hundred
 
 
-def test_dropping_features_without_signal_brings_the_components_nearer():
+def test_features_without_signal_are_left_out_where_the_components_come_nearer():
+    """Beside the eigenvectors of the whole matrix."""
     scatter, vectors = planted(480.0, 400.0, 320.0, width=30)
     noisy = scatter + symmetric(D, 5)
+    found = denoised(noisy, D, 3, 1.0)
+    whole = np.linalg.eigh(unpack(noisy, D))[1][:, -3:]
 
-    def lost(drop):
-        found = denoised(noisy, D, 3, 1.0, drop=drop)
-        return found.kept, 3 - np.linalg.norm(vectors.T @ found.pairs.vectors) ** 2
+    def lost(estimated):
+        return 3 - np.linalg.norm(vectors.T @ estimated) ** 2
 
-    (all_kept, whole), (few_kept, dropped) = lost(False), lost(True)
-    assert all_kept == D
-    assert few_kept < D / 3
-    assert dropped < whole / 2
+    assert found.kept < D / 3
+    assert lost(found.pairs.vectors) < lost(whole) / 2
+
+
+def test_features_that_only_together_stand_out_of_the_noise_stay():
+    """Each has less than its own noise, and all of them a component."""
+    scatter, vectors = planted(60.0)
+    found = denoised(scatter + symmetric(D, 5), D, 1, 1.0)
+    assert found.kept == D
+    assert abs(vectors[:, 0] @ found.pairs.vectors[:, 0]) > 0.95
 
 
 def test_as_many_features_as_components_stay():
-    found = denoised(-np.abs(symmetric(D, 6)), D, 7, 1.0, drop=True)
+    found = denoised(-np.abs(symmetric(D, 6)), D, 7, 1.0)
     assert found.kept == 7
     np.testing.assert_allclose(found.pairs.vectors.T @ found.pairs.vectors, np.eye(7), atol=1e-12)
     assert (found.pairs.values >= 0).all()

@@ -41,7 +41,7 @@ def statistic(data, sums=0.0, products=0.0, count=0.0):
     d = data.shape[1]
     packed = whole_products(data, np.zeros(d), BOUND) / STEPS**2 * math.sqrt(2)
     packed[diagonal_positions(d)] /= math.sqrt(2)
-    return np.concatenate([sums * whole_sum(data, BOUND) / STEPS, products * packed, [count * len(data)]])
+    return np.concatenate([sums * whole_sum(data, np.zeros(d), BOUND) / STEPS, products * packed, [count * len(data)]])
 
 
 def largest_change(relation, weights, d=4):

@@ -47,9 +47,11 @@ def once(*phases: str) -> dict[str, int]:
 
 
 AROUND = ("agree", "reveal")
-DP = {"method": "dp-pca", "n-components": 2, "clip": 400.0, "centre-clip": 400.0, "epsilon": 0.1}
+DIRECTIONS = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1}
+DP = {**DIRECTIONS, "release": "two-stage", "clip": 400.0, "centre-clip": 400.0}
 GRAPH = {"n-components": 2, "iterations": 3, "graph": "star"}
 JOINT = {**DP, "release": "joint"}
+OF_DIRECTIONS = ("octaves", "centre", "nearer_octaves", "nearer_centre", "directions", "variances")
 SUB_IT = {"method": "sub-it", "n-components": 2, "max-rounds": 3}
 PERSONAL = {"method": "personalised", "n-components": 2, "iterations": 2, "mu": 1.0}
 
@@ -105,6 +107,8 @@ SCRIPTS = [
         {"method": "streaming", "n-components": 2, "state": "x", **SECURE},
         once("members", "keys", "sums", "deviations", "scatter", "project"),
     ),
+    Script(DIRECTIONS, once(*OF_DIRECTIONS, "project"), noised=True, constant=["project"]),
+    Script({**DIRECTIONS, **SECURE}, once("keys", *OF_DIRECTIONS, "project"), noised=True, constant=["project"]),
     Script(DP, once("centre", "products", "project"), noised=True, constant=["project"]),
     Script(JOINT, once("joint", "project"), noised=True, constant=["project"]),
     Script({**DP, **SECURE}, once("keys", "centre", "products", "project"), noised=True, constant=["project"]),

@@ -19,12 +19,18 @@ from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from strategies.dp_pca.client import DPPCAClient
 from strategies.dp_pca.options import DPOptions
+from tests import harness
 from tests.families import cut, rows
-from tests.harness import client_of, finish, fit, server_of
+from tests.harness import client_of, finish, server_of
 from tests.hostile import HostileSession, released
 
-FRESH = {"noise_seed": 0, "n_components": 2}
+TWO_STAGE = {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}
+FRESH = {"noise_seed": 0, "n_components": 2, **TWO_STAGE}
 D = 12
+
+
+def fit(method, data, **options):
+    return harness.fit(method, data, **{**TWO_STAGE, **options})
 
 
 def parties():
@@ -63,16 +69,17 @@ def test_without_noise_it_is_the_exact_pca_of_the_rows_on_the_grid(release, monk
     np.testing.assert_allclose(model.explained_variance_, values[:-5:-1], rtol=1e-9)
     np.testing.assert_allclose(model.explained_variance_ratio_, values[:-5:-1] / values.sum(), rtol=1e-9)
     np.testing.assert_allclose(model.mean_, centre, atol=1e-12)
-    exact = fit("p-cov", parties(), n_components=4)
+    exact = harness.fit("p-cov", parties(), n_components=4)
     np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-3)
     assert principal_angles(model, exact).max <= 0.1
 
 
-@pytest.mark.parametrize("options", [{}, {"release": "joint"}, {"clip": "", "centre_clip": ""}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"release": "joint"}, {"release": "directions"}], ids=str)
 def test_with_infinite_epsilon_it_is_p_cov_bit_for_bit(options):
+    own = {"clip": "", "centre_clip": ""} if options else TWO_STAGE
     model, exact = (
-        fit("dp-pca", parties(), n_components=4, epsilon="infinity", **options),
-        fit("p-cov", parties(), n_components=4),
+        fit("dp-pca", parties(), n_components=4, epsilon="infinity", **own, **options),
+        harness.fit("p-cov", parties(), n_components=4),
     )
     for name in ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
         assert getattr(model, name).tobytes() == getattr(exact, name).tobytes(), name
@@ -95,7 +102,6 @@ def test_infinite_epsilon_is_for_simulations(tmp_path):
         {"count": "public"},
         {"relation": "replace-one"},
         {"trust": "distributed", "honest_parties": 3},
-        {"drop": False},
     ],
     ids=str,
 )
@@ -155,11 +161,12 @@ def test_the_model_says_what_it_promises_and_what_not():
 
 def test_what_the_noise_gives_for_a_replacement_follows_from_the_sensitivities():
     """The sum changes by twice the bound, the products by the root of two."""
-    options = DPOptions(clip=1.0, centre_clip=1.0, epsilon=1.0, centre_share=0.05)
-    cost = 0.05 * 4 + 0.95 * 2
+    options = DPOptions(release="two-stage", clip=1.0, centre_clip=1.0, epsilon=1.0, count="public")
+    cost = 0.03 * 4 + 0.97 * 2
     told = options.epsilon_of_a_replacement()
     assert gaussian_multiplier(told, 1e-5) == pytest.approx(options.multiplier / cost**0.5, rel=1e-6)
-    assert DPOptions(clip=1.0, centre_clip=1.0, relation="replace-one").epsilon_of_a_replacement() == pytest.approx(1.0)
+    for release in ({}, {"release": "joint", "clip": 1.0}):
+        assert DPOptions(**release, relation="replace-one").epsilon_of_a_replacement() == pytest.approx(1.0)
 
 
 def noise_of(server, party, data):
@@ -172,16 +179,16 @@ def noise_of(server, party, data):
     return noise
 
 
-BOUNDS = {"clip": 5.0, "centre_clip": 2.0}
+BOUNDS = {"release": "two-stage", "clip": 5.0, "centre_clip": 2.0}
 
 
 def deviations_of(data, phase, **options):
     """What a party adds, in steps, where each number is as large as its deviation: to rows, sum, products' diagonal."""
-    server = server_of("dp-pca", [data] * 3, **FRESH, **BOUNDS, **options)
+    server = server_of("dp-pca", [data] * 3, **{**FRESH, **BOUNDS, **options})
     told, _, _ = products_about(server, np.zeros(D)) if phase == "products" else ask(server, phase)
     bound = BOUNDS["centre_clip" if phase == "centre" else "clip"]
     products = whole_products(data, np.zeros(D), bound)
-    true = {"rows": len(data) * STEPS, "sum": whole_sum(data, bound), "products": products}
+    true = {"rows": len(data) * STEPS, "sum": whole_sum(data, np.zeros(D), bound), "products": products}
     names = {"centre": ["rows", "sum"], "products": ["products"], "joint": ["rows", "sum", "products"]}[phase]
     found = {}
     for name, array in zip(names, told, strict=True):
@@ -233,8 +240,8 @@ def test_the_noise_of_a_sum_is_gaussian_with_its_own_bound():
     """As it comes: in the first of two stages."""
     data, told = rows(50), []
     for _ in range(60):
-        (_, total), _, _ = ask(server_of("dp-pca", [data], **FRESH, **BOUNDS))
-        told.append(total - whole_sum(data, 2.0))
+        (_, total), _, _ = ask(server_of("dp-pca", [data], **{**FRESH, **BOUNDS}))
+        told.append(total - whole_sum(data, np.zeros(D), 2.0))
     noise = np.concatenate(told) / (STEPS * gaussian_multiplier(1.0, 1e-5) / 0.03**0.5)
     assert abs(float((noise**2).sum()) - noise.size) < 5 * np.sqrt(2 * noise.size)
 
@@ -269,7 +276,7 @@ def test_every_run_has_fresh_noise_and_every_phase_only_one():
     assert not np.array_equal(first, fresh)
 
 
-RUN = {"method": "dp-pca", "n-components": 2, "clip": 5.0, "centre-clip": 5.0}
+RUN = {"method": "dp-pca", "n-components": 2, "release": "two-stage", "clip": 5.0, "centre-clip": 5.0}
 
 
 def site_of(folder):
@@ -355,7 +362,7 @@ def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fedpca_flwr.maths.noise.system", met)
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
-    servers = [server_of("dp-pca", [rows(50)], **FRESH, release="joint", site=site) for _ in range(2)]
+    servers = [server_of("dp-pca", [rows(50)], **{**FRESH, "release": "joint"}, site=site) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         errors = [future.exception() for future in [pool.submit(finish, server) for server in servers]]
     assert sorted(type(error).__name__ for error in errors) == ["DisclosureError", "NoneType"]
@@ -439,6 +446,7 @@ def test_a_noised_count_is_told_nowhere():
     [
         ({"clip": ""}, "'clip' is missing: the public bound on the length of a row"),
         ({"centre_clip": ""}, "'centre-clip' is missing: the public bound on the length of a row itself"),
+        ({"release": "directions"}, "'clip' is given, and release='directions' needs no bound: leave it out, or set"),
         ({"trust": "distributed"}, "'honest-parties' is missing: how many parties at least"),
         ({"relation": "replace-one", "count": "noised"}, "count='noised' protects nothing"),
         ({"epsilon": 0.0}, "'epsilon' is 0.0"),

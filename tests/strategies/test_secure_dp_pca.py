@@ -8,20 +8,20 @@ from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.maths.grid import MOST_ROWS, STEPS
-from fedpca_flwr.maths.moments import packed_size
+from fedpca_flwr.maths.grid import MOST_ROWS
 from fedpca_flwr.protocol.phase import Public
-from strategies.dp_pca.method import phases
-from strategies.dp_pca.options import DPOptions
+from strategies.dp_pca.options import UNITS, DPOptions
+from strategies.dp_pca.script import phases
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
 
 PARTIES = cut(rows(6000) * 3 + 1, 4000, 1500, 500)
+TWO_STAGE = {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}
 WAYS = [
     {},
-    {"release": "joint"},
+    TWO_STAGE,
+    {"release": "joint", "clip": 5.0},
     {"count": "public"},
-    {"release": "joint", "count": "public"},
     {"trust": "distributed", "honest_parties": 2},
 ]
 
@@ -45,12 +45,12 @@ def test_the_server_meets_random_words_only():
     for party in range(3):
         tamper(server, party, lambda reply: replies.append(parameters_to_ndarrays(reply.parameters)) or reply)
     finish(server)
-    keys, sums, last = replies[:3], replies[3:9], replies[9:]
+    keys, sums, last = replies[:3], replies[3:21], replies[21:]
     assert all(array.dtype == np.uint8 for reply in keys for array in reply)
     assert [[array.tolist() for array in reply] for reply in last] == [[1, 0.0]] * 3  # a constant, of no rows
     masked = [array for (array,) in sums]
     assert all(array.dtype == np.uint64 for array in masked)
-    assert len(masked) == 2 * 3
+    assert len(masked) == 6 * 3
     for array in masked:
         bits = np.unpackbits(array.view(np.uint8))
         assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(bits.size)
@@ -72,7 +72,7 @@ def test_what_the_server_sends_is_checked_by_field(change, text):
     honest = proxy.fit
 
     def altered(ins, timeout, group_id):
-        if ins.config["phase"] == "products":
+        if ins.config["phase"] == "directions":
             ins = FitIns(ndarrays_to_parameters(change(parameters_to_ndarrays(ins.parameters))), ins.config)
         return honest(ins, timeout, group_id)
 
@@ -99,22 +99,22 @@ def test_a_budget_is_not_met_by_masks_alone(tmp_path):
         finish(server_of("p-cov", PARTIES, **options, site=site))
 
 
-@pytest.mark.parametrize("phase", ["centre", "products", "joint"])
+@pytest.mark.parametrize("phase", ["centre", "products", "joint", "octaves", "directions", "variances"])
 @pytest.mark.parametrize("count", ["public", "noised"])
 def test_whole_numbers_travel_as_they_are(phase, count):
     """The most rows that there can be, at the bound, all alike, and noise of twenty deviations at every party."""
-    values = {"clip": 2.0, "centre_clip": 3.0, "count": count}
-    options = DPOptions(**values, release="joint" if phase == "joint" else "two-stage")
+    bounds = {"joint": {"clip": 2.0}, "centre": {"clip": 2.0, "centre_clip": 3.0}}
+    bounds["products"] = bounds["centre"]
+    release = {"centre": "two-stage", "products": "two-stage", "joint": "joint"}.get(phase, "directions")
+    options = DPOptions(**bounds.get(phase, {}), count=count, release=release)
     config = RunConfig(method="dp-pca", clients=256, secure_aggregation=True)
     parties, d, rows_each = 256, 4, MOST_ROWS
     noise = options.noise(phase)
     layout = phases(config, options)[phase].layout({}, Public(config, options, parties, features=d))
-    fields = {
-        "rows": np.asarray(rows_each * STEPS + 20 * noise.rows + 1.0),
-        "sum": np.full(d, rows_each * STEPS + 20 * noise.sum + 1.0),
-        "products": np.full(packed_size(d), rows_each * STEPS**2 + 20 * noise.products + 1.0),
+    own = {
+        name: np.full(limit.shape, rows_each * UNITS[name] + 20 * noise.of[name] + 1.0)
+        for name, limit in layout.limits.items()
     }
-    own = {name: fields[name] for name in layout.limits}
     vectors = [layout.encode({name: sign * value for name, value in own.items()}) for sign in [1] * 255 + [-1]]
     count_of, decoded = layout.decode_double(np.sum(vectors, axis=0, dtype=np.uint64))
     assert count_of == parties

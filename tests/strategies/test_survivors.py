@@ -27,7 +27,7 @@ exact_methods = pytest.mark.parametrize("method", ["p-cov", "ap-cov"])
 
 
 def options_of(method, **options):
-    own = {"release": "joint", "drop": False} if method == "dp-pca" else {}
+    own = {"release": "joint", "clip": 5.0} if method == "dp-pca" else {}
     return {"n_components": 3, "secure_aggregation": True, "bound": 20.0, "survivors": 4, **own, **options}
 
 
@@ -37,7 +37,7 @@ def server(method="p-cov", parties=PARTIES, **options):
 
 def plain(method, parties, **options):
     """The same method of the same parties, all there, without secure aggregation."""
-    own = {"release": "joint", "drop": False} if method == "dp-pca" else {}
+    own = {"release": "joint", "clip": 5.0} if method == "dp-pca" else {}
     return fit(method, parties, **{"n_components": 3, **own, **options})
 
 
