@@ -16,14 +16,18 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedpca_flwr import data, plots
+from fedpca_flwr import analyses, analysis_plots, data, plots
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.second_moments import SecondMoments
 from simulations.columns import HEADS, columns_of, shown
 from simulations.records import RUNS, Record, by_setting, command, named, read
+
+NARROW = 200
+"""Features, of more of which the band of unrelated ones takes seconds."""
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -173,6 +177,14 @@ def _of_models(folder: Path, records: Sequence[Record]) -> Iterable[tuple[Figure
         text = "Rows in the first two components: circles by the pooled PCA, crosses by the federated model."
         yield plots.projection_grid(reference, models, rows, source.labels), text
     yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
+    if rows.shape[1] <= NARROW:
+        moments = SecondMoments.of(rows)
+        text = "Eigenvalues of the covariance, the band of unrelated features, and where each rule would stop."
+        yield analysis_plots.how_many(analyses.how_many(moments)), text
+        model = analyses.pca(moments, one["components"])
+        if "left_out_directions" in model.log["measured"]:
+            text = "How far each row lies within the components and off them, with the limits of 99 %."
+            yield analysis_plots.outlier_map(analyses.outliers(model, rows)), text
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
     yield plots.heterogeneity([rows[part] for part in parts], reference), "How different the clients are."

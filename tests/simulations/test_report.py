@@ -33,7 +33,7 @@ def test_the_page_needs_nothing_else(page):
     text = page.read_text()
     assert "http://" not in text
     assert "https://" not in text
-    assert text.count("<img ") == 2 * 4
+    assert text.count("<img ") == 2 * 6
     assert "python -m simulations.compare --methods" in text
     assert '<button>variance captured</button></th><th scope="col"><button>variance claimed</button>' in text
     assert "qr-pca rank=2" in text  # it failed, and is shown with its error
@@ -126,7 +126,7 @@ def test_the_page_in_a_browser(page, tmp_path):
         browser.get(page.as_uri())
         assert browser.get_log("browser") == []
         images = browser.find_elements(By.TAG_NAME, "img")
-        assert len(images) == 8
+        assert len(images) == 12
         assert all(browser.execute_script("return arguments[0].naturalWidth", image) > 300 for image in images)
         table = browser.find_element(By.TAG_NAME, "table")
 

@@ -1,0 +1,48 @@
+"""Figures of analyses show their numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import analyses, analysis_plots
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.second_moments import SecondMoments
+from tests.families import rows
+
+X = rows(200, 8)
+MOMENTS = SecondMoments.of(X)
+
+
+def test_the_scree_has_the_band_and_a_line_for_each_rule():
+    found = analyses.how_many(MOMENTS)
+    (axes,) = analysis_plots.how_many(found).axes
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
+    assert axes.collections[0].get_datalim(axes.transData).y1 == pytest.approx(found.null_band[0])
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names[2:] == [f"{k}: {rule}" for rule, k in found.by_rule.items()]
+
+
+def test_odd_rows_are_crosses_beyond_the_limits():
+    odd = X.copy()
+    odd[3] *= 20
+    found = analyses.outliers(analyses.pca(MOMENTS, 3), odd)
+    (axes,) = analysis_plots.outlier_map(found).axes
+    even, crosses = axes.lines[:2]
+    assert len(even.get_xdata()) + len(crosses.get_xdata()) == 200
+    assert found.t_squared[3] in crosses.get_xdata()
+    assert (even.get_xdata() <= found.t_squared_limit).all()
+    assert axes.lines[2].get_xdata()[0] == found.t_squared_limit
+    assert axes.lines[3].get_ydata()[0] == found.spe_limit
+
+
+def test_arrows_are_correlations_with_the_first_two_components():
+    found = analyses.read(MOMENTS, 2)
+    scores = analyses.pca(MOMENTS, 2).transform(X)
+    (axes,) = analysis_plots.biplot(found, scores).axes
+    tips = {tuple(text.xy) for text in axes.texts if text.get_text() == ""}
+    assert tips == set(map(tuple, found.correlations.T))
+    assert np.abs(axes.lines[0].get_xydata()).max() == 1
+    assert {text.get_text() for text in axes.texts} == {"", *map(str, range(8))}
+    with pytest.raises(ConfigError, match="give at least two"):
+        analysis_plots.biplot(analyses.read(MOMENTS, 1), scores)
