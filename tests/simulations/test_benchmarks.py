@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.subspace import principal_angles
 from simulations import benchmarks, compare
-from simulations.benchmarks import as_written, memory, published, scaling, side_by_side, speed, truncation
+from simulations.benchmarks import as_written, memory, published, scaling, side_by_side, sparse, speed, truncation
 from simulations.benchmarks import published_numbers as note
 from simulations.benchmarks.__main__ import main
 from simulations.programs import found
@@ -143,6 +144,16 @@ def test_the_server_alone_can_be_measured(capsys):
     assert "d x d matrices more" in capsys.readouterr().out
     parts = [Moments.of(part) for part in cut(rows(300, 60), 100, 100, 100)]
     assert len(speed.server_speed(parts, repeats=1)) == 3
+
+
+def test_sparse_rows_give_what_scikit_learn_gives(tmp_path):
+    sparse.write(str(tmp_path), 2, 300, 40, 0.05)
+    theirs, ours = sparse.scikit_learn(str(tmp_path), 2), sparse.whole_run(str(tmp_path), 2)
+    assert principal_angles(ours.components.T, theirs.components.T).max() <= 1e-6
+    assert ours.data == pytest.approx(theirs.data, rel=0.1)
+    party = sparse.one_party(str(tmp_path), 2)
+    assert party.components is None
+    assert party.data < ours.data
 
 
 def test_an_unknown_benchmark_is_answered_by_the_names_of_all(capsys):
