@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.streaming_pca import Subspace
+from fedpca_flwr.maths.subspace_tracking import Subspace
 from fedpca_flwr.store import Layout, Store
 
 LAYOUT = Layout(

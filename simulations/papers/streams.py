@@ -12,8 +12,8 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import pieces
 from fedpca_flwr.maths.rank_rules import Band, Fixed
-from fedpca_flwr.maths.streaming_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
-from fedpca_flwr.maths.streaming_pca import Tracker
+from fedpca_flwr.maths.subspace_tracking import Tracker
+from fedpca_flwr.maths.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 from simulations.papers.experiment import Row
 
 BLOCK = 50

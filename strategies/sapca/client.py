@@ -18,7 +18,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.blocks import pieces
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rank_rules import Band, Energy, Fixed, RankRule
-from fedpca_flwr.maths.streaming_pca import Subspace, Tracker, merge
+from fedpca_flwr.maths.subspace_tracking import Subspace, Tracker, merge
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import SERVER, Phase, Phases, Public

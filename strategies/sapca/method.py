@@ -25,7 +25,7 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
 from fedpca_flwr.maths.rank_rules import Band, Energy
-from fedpca_flwr.maths.streaming_pca import Subspace, merge
+from fedpca_flwr.maths.subspace_tracking import Subspace, merge
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, QuorumError
-from fedpca_flwr.maths.streaming_pca import merge_in_tree, track
 from fedpca_flwr.maths.subspace import principal_angles as angles_of
+from fedpca_flwr.maths.subspace_tracking import merge_in_tree, track
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from fedpca_flwr.running_model import RunningModel

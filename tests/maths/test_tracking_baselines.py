@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.blocks import pieces
-from fedpca_flwr.maths.streaming_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 from fedpca_flwr.maths.subspace import projector_distance
+from fedpca_flwr.maths.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 from tests.families import rows
 
 
