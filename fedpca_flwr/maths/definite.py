@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.moments import Moments, pack
 
 GROUPS = 5
 """At most. Each costs a Cholesky factor."""
@@ -48,10 +48,10 @@ def _semidefinite(parts: Sequence[Moments], largest: float, scale: Array | None)
         packed = parts[0].scatter.copy()
         for part in parts[1:]:
             packed += part.scatter
-        matrix, _ = lapack.stpttr(d, (packed / largest).astype(np.float32), uplo="L")
+        packed /= largest
         if scale is not None:
-            matrix /= scale.astype(np.float32)
-            matrix /= scale.astype(np.float32)[:, None]
+            packed /= pack(np.outer(scale, scale))  # float32 does not hold what it was before
+        matrix, _ = lapack.stpttr(d, packed.astype(np.float32), uplo="L")
     matrix[np.diag_indices(d)] += np.float32(4 * d * np.finfo(np.float32).eps)
     _, info = lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)
     return bool(info == 0)

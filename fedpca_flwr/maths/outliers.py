@@ -35,9 +35,10 @@ def left_out_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     total = float(np.trace(matrix))
     factor = np.asfortranarray(pairs.vectors * np.sqrt(pairs.values.clip(min=0.0)))
     rest = blas.dsyrk(-1.0, factor, beta=1.0, c=matrix, lower=1, overwrite_c=1)
+    rest /= total  # its squares are fourth powers of the data's unit
     lower, diagonal = rest.ravel(order="K"), np.diagonal(rest)
     first = float(diagonal.sum())
-    if first <= NEGLIGIBLE * total:
+    if first <= NEGLIGIBLE:
         return None
     return first**2 / float(2 * (lower @ lower) - diagonal @ diagonal)
 

@@ -52,6 +52,15 @@ def test_distances_and_limits_are_those_of_the_pooled_rows(data, scale):
     np.testing.assert_allclose([found.t_squared_limit, found.spe_limit], [t2_limit, spe_limit], rtol=1e-6)
 
 
+@pytest.mark.parametrize("unit", [2.0**-400, 2.0**400])
+def test_no_unit_of_the_data_overflows(unit, model):
+    """The fault: a raw OverflowError, of fourth powers of the unit; or 0 / 0."""
+    other = run("p-cov", [part * unit for part in PARTIES], n_components=3, engine="loopback")
+    there, here = analyses.outliers(other, X * unit), analyses.outliers(model, X)
+    np.testing.assert_allclose(there.spe_limit / unit**2, here.spe_limit, rtol=1e-12)
+    np.testing.assert_allclose(there.t_squared, here.t_squared, rtol=1e-9, atol=1e-9)
+
+
 def test_one_new_row_in_a_hundred_exceeds_each_limit(model):
     """20,000 rows of the same kind: to three standard errors and Box's approximation."""
     new = rows(20000, 12, seed=8) + np.arange(12)
