@@ -10,7 +10,17 @@ import pytest
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.subspace import principal_angles
 from simulations import benchmarks, compare
-from simulations.benchmarks import as_written, memory, published, scaling, side_by_side, sparse, speed, truncation
+from simulations.benchmarks import (
+    as_written,
+    groups,
+    memory,
+    published,
+    scaling,
+    side_by_side,
+    sparse,
+    speed,
+    truncation,
+)
 from simulations.benchmarks import published_numbers as note
 from simulations.benchmarks.__main__ import main
 from simulations.programs import found
@@ -170,3 +180,31 @@ def test_every_benchmark_says_what_it_measures(name, capsys):
         main([name, "--help"])
     assert end.value.code == 0
     assert f"python -m simulations.benchmarks {name}" in capsys.readouterr().out
+
+
+def test_liars_are_named_and_nobody_else(capsys):
+    assert main(["influence", "--seeds", "2"]) == 0
+    (none, *lies) = cells(capsys.readouterr().out)
+    assert none[1:4] == ["0 of 0", "0 of 0", "0 of 20"]
+    assert [line[2:4] for line in lies] == [["4 of 4", "0 of 16"]] * 4
+    assert all(float(line[5]) == float(line[6]) < float(line[4]) / 1.5 for line in lies)
+
+
+def test_what_influence_costs_is_a_ratio_for_few_and_many_parties(capsys):
+    assert main(["influence", "--cost", "--repeats", "1"]) == 0
+    assert [row[0] for row in cells(capsys.readouterr().out)] == ["10", "50"]
+
+
+def test_a_median_is_where_most_groups_are():
+    A, B = np.diag([3.0, 2.0, 1.0]), np.diag([1.0, 2.0, 900.0])
+    np.testing.assert_allclose(groups.geometric_median([A, A, A, B]), A, atol=1e-6)
+    np.testing.assert_allclose(groups.geometric_median([A, B]), (A + B) / 2)
+
+
+def test_a_median_over_groups_takes_a_part_of_a_lie_away(capsys, monkeypatch):
+    monkeypatch.setattr(groups, "CASES", [("IID", 30, 2)])
+    assert main(["groups", "--seeds", "1"]) == 0
+    (line,) = cells(capsys.readouterr().out)
+    hit, lied, honest, quiet, told = map(float, line[2:7])
+    assert 1 <= hit <= 2
+    assert max(honest, quiet) < told < lied
