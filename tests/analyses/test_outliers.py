@@ -10,6 +10,8 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.federation import Federation
+from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.outliers import left_out_directions
 from fedpca_flwr.model import PCAModel
 from simulations import run
 from tests.families import cut, rows
@@ -50,6 +52,12 @@ def test_distances_and_limits_are_those_of_the_pooled_rows(data, scale):
     np.testing.assert_allclose(found.t_squared, t2, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(found.spe, spe, rtol=1e-6, atol=1e-7 * spe.max())
     np.testing.assert_allclose([found.t_squared_limit, found.spe_limit], [t2_limit, spe_limit], rtol=1e-6)
+
+
+def test_nothing_leaves_nothing_out():
+    """AP-COV of single rows: the fault was a warning of 0 / 0."""
+    nothing = np.zeros((3, 3), order="F")
+    assert left_out_directions(nothing, Eigenpairs(np.zeros(1), np.eye(3)[:, :1], 0.0)) is None
 
 
 @pytest.mark.parametrize("unit", [2.0**-400, 2.0**400])
