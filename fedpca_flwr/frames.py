@@ -64,8 +64,8 @@ def column_names(X: object) -> tuple[str, ...]:
     return labels if all(isinstance(label, str) for label in labels) else ()
 
 
-def finite_matrix(X: ArrayLike, width: int, name: str) -> NDArray[Any]:
-    """``X`` as finite real numbers (n, ``width``), n at least 1.
+def finite_matrix(X: ArrayLike, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
+    """``X`` as finite real numbers (n, ``width``), n at least 1; where it may be ``incomplete``, NaN is one too.
 
     Raises
     ------
@@ -83,7 +83,9 @@ def finite_matrix(X: ArrayLike, width: int, name: str) -> NDArray[Any]:
         raise DataError(f"{name} has dtype {rows.dtype}, expected real numbers")
     if rows.ndim != 2 or rows.shape[1] != width or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
-    if not np.isfinite(rows).all():
+    if incomplete and np.isinf(rows).any():
+        raise DataError(f"{name} contains infinity: fill or drop such rows first")
+    if not (incomplete or np.isfinite(rows).all()):
         raise DataError(f"{name} contains NaN or infinity: fill or drop such rows first")
     return rows
 
@@ -100,7 +102,9 @@ def check_digest(X: ArrayLike, digest: str) -> None:
         raise DataError(FOREIGN)
 
 
-def new_rows(X: ArrayLike, features: int, names: NDArray[Any] | None, digest: str) -> NDArray[Any]:
+def new_rows(
+    X: ArrayLike, features: int, names: NDArray[Any] | None, digest: str, *, incomplete: bool = False
+) -> NDArray[Any]:
     """Rows (n, d) for a fitted model, taken and refused as scikit-learn does.
 
     Parameters
@@ -112,6 +116,8 @@ def new_rows(X: ArrayLike, features: int, names: NDArray[Any] | None, digest: st
         Of these features, where they are known.
     digest : str
         Of these names, where only that is known; else empty.
+    incomplete : bool
+        Whether values may be missing (NaN).
 
     Raises
     ------
@@ -133,4 +139,4 @@ def new_rows(X: ArrayLike, features: int, names: NDArray[Any] | None, digest: st
         validate_data(fitted, X, reset=False, skip_check_array=True)
     except (TypeError, ValueError) as error:
         raise DataError(str(error)) from None
-    return finite_matrix(X, features, "X")
+    return finite_matrix(X, features, "X", incomplete=incomplete)

@@ -33,6 +33,11 @@ def scatter_error(numbers: Numbers, model: FittedPCA) -> str:
     return f"{at_most(numbers['scatter_error_variance_share'])} of the variance at most (spectral norm)"
 
 
+def missing(numbers: Numbers, model: FittedPCA) -> str:
+    share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
+    return f"{share:.1%}; some {ahead:.2g} degrees to go, as EM's last steps foretell"
+
+
 def rounded_off(name: str, whole: str) -> Text:
     """What fixed point costs."""
     return lambda numbers, model: f"rounds off {at_most(numbers[name], digits=1)} of {whole}"

@@ -135,9 +135,7 @@ MEASUREMENTS = (
         "{consensus_error_degrees:.2g} degrees at most, from a party's estimate to the mean of all",
         consensus_error_degrees="largest angle from any party's estimate to the mean of all",
     ),
-    _line(
-        "last direction", "{last_direction_norm:.2g} at most", last_direction_norm="largest of any party's last step"
-    ),
+    _line("last direction", "{last_direction_norm:.2g} at most", last_direction_norm="of any party's last step"),
     _line(
         "mu",
         texts.mu,
@@ -163,6 +161,7 @@ MEASUREMENTS = (
         "{own_from_shared_degrees:.2g} degrees (root mean square sine)",
         own_from_shared_degrees="from the parties' own components to the shared ones: root mean square sine",
     ),
+    _line("missing values", texts.missing, missing_share="of all", degrees_ahead="to go, as EM's last steps foretell"),
     _line("gamma", "{gamma:.6g}", gamma="of the kernel"),
     _line(
         "privacy",

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.moments import Moments, packed_size
-from fedpca_flwr.table import check
+from fedpca_flwr.table import check, complete
 
 
 def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
@@ -26,7 +26,7 @@ def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
         rows = np.asarray(data)
     except ValueError:
         raise DataError(f"the rows of '{key}' are not all of the same length") from None
-    return Moments.of(check(rows))
+    return Moments.of(complete(check(rows)))
 
 
 def digest(moments: Moments) -> str:

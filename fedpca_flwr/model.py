@@ -14,6 +14,7 @@ from fedpca_flwr import model_file, notebook, sklearn_model
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.frames import finite_matrix, new_rows
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.incomplete import filled
 from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.solution import Solution
 from fedpca_flwr.summary import summary
@@ -46,6 +47,8 @@ class PCAModel:
         (with an id column: of its digests); the largest absolute score of each component is positive.
     feature_names_in_ : ndarray of shape (d,) or None
         Names of the features, where the caller had them: `simulations.run` of data frames. Sites tell a digest only.
+    covariance_ : ndarray of shape (d, d) or None
+        Where rows may have missing values: by which these are expected, in the unit of the data.
     moments_ : SecondMoments or None
         The moments of all rows, where the run kept them (``keep="moments"``). `save` leaves them out: they tell far
         more than the model, and have a file of their own (`SecondMoments.save`).
@@ -66,6 +69,7 @@ class PCAModel:
     scale_: Array | None = None
     scores_: Array | None = None
     feature_names_in_: NDArray[Any] | None = None
+    covariance_: Array | None = None
     moments_: SecondMoments | None = None
     log: dict[str, Any] = field(default_factory=dict)
 
@@ -165,20 +169,20 @@ class PCAModel:
         return max(0.0, left) * (self.n_samples_ - 1) / self.n_samples_
 
     def centred(self, X: ArrayLike) -> Array:
-        """Rows ``X`` (n, d) less the mean, and divided by the scale where there is one.
+        """Rows ``X`` (n, d) less the mean, over the scale if there is one; NaN as it is expected by ``covariance_``.
 
         Raises
         ------
         DataError
-            As scikit-learn does: where a data frame's columns have other names or another order than those of the
-            fit, and where ``X`` has another width, NaN, infinity or what is no number.
+            As scikit-learn's: for columns of other names, order or number, infinity, what is no number, and other NaN.
         """
         _, mean = self.loadings()
-        rows = new_rows(X, self.n_features_in_, self.feature_names_in_, self.log.get("columns", ""))
+        names, incomplete = self.feature_names_in_, self.covariance_ is not None
+        rows = new_rows(X, self.n_features_in_, names, self.log.get("columns", ""), incomplete=incomplete)
         centred: Array = np.subtract(rows, mean, dtype=np.float64)
-        if self.scale_ is not None:
-            centred /= self.scale_
-        return centred
+        if self.covariance_ is not None:
+            centred = filled(centred, self.covariance_)
+        return centred if self.scale_ is None else centred / self.scale_
 
     def transform(self, X: ArrayLike) -> Array:
         """Scores (n, k) of rows ``X`` (n, d); errors as in `centred`."""

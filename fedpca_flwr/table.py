@@ -36,6 +36,8 @@ class Table(NamedTuple):
     ----------
     rows : rows of shape (n, d)
         An array, or `fedpca_flwr.maths.blocks.Blocks`.
+    missing : ndarray of shape (d,)
+        How many values of each column are missing (NaN).
     columns : str
         Digest of the column names; empty where the file has none.
     split : str
@@ -47,6 +49,7 @@ class Table(NamedTuple):
     """
 
     rows: Rows
+    missing: NDArray[np.int64]
     columns: str = ""
     split: str = ""
     ids: NDArray[np.uint64] | None = None
@@ -58,8 +61,10 @@ def names_digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
-def check(rows: Rows) -> Rows:
-    """Check that ``rows`` is a non-empty, real matrix whose values are finite and can be squared, block by block.
+def check(rows: Rows) -> Table:
+    """A table of ``rows``, if they are a non-empty, real matrix, read block by block.
+
+    Values that are not missing (NaN) must be finite, and such that they can be squared.
 
     Blocks are counted, and so few of them that they need no more than `HELD_BYTES` are kept, as one.
 
@@ -76,22 +81,37 @@ def check(rows: Rows) -> Rows:
         return _checked_blocks(rows)
     _require_shape(rows.shape)
     if rows.dtype.kind == "f":
-        sizes = np.zeros(rows.shape[1])
+        sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
         for chunk in chunks(rows):
-            np.maximum(sizes, _sizes(chunk), out=sizes)
+            np.fmax(sizes, _sizes(chunk), out=sizes)
+            missing += _missing(chunk)
         _require_sizes(sizes)
-    return rows
+        return Table(rows, missing)
+    return Table(rows, np.zeros(rows.shape[1], np.int64))
 
 
-def _checked_blocks(rows: Blocks) -> Rows:
-    sizes, count, entries = np.zeros(rows.width), 0, 0
+def complete(table: Table, what_else: str = "") -> Rows:
+    """The rows of a table without missing values.
+
+    Raises
+    ------
+    DataError
+        ``what_else`` says in it what to do, besides filling or dropping them.
+    """
+    _refuse(table.missing > 0, f"missing values (NaN): fill or drop them first{what_else}")
+    return table.rows
+
+
+def _checked_blocks(rows: Blocks) -> Table:
+    sizes, missing, count, entries = np.zeros(rows.width), np.zeros(rows.width, np.int64), 0, 0
     kept: list[Block] = []
     room = HELD_BYTES
     for block in rows.read():
         count += block.shape[0]
         entries += block.size
         if rows.dtype.kind == "f":
-            np.maximum(sizes, _sizes(block), out=sizes)
+            np.fmax(sizes, _sizes(block), out=sizes)
+            missing += _missing(block)
         room -= _nbytes(block)
         kept = [*kept, block] if room >= 0 else []
     _require_shape((count, rows.width))
@@ -102,8 +122,8 @@ def _checked_blocks(rows: Blocks) -> Rows:
     else:
         found = replace(rows, read=partial(_unchanged, rows.read, count), count=count)
     if rows.sparse and entries > SPARSE * count * rows.width:
-        return Blocks(partial(chunks, found), rows.width, rows.dtype, count=count)
-    return found
+        found = Blocks(partial(chunks, found), rows.width, rows.dtype, count=count)
+    return Table(found, missing)
 
 
 def _unchanged(read: Callable[[], Iterable[Block]], count: int) -> Iterator[Block]:
@@ -118,14 +138,20 @@ def _unchanged(read: Callable[[], Iterable[Block]], count: int) -> Iterator[Bloc
 
 
 def _sizes(block: Block) -> Array:
-    """Largest size (d,) of a value in each column; NaN and infinity are kept."""
+    """Largest size (d,) of a value in each column that is not NaN; infinity is kept."""
     sizes = np.zeros(block.shape[1])
     if sparse.issparse(block):
-        with np.errstate(invalid="ignore"):  # it warns of NaN
-            np.maximum.at(sizes, block.indices, np.abs(block.data))
+        np.fmax.at(sizes, block.indices, np.abs(block.data))
     else:
-        np.maximum(sizes, np.abs(block).max(axis=0, initial=0.0), out=sizes)
+        np.fmax(sizes, np.fmax.reduce(np.abs(block), axis=0, initial=0.0), out=sizes)
     return sizes
+
+
+def _missing(block: Block) -> NDArray[np.int64]:
+    """How many values of each column are NaN."""
+    if sparse.issparse(block):
+        return np.bincount(block.indices[np.isnan(block.data)], minlength=block.shape[1])
+    return np.asarray(np.isnan(block).sum(axis=0))
 
 
 def _nbytes(block: Block) -> int:
@@ -140,7 +166,7 @@ def _require_shape(shape: tuple[int, ...]) -> None:
 
 
 def _require_sizes(sizes: Array) -> None:
-    _refuse(~np.isfinite(sizes), "NaN or infinite values: fill or drop them first")
+    _refuse(~np.isfinite(sizes), "infinite values: fill or drop them first")
     _refuse(
         sizes > LARGEST,
         f"values that are too large to be squared (beyond {LARGEST:g} in size): fill or drop them if they mark "

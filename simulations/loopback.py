@@ -110,7 +110,7 @@ def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
 def _client_builder(context: Context, rows: Rows) -> Callable[[], Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        return Table(check(rows))
+        return check(rows)
 
     return lambda: build_client(context, load).to_client()
 

@@ -26,6 +26,7 @@ from strategies.compressed.method import Compressed
 from strategies.dp_pca.client import DPPCAClient
 from strategies.dp_pca.method import DPPCA
 from strategies.dsa import DSA, DSAClient
+from strategies.em import EM, EMClient
 from strategies.fast_pca import FastPCA, FastPCAClient
 from strategies.personalised.client import PersonalisedClient
 from strategies.personalised.method import Personalised
@@ -60,6 +61,7 @@ METHODS = {
         Method(ApproximateStack, ApproximateStackClient),
         Method(Compressed, CompressedClient),
         Method(Adaptive, AdaptiveClient),
+        Method(EM, EMClient),
         Method(DSA, DSAClient),
         Method(FastPCA, FastPCAClient),
         Method(Streaming, StreamingClient),

@@ -14,6 +14,7 @@ from flwr.app import Context, RecordDict
 from numpy.typing import NDArray
 
 from fedpca_flwr.config import NodeConfig
+from fedpca_flwr.maths.moments import pack, packed_size
 from fedpca_flwr.protocol.phase import Phase
 from fedpca_flwr.site.identity import identity_of
 from fedpca_flwr.site.ledger import Release
@@ -139,6 +140,8 @@ class Questions:
         values = self._real(shape)
         if field.kind in {"positive", "size"} and self.rng.random() < 0.9:
             values = np.abs(values)
+        if field.kind == "scatter" and self.rng.random() < 0.8:
+            values = self._scatter(shape[0])
         if field.kind.startswith("orthonormal") and self.rng.random() < 0.7:
             tall = np.linalg.qr(self.rng.standard_normal((max(shape), min(shape))))[0]
             values = tall.T if field.kind == "orthonormal rows" else tall
@@ -151,7 +154,15 @@ class Questions:
             return int(self.rng.integers(1, sizes[symbol[2:]] + 1))
         if symbol.isdigit():
             return int(symbol)
+        if symbol == "d(d+1)/2":
+            return packed_size(sizes["d"])
         return 2 if symbol == "any" else sizes[symbol]
+
+    def _scatter(self, size: int) -> NDArray:
+        """A packed positive definite matrix, nearly singular as often as not."""
+        d = int((np.sqrt(8 * size + 1) - 1) / 2)
+        factor = self.rng.standard_normal((d, d)) * 10.0 ** self.rng.uniform(-8, 2, d)
+        return pack(factor @ factor.T + 10.0 ** self.rng.uniform(-14, 1) * np.eye(d))
 
     def _real(self, shape: tuple[int, ...]) -> NDArray:
         """Finite numbers: around the size of the data, or extreme."""

@@ -10,7 +10,7 @@ from flwr.common import parameters_to_ndarrays
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.grid import whole_products, whole_sum
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack
-from fedpca_flwr.table import Table
+from fedpca_flwr.table import check
 from simulations import run
 from strategies import METHODS, build_client, run_config_of
 from strategies.dp_pca.options import DPOptions
@@ -98,7 +98,7 @@ def replies(method, data, times=1, **options):
         own = {"noise-seed": seed} if method == "dp-pca" else {}  # the same in each run of this test
         node = {"partition-id": 0, "num-partitions": 2, "min-rows": 5}
         context = Context(seed, 1, node, RecordDict(), run_config_of({**run_config, **own}))
-        arrays, _, said = build_client(context, lambda node, config: Table(data)).fit([], {"phase": phase})
+        arrays, _, said = build_client(context, lambda node, config: check(data)).fit([], {"phase": phase})
         assert "error" not in said
         yield arrays
 

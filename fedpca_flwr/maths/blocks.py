@@ -156,6 +156,7 @@ def column_sums(data: Rows) -> Array:
 
 
 def largest_size(data: Rows) -> float:
-    """The largest size of a value of ``data`` (n, d)."""
+    """The largest size of a value of ``data`` (n, d) that is not missing (NaN)."""
     values = (block.data for block in data.read()) if isinstance(data, Blocks) and data.sparse else chunks(data)
-    return max((max(-float(part.min()), float(part.max())) for part in values if part.size), default=0.0)
+    ends = ((extreme.reduce(part, axis=None, initial=0) for extreme in (np.fmin, np.fmax)) for part in values)
+    return max((max(-float(low), float(high)) for low, high in ends), default=0.0)

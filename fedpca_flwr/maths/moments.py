@@ -155,6 +155,12 @@ def unpack(packed: Array, d: int) -> Array:
     return matrix
 
 
+def symmetric(packed: Array, d: int) -> Array:
+    """The same with both halves filled."""
+    lower = np.tril(unpack(packed, d))
+    return np.asarray(lower + np.tril(lower, -1).T)
+
+
 def packed_size(d: int) -> int:
     return d * (d + 1) // 2
 

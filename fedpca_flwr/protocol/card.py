@@ -86,6 +86,8 @@ class MethodCard:
         influence each party has.
     result : str
         What a reader must know of the result besides `exact`.
+    incomplete : bool
+        Whether rows may have missing values.
     differentially_private : bool
         Whether all that leaves a party is differentially private: then its messages tell no row count, and its answer
         in the last round is constant.
@@ -109,6 +111,7 @@ class MethodCard:
     result: str = ""
     examples: Sequence[Mapping[str, Any]] = ({},)
     goes_on_as: Sequence[str] = ()
+    incomplete: bool = False
     differentially_private: bool = False
     split: Literal["rows", "columns"] = "rows"
     exposes: Literal["", "scores", "inner products"] = ""

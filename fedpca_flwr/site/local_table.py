@@ -31,7 +31,7 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
     if config.partition == "columns":
         rows = source.all_rows()
         own = split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)[node.partition_id]
-        return Table(check(rows[:, own]), split="columns")
+        return check(rows[:, own])._replace(split="columns")
     parts = split(
         source.labels,
         node.num_partitions,
@@ -40,7 +40,7 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         alpha=config.alpha,
         shards_per_party=config.shards_per_client,
     )
-    return Table(check(source.rows(parts[node.partition_id])), split="rows")
+    return check(source.rows(parts[node.partition_id]))._replace(split="rows")
 
 
 def _in_order_of_ids(table: Table, node: NodeConfig, config: RunConfig) -> Table:

@@ -37,12 +37,16 @@ def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
 
 
 def _blocks(file: Path, kept: list[int], width: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    from pyarrow import parquet
+    from pyarrow import parquet, types
 
     with parquet.ParquetFile(file) as source:
         for batch in source.iter_batches(max(64, CACHE_ELEMENTS // width)):
             columns = [batch.column(position) for position in kept]
-            if any(column.null_count for column in columns):
-                raise DataError("the .parquet file has missing values: fill or drop them first", local=str(file))
+            if any(column.null_count for column in columns if not types.is_floating(column.type)):
+                raise DataError(
+                    "the .parquet file has missing values in columns of whole numbers or booleans: fill or drop them, "
+                    "or write these columns as float64",
+                    local=str(file),
+                )
             numbers = [column.to_numpy(zero_copy_only=False) for column in columns]
             yield np.column_stack(numbers).astype(dtype, copy=False)

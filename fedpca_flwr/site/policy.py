@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.table import Table, complete
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-5
 """Of one run, where a site with a file of its own does not say."""
@@ -91,6 +94,35 @@ def permit_rows(node: NodeConfig, rows: int) -> None:
     if rows < node.min_rows:
         raise DisclosureError(
             f"this site has fewer rows than its own minimum (node-config 'min-rows' = {node.min_rows})"
+        )
+
+
+def permit_missing(card: MethodCard, table: Table) -> None:
+    """Refuse a method that needs all values where some are missing.
+
+    Raises
+    ------
+    DataError
+    """
+    if not card.incomplete:
+        complete(table, ", or run a method that takes such rows (method='em')")
+
+
+def permit_values(node: NodeConfig, table: Table) -> None:
+    """Refuse to tell sums over so few values of a feature that its rows would be fewer than this site's minimum.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    rows = len(table.rows)
+    observed = rows - table.missing
+    few = (observed > 0) & (observed < node.min_rows + rows % node.round_rows)
+    if few.any():
+        raise DisclosureError(
+            f"this site has features of which so few values are there that they are of fewer rows than its own minimum "
+            f"(node-config 'min-rows' = {node.min_rows}; a feature without any value is allowed)",
+            local=f"columns (from 0): {np.flatnonzero(few).tolist()}",
         )
 
 

@@ -59,7 +59,7 @@ def read(path: str, label: str = "", ids: str = "", layer: str = "") -> Table:
     rows, names = _worded(file, lambda: reader(file, left_out))
     if isinstance(rows, Blocks):
         rows = replace(rows, read=_in_words(file, rows.read))
-    return Table(check(rows), names_digest(names))
+    return check(rows)._replace(columns=names_digest(names))
 
 
 def _in_words(file: Path, read: Callable[[], Iterable[Block]]) -> Callable[[], Iterator[Block]]:

@@ -130,6 +130,9 @@ class Site:
         policy.permit_exposure(self.node, exposes)
         policy.permit_split(self.node, card, self.table.split)
         policy.permit_rows(self.node, len(self.data(card.split)))
+        policy.permit_missing(card, self.table)
+        if card.incomplete:
+            policy.permit_values(self.node, self.table)
 
     def permit_size(self, nbytes: int) -> None:
         """Refuse to send a larger reply than this site allows.

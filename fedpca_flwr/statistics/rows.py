@@ -88,11 +88,13 @@ def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "noth
     return {"uncentred": uncentred}
 
 
-def projection_phase(config: RunConfig, *, differentially_private: bool = False) -> Phases:
+def projection_phase(
+    config: RunConfig, *, differentially_private: bool = False, further: tuple[Field, ...] = ()
+) -> Phases:
     """The last question: every party projects its own rows and tells what squared error that leaves.
 
     Where only sums are shown, the rows and total variance of the model say how large that can be. A method that is
-    private by noise replies a constant, in clear.
+    private by noise replies a constant, in clear. ``further`` fields are what else the rows are projected with.
     """
     summed = config.transport != "clear" and not differentially_private
     limits = (Field("rows", (), "int64", kind="count"), Field("total", (), kind="positive"))
@@ -103,6 +105,7 @@ def projection_phase(config: RunConfig, *, differentially_private: bool = False)
                     Field("components", ("<=k", "d"), kind="orthonormal rows"),
                     Field("mean", ("d",)),
                     Field("scale", ("d",), kind="positive", optional=True),
+                    *further,
                     *(limits if summed else ()),
                 )
             ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows, column_sums
+from fedpca_flwr.maths.centred import centred_chunks
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.uncentred import mean_products, mean_squares, total_of
@@ -115,6 +117,10 @@ class RowsClient(PCAClient):
         """The components (k, d) by which this party projects its rows."""
         return asked["components"]
 
+    def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
+        """Chunks of rows, centred and scaled, as this party projects them."""
+        return centred_chunks(rows, asked["mean"], asked["scale"] if asked["scale"].size else None)
+
     def project(self, asked: Fields) -> Fields:
         """Keep the scores of this party's own rows, and what gave them; rows, and the squared error that is left."""
         if not self.card.differentially_private:
@@ -130,10 +136,10 @@ class RowsClient(PCAClient):
         components, mean, scale = self.loadings(asked), asked["mean"], asked["scale"]
         squared, rows, node = 0.0, self.site.table.rows, self.site.node
         with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
-            for scores, error in projections(self.data, components, mean, scale):
+            for scores, error in projections(self.centred(self.data, asked), components):
                 keep(scores)
                 squared += error
-            for scores, _ in projections(rows[len(self.data) :], components, mean, scale):
+            for scores, _ in projections(self.centred(rows[len(self.data) :], asked), components):
                 keep(scores)
         if node.loadings:
             unit, columns = scale if scale.size else np.ones_like(mean), self.site.table.columns

@@ -105,7 +105,7 @@ class RowsStrategy(PCAStrategy):
             yield Ask("project", asked)
             return
         if self.transport.sums_only:
-            asked |= {"rows": np.asarray(solution.rows), "total": np.asarray(solution.total)}
+            asked |= {"rows": np.asarray(self.rows_here(model)), "total": np.asarray(solution.total)}
         fit: Total | None = yield Sum("project", asked)
         if fit is None:
             model.log["notes"].append("a party left before the last round: the squared error is not measured")

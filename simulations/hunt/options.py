@@ -61,6 +61,12 @@ OPTION_VALUES: dict[str, Callable[[int, int, int], Choices]] = {
         "download_weight": [0.0, 1.0, 10.0],
         "round_bytes": [0.0, 1e3, 1e6],
     },
+    "em": lambda k, n, d: {
+        "scale": FLAG,
+        "prior": [1e-3, 1.0, 100.0],
+        "tolerance": [1e-6, 1.0, 30.0],
+        "max_rounds": [1, 2, 3],
+    },
     "dsa": lambda k, n, d: GRAPH,
     "fast-pca": lambda k, n, d: GRAPH,
     "streaming": lambda k, n, d: MOMENTS,

@@ -78,7 +78,7 @@ def test_projections_are_those_of_dense_rows(rows):
     components = np.linalg.qr(np.random.default_rng(3).standard_normal((D, 4)))[0].T
     for divided in (np.empty(0), scale):
         exact = (X.astype(np.longdouble) - mean) / (divided if divided.size else 1)
-        parts = list(projections(rows, components, mean, divided))
+        parts = list(projections(centred_chunks(rows, mean, divided if divided.size else None), components))
         scores = exact @ components.T
         np.testing.assert_allclose(np.vstack([own for own, _ in parts]), scores.astype(float), rtol=0, atol=1e-9)
         left = float((exact**2).sum() - (scores**2).sum())

@@ -47,6 +47,7 @@ def once(*phases: str) -> dict[str, int]:
 
 
 AROUND = ("agree", "reveal")
+OBSERVED = once("observed", "deviations")
 DIRECTIONS = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1}
 DP = {**DIRECTIONS, "release": "two-stage", "clip": 400.0, "centre-clip": 400.0}
 GRAPH = {"n-components": 2, "iterations": 3, "graph": "star"}
@@ -85,6 +86,11 @@ SCRIPTS = [
         once("scale", "encoded", "correction", "project"),
     ),
     Script({"method": "adaptive", "n-components": 2}, once("survey")),
+    Script({"method": "em", "n-components": 2, "max-rounds": 3}, {**OBSERVED, "expected": 3, "project": 1}),
+    Script(
+        {"method": "em", "n-components": 2, "max-rounds": 3, **SECURE},
+        {**once("keys"), **OBSERVED, "expected": 3, "project": 1},
+    ),
     Script(PERSONAL, {"start": 1, "product": 30, "share": 2, "report": 1, "project": 1}),
     Script(
         {**PERSONAL, "mu": "held-out"},

@@ -35,7 +35,16 @@ def sessions(script: Script, folder, *worlds) -> list[HostileSession]:
     run = {"bound": 1000.0, **script.run} if "secure-aggregation" in script.run else script.run
     if script.run["method"] == "vertical-scores":
         node["loadings"] = kept_loadings(folder)
+    if METHODS[script.run["method"]].strategy.card.incomplete:
+        worlds = tuple(map(with_holes, worlds))
     return [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
+
+
+def with_holes(rows):
+    """The rows with a tenth of the values missing; the row that is another misses others."""
+    holes = np.random.default_rng(3).random(rows.shape) < 0.1
+    holes[7] = np.arange(rows.shape[1]) % 2 == int(rows[7, 0] == 900.0)
+    return np.where(holes, np.nan, rows)
 
 
 def kept_loadings(folder) -> str:

@@ -13,7 +13,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.blocks import Blocks, sparse_rows, whole
 from fedpca_flwr.site import csv_file, parquet_file, readers
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.table import check
+from fedpca_flwr.table import check, complete
 from tests.families import rows
 
 X = rows(20, 4)
@@ -105,8 +105,12 @@ def test_a_sparse_matrix_is_one_and_is_checked(kind, tmp_path):
     np.testing.assert_array_equal(whole(found), np.delete(matrix.toarray(), 2, axis=1))
     matrix.data[7, ...] = np.nan
     sparse.save_npz(path, matrix)
-    with pytest.raises(DataError, match="NaN"):
+    np.testing.assert_array_equal(read(str(path)).missing, np.isnan(matrix.toarray()).sum(axis=0))
+    matrix.data[7, ...] = np.inf
+    sparse.save_npz(path, matrix)
+    with pytest.raises(DataError, match="infinite"):
         read(str(path))
+    matrix.data[7, ...] = 1.0
     held = dict(np.load(path))
     for spoilt in ({"indices": held["indices"] + 30}, {"indptr": held["indptr"][:-1]}, {"shape": np.array([30, 7])}):
         np.savez(path, **{**held, **spoilt})
@@ -181,9 +185,20 @@ def test_a_missing_file_and_an_unknown_format_are_named(tmp_path):
         read("site.xlsx")
     with pytest.raises(ConfigError, match="'label' names no column"):
         read(write(tmp_path, ".csv"), "pulze")
-    parquet.write_table(pa.table({"a": [1.0, None]}), tmp_path / "holes.parquet")
-    with pytest.raises(DataError, match="missing values"):
+    parquet.write_table(pa.table({"a": [1, None]}), tmp_path / "holes.parquet")
+    with pytest.raises(DataError, match="missing values in columns of whole numbers.*float64"):
         read(str(tmp_path / "holes.parquet"))
+
+
+def test_missing_values_of_a_file_are_counted(tmp_path):
+    holes = pa.table({"a": [1.0, None, 3.0], "b": [1.0, 2.0, 3.0]})
+    parquet.write_table(holes, tmp_path / "holes.parquet")
+    (tmp_path / "holes.csv").write_text("a,b\n1,1\nnan,2\n3,3\n")
+    np.save(tmp_path / "holes.npy", np.array([[1.0, 1.0], [np.nan, 2.0], [3.0, 3.0]]))
+    for kind in ("parquet", "csv", "npy"):
+        table = read(str(tmp_path / f"holes.{kind}"))
+        assert table.missing.tolist() == [1, 0]
+        assert np.isnan(np.asarray(table.rows)).tolist() == [[False, False], [True, False], [False, False]]
 
 
 @pytest.mark.parametrize(
@@ -239,9 +254,9 @@ def test_no_more_is_refused_than_what_cannot_be_squared():
     good = np.zeros((70, 4))
     good[1] = 0.0, 1e-300, 1e140, -1e140
     good[69] = 0.0, 1e-140, 1e-300, 0.0
-    assert check(good) is good
+    assert check(good).rows is good
     check(np.full((2, 2), 2**64 - 1, dtype=np.uint64))
-    for value in (1.1e140, -1.1e140, np.nan, -np.inf):
+    for value in (1.1e140, -1.1e140, np.inf, -np.inf):
         bad = good.copy()
         bad[68, 2] = value
         with pytest.raises(DataError) as caught:
@@ -253,6 +268,6 @@ def test_which_column_is_missing_stays_here():
     bad = X.copy()
     bad[3, 2] = np.nan
     with pytest.raises(DataError, match="NaN") as caught:
-        check(bad)
+        complete(check(bad))
     assert caught.value.local == "columns (from 0): [2]"
     assert "2" not in str(caught.value)

@@ -12,6 +12,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.maths.centred import centred_chunks
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.site.scores import projections, score_file
 from simulations import run
@@ -60,7 +61,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
     tracemalloc.start()
     moments = Moments.of(data)
     components = np.eye(20)[:5]
-    squared = sum(error for _, error in projections(data, components, moments.mean, np.empty(0)))
+    squared = sum(error for _, error in projections(centred_chunks(data, moments.mean), components))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)

@@ -1,0 +1,207 @@
+"""Rows with missing values: what was observed of each feature, and sums of what the rows are expected to be.
+
+All are sums, so they travel in clear or masked alike. The centre is the mean of what was observed of each feature, and
+the spread its standard deviation; rows are standardised with them, and models of the rows are in that unit.
+
+The limits of fixed point follow from what was asked. Standardised, the squares of what was observed of a feature add up
+to at most n, the number of rows. For a model with mean m and covariance S, whose least eigenvalue is at least `FLOOR`,
+what is expected of missing values is at most (Cauchy and Schwarz in the metric of S)::
+
+    sum_i E[x_ij]^2 <= S_jj sum_i x_io' S_oo^-1 x_io <= S_jj n sum_j (1 + |m_j|)^2 / FLOOR
+
+That is generous, so these sums travel in two words a value (steps of 2^-108 of a limit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.gaussian_em import Expected, Gaussian
+from fedpca_flwr.maths.incomplete import FLOOR
+from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, pack, packed_size, two_sum
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public, Sum, SumLimits, Total
+from fedpca_flwr.statistics.moment_fields import COUNT
+from fedpca_flwr.statistics.row_limits import FIRST_WORDS, ROWS, require_bound, require_resolved, rows_in
+from fedpca_flwr.statistics.rows import CENTRE, SPREAD
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+
+EXPECTED_WORDS = 2
+"""For each value of a sum of what rows are expected to be."""
+
+MODEL = (
+    Field("rows", (), "int64", kind="count"),
+    CENTRE,
+    SPREAD,
+    Field("mean", ("d",)),
+    Field("covariance", ("d(d+1)/2",), kind="scatter"),
+)
+"""A Gaussian model of standardised rows, and what they are standardised with."""
+
+
+class ObservedValues(NamedTuple):
+    """What of each feature was observed, at all parties.
+
+    Attributes
+    ----------
+    every : int
+        Rows of all parties.
+    rows : int
+        n, those with any value.
+    pairs : ndarray of shape (d (d + 1) / 2,)
+        Packed triangle: how many rows have both of two features; on its diagonal, one.
+    centre : ndarray of shape (d,)
+        Their means, up to rounding.
+    spread : ndarray of shape (d,)
+        Their standard deviations about it; 0 where a feature is constant.
+    mean : ndarray of shape (d,)
+        What rounding the centre lost, standardised.
+    """
+
+    every: int
+    rows: int
+    pairs: Array
+    centre: Array
+    spread: Array
+    mean: Array
+
+    @property
+    def counts(self) -> Array:
+        """Rows that have each feature, (d,)."""
+        return self.pairs[diagonal_positions(self.centre.size)]
+
+    @property
+    def share(self) -> float:
+        """Of all values, those that are missing."""
+        return 1.0 - float(self.counts.sum()) / (self.rows * self.centre.size)
+
+    @property
+    def apart(self) -> int:
+        """Pairs of features that no row has both."""
+        return int((self.pairs == 0).sum())
+
+    def moments(self, mean: Array, scatter: Array) -> Moments:
+        """Moments in the unit of the data, from the mean and packed scatter of standardised rows."""
+        head = Head(self.rows, *two_sum(self.centre, self.spread * mean))
+        return Moments(*head, scatter=scatter * pack(np.outer(self.spread, self.spread)))
+
+
+# The phases
+
+
+def observed_phases(config: RunConfig) -> Phases:
+    """The phases of `observed_values`."""
+    if config.transport != "clear":
+        require_bound(config.bound)
+    return {
+        "observed": Phase(
+            reply=Payload(
+                (
+                    COUNT,
+                    Field("empty", (), "int64", kind="size"),
+                    Field("pairs", ("d(d+1)/2",), kind="size"),
+                    Field("sum", ("d",)),
+                )
+            ),
+            limits=_observed_limits,
+            words=FIRST_WORDS,
+        ),
+        "deviations": Phase(
+            asked=Payload((MODEL[0], CENTRE)),
+            reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",), kind="size"))),
+            limits=_deviation_limits,
+            words=FIRST_WORDS,
+        ),
+    }
+
+
+def expected_phase(times: int) -> Phase:
+    """The phase of `expected`."""
+    return Phase(
+        asked=Payload(MODEL),
+        reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
+        limits=_expected_limits,
+        words=EXPECTED_WORDS,
+        times=times,
+    )
+
+
+def _observed_limits(asked: Fields, public: Public) -> SumLimits:
+    d = public.features
+    return {
+        "count": np.array(float(ROWS)),
+        "empty": np.array(float(ROWS)),
+        "pairs": np.full(packed_size(d), float(ROWS)),
+        "sum": np.full(d, ROWS * public.config.bound),
+    }
+
+
+def _deviation_limits(asked: Fields, public: Public) -> SumLimits:
+    size, rows = public.config.bound + np.abs(asked["centre"]), int(asked["rows"])
+    return {"shift": size * rows, "diagonal": size**2 * rows}
+
+
+def _expected_limits(asked: Fields, public: Public) -> SumLimits:
+    rows, mean = int(asked["rows"]), asked["mean"]
+    with np.errstate(over="ignore"):
+        seen = 1.01 * rows * (1 + np.abs(mean)) ** 2  # some for rounding, of the spread too
+        variances = asked["covariance"][diagonal_positions(mean.size)]
+        squares = seen + variances * (seen.sum() / FLOOR + rows)
+        sizes = np.sqrt(squares)
+        return {"first": np.sqrt(rows) * sizes, "second": pack(np.outer(sizes, sizes))}
+
+
+# The statistics
+
+
+def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
+    """Means and deviations of what was observed, by two sums."""
+    first: Total = yield Sum("observed")
+    count = rows_in(first["count"], first.parties)
+    rows, pairs = count - int(first["empty"]), np.rint(first["pairs"])
+    d = first["sum"].size
+    counts = pairs[diagonal_positions(d)]
+    _require_observed(rows, counts)
+    centre = first["sum"] / counts
+    second: Total = yield Sum("deviations", {"rows": np.asarray(count), "centre": centre})
+    diagonal = second["diagonal"]
+    run.missed = second.missed.get("diagonal", np.zeros(d))
+    require_resolved(run.config.bound, run.missed, diagonal)
+    spread = np.sqrt((diagonal.clip(min=0.0) + 2 * run.missed) / counts)
+    unit = np.where(spread > 0, spread, 1.0)
+    return ObservedValues(count, rows, pairs, centre, spread, second["shift"] / counts / unit)
+
+
+def _require_observed(rows: int, counts: Array) -> None:
+    if (counts < 0).any() or (counts > rows).any():
+        raise ContractError(
+            "the parties together say that a feature has a value in more rows than there are: the share of one of them "
+            "is false, or was altered on its way"
+        )
+    if unseen := np.flatnonzero(counts == 0).tolist():
+        raise DataError(
+            f"no party has a value of the features {unseen} (numbered from 0): leave them out at every party, or find "
+            "one that measured them"
+        )
+
+
+def expected(observed: ObservedValues, model: Gaussian) -> Generator[Ask, Any, tuple[Expected, Array]]:
+    """The expected sums of all rows under a model, and a bound on what fixed point rounded off the squares (d,)."""
+    total: Total = yield Sum(
+        "expected",
+        {
+            "rows": np.asarray(observed.rows),
+            "centre": observed.centre,
+            "spread": observed.spread,
+            "mean": model.mean,
+            "covariance": pack(model.covariance),
+        },
+    )
+    missed = total.missed.get("second", np.zeros_like(total["second"]))
+    return Expected(total["first"], total["second"]), missed[diagonal_positions(model.mean.size)]

@@ -1,0 +1,79 @@
+"""EM on rows with missing values: how near it comes to the components of the complete rows, and in how many rounds.
+
+    python -m simulations.benchmarks missing --draws 10
+
+Wine and breast-cancer, scaled, 3 parties, 3 components, values missing completely at random. Largest angle in degrees,
+mean of the draws; in brackets the mean number of rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import scale
+
+from fedpca_flwr.data import load
+from fedpca_flwr.markdown import head, row
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.subspace import principal_angles
+from simulations import run
+
+COMPONENTS = 3
+PRIORS = (0.01, 1.0, 5.0, 10.0, 20.0, 40.0)
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.2, 0.4])
+    parser.add_argument("--datasets", nargs="+", default=["wine", "breast-cancer"])
+    args = parser.parse_args(arguments)
+    print(head(["data", "missing", "filled by means", *(f"prior {prior:g}" for prior in PRIORS)]))
+    for name in args.datasets:
+        X = np.asarray(load(name).all_rows(), dtype=np.float64)
+        truth = PCA(COMPONENTS, svd_solver="full").fit(scale(X)).components_.T
+        for share in args.shares:
+            draws = [with_holes(X, share, seed) for seed in range(args.draws)]
+            means = [angle(filled_by_means(Y), truth) for Y in draws]
+            cells = [by_em(draws, prior, truth) for prior in PRIORS]
+            print(row([name, f"{share:.0%}", f"{np.mean(means):.1f}", *cells]), flush=True)
+
+
+def with_holes(X: Array, share: float, seed: int) -> Array:
+    """X (n, d) with that share missing completely at random; no row is without any value."""
+    missing = np.random.default_rng(seed).random(X.shape) < share
+    missing[missing.all(axis=1)] = False
+    return np.where(missing, np.nan, X)
+
+
+def filled_by_means(Y: Array) -> Array:
+    """Components (d, k) of rows whose missing values are the means of the others."""
+    filled = np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y)
+    components: Array = PCA(COMPONENTS, svd_solver="full").fit(scale(filled)).components_.T
+    return components
+
+
+def by_em(draws: Sequence[Array], prior: float, truth: Array) -> str:
+    models = [
+        run(
+            "em",
+            np.array_split(Y, 3),
+            n_components=COMPONENTS,
+            scale=True,
+            prior=prior,
+            min_rows=1,
+            max_rounds=1000,
+            engine="loopback",
+        )
+        for Y in draws
+    ]
+    angles = [angle(np.asarray(model.components_).T, truth) for model in models]
+    return f"{np.mean(angles):.1f} ({np.mean([model.rounds for model in models]):.0f})"
+
+
+def angle(vectors: Array, truth: Array) -> float:
+    """Largest, in degrees."""
+    return float(principal_angles(vectors, truth).max())

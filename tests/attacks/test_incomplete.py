@@ -1,0 +1,47 @@
+"""What SECURITY.md says of `em`: a server that chooses the model reads a row that alone misses a feature."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpca_flwr.maths.moments import pack
+from tests.hostile import HostileSession
+
+FEATURES = 4
+RUN = {"method": "em", "n-components": 2, "max-rounds": 10}
+
+
+def patients():
+    rows = np.random.default_rng(0).normal(50, 10, (30, FEATURES))
+    rows[17, 3] = np.nan
+    return rows
+
+
+def model_in_which_one_foretells_the_last(feature):
+    covariance = np.eye(FEATURES)
+    covariance[3, feature] = covariance[feature, 3] = 0.5
+    return pack(covariance)
+
+
+def test_a_server_that_chooses_the_model_reads_the_one_row_that_misses_a_feature(tmp_path):
+    """Twice the difference that a correlation makes to the sum of the last feature is the value of that row."""
+    rows = patients()
+    session = HostileSession(tmp_path, rows, RUN)
+    _, _, _, total = session.ask("observed", [])[0]
+    centre = total / np.sum(~np.isnan(rows), axis=0)
+    assert session.ask("deviations", [np.asarray(30), centre])[0]
+    asked = [np.asarray(30), centre, np.ones(FEATURES), np.zeros(FEATURES)]
+    first = [
+        session.ask("expected", [*asked, covariance])[0][0][3]
+        for covariance in (pack(np.eye(FEATURES)), *map(model_in_which_one_foretells_the_last, range(3)))
+    ]
+    read = 2 * (np.array(first[1:]) - first[0]) + centre[:3]
+    np.testing.assert_allclose(read, rows[17, :3], atol=1e-9)
+
+
+def test_one_run_answers_no_more_models_than_it_said(tmp_path):
+    session = HostileSession(tmp_path, patients(), {**RUN, "max-rounds": 2})
+    question = [np.asarray(30), np.full(FEATURES, 50.0), np.ones(FEATURES), np.zeros(FEATURES), pack(np.eye(FEATURES))]
+    session.ask("observed", [])
+    session.ask("deviations", question[:2])
+    assert [bool(session.ask("expected", question)[0]) for _ in range(3)] == [True, True, False]

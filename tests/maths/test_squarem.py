@@ -1,0 +1,71 @@
+"""SQUAREM on maps whose fixed points are known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpca_flwr.maths.squarem import Squarem
+
+ANYWHERE = lambda point: True  # noqa: E731
+
+
+def steps(mapping, start, target, least=1e-9, most=1000, allowed=ANYWHERE):
+    """Maps until the image is that near to the fixed point."""
+    iteration = Squarem(start, allowed)
+    for count in range(1, most + 1):
+        image = mapping(iteration.point)
+        if np.linalg.norm(image - target) < least:
+            return count
+        iteration.add(image)
+    return most
+
+
+def test_one_linear_rate_is_over_after_one_cycle():
+    assert steps(lambda x: 0.99 * x + 1.0, np.zeros(3), np.full(3, 100.0)) == 3
+
+
+def test_many_rates_take_far_fewer_steps_than_the_plain_iteration():
+    rates = np.array([0.1, 0.5, 0.9, 0.99])
+    ours = steps(lambda x: rates * x, np.ones(4), np.zeros(4))
+    plain = np.log(1e-9) / np.log(0.99)
+    assert ours < plain / 10
+
+
+def test_what_is_ahead_is_the_sum_of_the_steps_to_come():
+    iteration = Squarem(np.ones(1), ANYWHERE)
+    for _ in range(2):
+        assert iteration.ahead is None
+        iteration.add(0.9 * iteration.point)
+    np.testing.assert_allclose(iteration.ahead, 10.0)
+
+
+def test_a_point_that_is_not_allowed_is_not_gone_to():
+    seen = []
+
+    def mapping(x):
+        seen.append(float(x[0]))
+        return 0.9 * x + 1.0
+
+    steps(mapping, np.zeros(1), np.full(1, 10.0), most=20, allowed=lambda point: bool(point[0] < 6.0))
+    np.testing.assert_allclose(seen, 10.0 * (1 - 0.9 ** np.arange(20)))  # the plain iteration, and no step is wasted
+
+
+def test_an_extrapolation_after_which_the_map_moves_further_is_given_up():
+    """Slow near the start, wild beyond 5: from there on the plain iteration's point is taken."""
+
+    def mapping(x):
+        return np.where(x < 5.0, 0.99 * x + 0.1, x + 1000.0)
+
+    iteration = Squarem(np.zeros(1), ANYWHERE)
+    points = []
+    for _ in range(4):
+        points.append(float(iteration.point[0]))
+        iteration.add(mapping(iteration.point))
+    np.testing.assert_allclose(points, [0.0, 0.1, 10.0, 0.199])
+
+
+def test_a_map_that_rests_stays():
+    iteration = Squarem(np.ones(2), ANYWHERE)
+    for _ in range(5):
+        iteration.add(np.ones(2))
+        np.testing.assert_array_equal(iteration.point, np.ones(2))
