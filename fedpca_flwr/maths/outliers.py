@@ -32,7 +32,9 @@ def left_out_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
         The scatter; its lower triangle is read, the upper one is zero. What is in it is lost.
     pairs : Eigenpairs
     """
-    total = float(np.trace(matrix)) or 1.0
+    total = float(np.trace(matrix))
+    if total <= 0:
+        return None
     factor = np.asfortranarray(pairs.vectors * np.sqrt(pairs.values.clip(min=0.0)))
     rest = blas.dsyrk(-1.0, factor, beta=1.0, c=matrix, lower=1, overwrite_c=1)
     rest /= total  # its squares are fourth powers of the data's unit
