@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.maths.blocks import Blocks, Rows, sparse_rows
+from fedpca_flwr.maths.blocks import Blocks, Rows, chunks, sparse_rows, whole
 from fedpca_flwr.table import names_digest
 
 FOREIGN = (
@@ -29,7 +30,7 @@ def as_array(X: ArrayLike, name: str) -> NDArray[Any]:
     if np.ma.is_masked(X):
         raise DataError(f"{name} has masked values: fill or drop them first")
     try:
-        return np.asarray(X)
+        return whole(sparse_rows(X)) if sparse.issparse(X) else np.asarray(X)
     except ValueError:
         raise DataError(f"{name} is not an array: its rows differ in length") from None
     except Exception as error:  # whatever an object of another library does, whose text may quote a value
@@ -51,6 +52,15 @@ def as_rows(X: ArrayLike | Blocks, name: str) -> Rows:
         return sparse_rows(X)
     except ValueError:
         raise DataError(f"{name} is a sparse matrix whose indices do not fit its shape") from None
+
+
+def dense_parts(X: ArrayLike) -> Iterator[ArrayLike]:
+    """``X``, or of a sparse matrix its rows as arrays, part by part."""
+    rows = as_rows(X, "X") if sparse.issparse(X) else None
+    if rows is not None and len(rows):
+        yield from chunks(rows)
+    else:
+        yield X
 
 
 def column_labels(X: object) -> tuple[Any, ...]:

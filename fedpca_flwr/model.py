@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr import model_file, notebook, sklearn_model
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.frames import finite_matrix, new_rows
+from fedpca_flwr.frames import dense_parts, finite_matrix, new_rows
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.incomplete import filled
 from fedpca_flwr.second_moments import SecondMoments
@@ -185,9 +185,9 @@ class PCAModel:
         return centred if self.scale_ is None else centred / self.scale_
 
     def transform(self, X: ArrayLike) -> Array:
-        """Scores (n, k) of rows ``X`` (n, d); errors as in `centred`."""
+        """Scores (n, k) of rows ``X`` (n, d), of which few are dense at once if they are sparse; errors: `centred`."""
         components, _ = self.loadings()
-        return self.centred(X) @ components.T
+        return np.vstack([self.centred(part) @ components.T for part in dense_parts(X)])
 
     def inverse_transform(self, scores: ArrayLike) -> Array:
         """Rows (n, d) that the scores (n, k) stand for, in the units of the data.

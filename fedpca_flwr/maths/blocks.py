@@ -121,7 +121,9 @@ def dense(block: Block) -> NDArray[Any]:
 
 def whole(data: Rows) -> NDArray[Any]:
     """All rows in one array: for what cannot be computed from blocks."""
-    return np.concatenate(list(chunks(data))) if isinstance(data, Blocks) else data
+    if not isinstance(data, Blocks):
+        return data
+    return np.concatenate([np.empty((0, data.width), data.dtype), *chunks(data)])
 
 
 def sparse_rows(matrix: Any) -> Blocks:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv
+from scipy import sparse
 from sklearn.decomposition import PCA
 
 from fedpca_flwr.errors import DataError
@@ -210,3 +211,17 @@ def test_what_are_no_scores_is_refused_without_a_value(of_arrays, given):
     told = refusal(of_arrays.inverse_transform, given)
     assert "scores" in told
     assert SECRET not in told
+
+
+def test_sparse_rows_have_the_scores_of_the_rows():
+    model = fit(cut(X, 50, 40))
+    new = np.where(np.arange(360).reshape(90, 4) % 3 == 0, X, 0.0)
+    for kind in (sparse.csr_array, sparse.csc_matrix):
+        np.testing.assert_array_equal(model.transform(kind(new)), model.transform(new))
+        np.testing.assert_array_equal(model.centred(kind(new)), model.centred(new))
+    holes = sparse.csr_array(new)
+    holes.data[3] = np.nan
+    assert "X contains NaN" in refusal(model.transform, holes)
+    assert "X has 3 features" in refusal(model.transform, sparse.csr_array(new[:, :3]))
+    assert "expected real numbers" in refusal(model.transform, sparse.csr_array(new * 1j))
+    assert "n at least 1" in refusal(model.transform, sparse.csr_array((0, 4)))
