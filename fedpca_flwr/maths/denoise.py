@@ -25,6 +25,10 @@ DEVIATIONS = 2.0
 """A coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise."""
 
 
+LEADING = 4.0
+"""A spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which rows
+that are far off may have made, must not decide it."""
+
 TRACY_WIDOM = 2.02
 """The noise's largest eigenvalue, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom 1996).
 """
@@ -133,7 +137,9 @@ def denoised(scatter: Array, d: int, k: int, deviation: float, *, excess: float 
     order = np.argsort(-diagonal, kind="stable")
     above = max(k, int((diagonal > DEVIATIONS * deviation).sum()))
     choices = [_among(matrix, np.sort(order[:count]), k, deviation) for count in sorted({above, d})]
-    best = max(choices, key=lambda choice: choice.held)
+    spikes = np.concatenate([choice.spikes for choice in choices])
+    typical = float(np.median(spikes)) if spikes.size else 0.0
+    best = max(choices, key=lambda choice: choice.held(LEADING * typical))
     vectors = np.zeros((d, k))
     vectors[best.kept] = best.noisy.vectors
     values = without_noise(best.noisy.values, best.edge)
@@ -159,12 +165,19 @@ class _Among(NamedTuple):
     edge: float
 
     @property
-    def held(self) -> float:
-        """What the components hold of the data: a noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own
-        (Benaych-Georges and Nadakuditi 2011, theorem 2.2)."""
-        spikes = without_noise(self.noisy.values, self.edge)
-        spikes = spikes[spikes > self.edge]
-        return float((spikes * (1 - (self.edge / spikes) ** 2)).sum())
+    def spikes(self) -> Array:
+        """The eigenvalues that show, without the noise."""
+        behind = without_noise(self.noisy.values, self.edge)
+        return behind[behind > self.edge]
+
+    def held(self, most: float) -> float:
+        """What the components hold of the data, no spike counting for more than ``most``.
+
+        A noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own (Benaych-Georges and Nadakuditi 2011,
+        theorem 2.2).
+        """
+        spikes = self.spikes
+        return float((np.minimum(spikes, most) * (1 - (self.edge / spikes) ** 2)).sum())
 
 
 def _among(matrix: Array, kept: NDArray[np.intp], k: int, deviation: float) -> _Among:

@@ -110,6 +110,15 @@ def test_features_that_only_together_stand_out_of_the_noise_stay():
     assert abs(vectors[:, 0] @ found.pairs.vectors[:, 0]) > 0.95
 
 
+def test_one_direction_that_all_features_share_does_not_decide_which_stay():
+    """As rows that are far off make one: beside it, twenty components of few features."""
+    scatter, vectors = planted(*[25.0] * 20, width=40)
+    everywhere = pack(np.full((D, D), 300.0 / D))
+    found = denoised(scatter + everywhere + symmetric(D, 5), D, 21, 1.0)
+    assert found.kept < D / 2
+    assert np.linalg.norm(vectors.T @ found.pairs.vectors) ** 2 > 17
+
+
 def test_as_many_features_as_components_stay():
     found = denoised(-np.abs(symmetric(D, 6)), D, 7, 1.0)
     assert found.kept == 7
