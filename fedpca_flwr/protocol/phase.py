@@ -83,6 +83,9 @@ class Phase:
     in_clear : bool
         Whether replies tell nothing of anyone's values (how many rows there are, say), so that they travel in clear
         however the other answers do.
+    differentially_private : bool
+        Whether replies have the noise that makes them so: then the difference of sums over different parties tells
+        no more than they do.
     closing : bool
         Whether it comes after the method has its result: where a party has left since, it is left out.
     """
@@ -95,6 +98,7 @@ class Phase:
     times: int | Callable[[Public], int] = 1
     optional: bool = False
     in_clear: bool = False
+    differentially_private: bool = False
     closing: bool = False
 
     def most(self, public: Public) -> int:

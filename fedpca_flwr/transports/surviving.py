@@ -6,7 +6,9 @@ party may drop out in any of them while ``survivors`` are left: if its vector ca
 without it. The last round is a sum under pairwise masks of the survivors, left out where one of them has gone.
 
 One sum a run, because the difference of two sums over different parties is the share of those that left: with a second
-sum, a party that drops out between the two would be shown to the server. So methods that need several are refused.
+sum, a party that drops out between the two would be shown to the server. So methods that need several are refused,
+unless each sum is differentially private: then their difference tells no more than they do, and the rounds are gone
+through for each, with new keys, by the parties that are still there.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ KEYS = 2 * KEY_BYTES
 """A run key and a mask key."""
 
 NOTE = (
-    "the server saw one sum, over these parties; to see more it must collude with a third of the parties (it cannot "
+    ", over these parties; to see more it must collude with a third of the parties (it cannot "
     "act in place of a site that has an 'identity')"
 )
 
@@ -84,26 +86,35 @@ class Surviving(Transport):
 
     def __init__(self) -> None:
         self.own: Phases = {}
-        self.sum = ""  # the phase that is opened
+        self.sums: list[str] = []  # the phases that are opened
+        self.stages: dict[str, tuple[str, str]] = {}  # by phase: its stage, and the sum that it is of
 
     def script(self, method: str, phases: Phases) -> Phases:
         require_sums(method, phases)
         sums = [name for name, phase in phases.items() if not (phase.in_clear or phase.closing)]
-        if len(sums) != 1 or phases[sums[0]].times != 1:
+        several = len(sums) != 1 and not all(phases[name].differentially_private for name in sums)
+        if several or any(phases[name].times != 1 for name in sums):
             raise TravelError(
                 f"run-config: 'survivors' is set, but '{method}' asks for several sums ({', '.join(sums)}), and the "
                 "difference of two over different parties would show the share of those that left; set 'survivors' to "
                 "0 (everyone or no one), or take a method or options with one sum"
             )
-        self.own, (self.sum,) = phases, sums
+        self.own, self.sums = phases, sums
         script: dict[str, Phase] = {}
         for name, phase in phases.items():
-            if name == self.sum:
-                asked = Payload((MEMBERS, *phase.asked.fields))
-                script |= {**BEFORE, name: replace(phase, asked=asked, reply=MASKED), **AFTER}
+            if name in sums:
+                hidden = replace(phase, asked=Payload((MEMBERS, *phase.asked.fields)), reply=MASKED)
+                for stage, around in {**BEFORE, name: hidden, **AFTER}.items():
+                    called = name if stage == name else self.called(stage, name)
+                    self.stages[called] = stage, name
+                    script[called] = around
             else:
                 script[name] = phase if phase.in_clear else replace(phase, reply=MASKED)
         return script
+
+    def called(self, stage: str, of: str) -> str:
+        """The phase of a stage around a sum."""
+        return stage if of == self.sums[0] else f"{of} {stage}"
 
 
 class SurvivingServer(Surviving, ServerTransport):
@@ -121,7 +132,7 @@ class SurvivingServer(Surviving, ServerTransport):
                 return
             if not isinstance(question, Sum):
                 answer = yield question
-            elif question.phase == self.sum:
+            elif question.phase in self.sums:
                 answer = yield from self._survivors(question, run)
             else:
                 answer = yield from self._last(question, run)
@@ -133,7 +144,8 @@ class SurvivingServer(Surviving, ServerTransport):
         inside = {party["party"] for party in self._in_sum}
         absent = [name for party, name in sorted(quorum.dropped.items()) if party not in inside]
         gone = f"the PCA of {len(inside)} of {quorum.total} parties: {', '.join(absent)} dropped out"
-        return [*([gone] if absent else []), NOTE]
+        saw = "one sum" if len(self.sums) == 1 else f"{len(self.sums)} sums with noise, the last"
+        return [*([gone] if absent else []), f"the server saw {saw}{NOTE}"]
 
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
         return self._in_sum
@@ -141,20 +153,22 @@ class SurvivingServer(Surviving, ServerTransport):
     def _survivors(self, question: Ask, run: Running) -> Program:
         """The sum over those that are there, opened."""
         require_threshold(self.threshold, run.quorum.total)
-        replies = yield Ask("keys")
+        replies = yield Ask(self.called("keys", question.phase))
         place = {reply.party: i for i, reply in enumerate(replies)}
         ring = Ring([reply.fields["public"].tobytes() for reply in replies])
-        replies = yield Ask("shares", {"parties": np.asarray(list(place)), **relayed_keys(replies)})
+        replies = yield Ask(
+            self.called("shares", question.phase), {"parties": np.asarray(list(place)), **relayed_keys(replies)}
+        )
         sealed = {place[r.party]: _whole(r.fields["sealed"], len(place), r.sender) for r in replies}
         layout = self.own[question.phase].layout(question.asked, run.public)
         replies = yield Ask(question.phase, {"members": np.asarray(list(sealed)), **question.asked})
         there, self._in_sum = [place[r.party] for r in replies], run.quorum.parties()
         total = summed(layout, [r.fields["masked"] for r in replies], [r.sender for r in replies])
-        replies = yield Ask("agree", {"survivors": np.asarray(there)})
+        replies = yield Ask(self.called("agree", question.phase), {"survivors": np.asarray(there)})
         agreed = {place[r.party]: r.fields["signature"] for r in replies}
         agreement = {"agreed": np.asarray(list(agreed)), "signatures": np.stack(list(agreed.values()))}
         each = {party: {"sealed": np.stack([rows[own] for rows in sealed.values()])} for party, own in place.items()}
-        replies = yield Ask("reveal", agreement, each)
+        replies = yield Ask(self.called("reveal", question.phase), agreement, each)
         shares = {place[r.party]: _whole(r.fields["shares"], len(sealed), r.sender) for r in replies}
         enough = sorted(shares)[: self.threshold]
         revealed = {p: {m: row.tobytes() for m, row in zip(sealed, shares[p], strict=True)} for p in enough}

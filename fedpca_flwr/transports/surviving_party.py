@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.transport import Answering, PartyTransport
 from fedpca_flwr.transports.double_masks import SHARE, Channels, Ring, hide, require_threshold
 from fedpca_flwr.transports.pairwise_masks import mask, new_private_key, public_key, split_keys, transcript
+from fedpca_flwr.transports.signed import Signer
 from fedpca_flwr.transports.surviving import KEYS, Surviving
 from fedpca_flwr.transports.words import Group, encoded, secret_of, whole_answer
 
@@ -24,13 +26,13 @@ class SurvivingParty(Surviving, PartyTransport):
     def __init__(self, group: Group) -> None:
         super().__init__()
         self.group = group
+        self.sum = ""  # that the open question is of
 
     def answer(self, party: Answering, phase: str, asked: Fields) -> Fields:
         stages = {"keys": self._new_keys, "shares": self._shares, "agree": self._agree, "reveal": self._reveal}
-        if phase in stages:
-            return stages[phase](party, asked)
-        if phase == self.sum:
-            return self._hidden(party, asked)
+        stage, self.sum = self.stages.get(phase, ("", self.sums[-1]))
+        if stage:
+            return stages.get(stage, self._hidden)(party, asked)
         if self.own[phase].in_clear:
             return whole_answer(party.statistics(phase, asked))
         return self._last(party, phase, asked)
@@ -44,7 +46,7 @@ class SurvivingParty(Surviving, PartyTransport):
         party.journal.keep("masking", masking)
         party.journal.keep("seed", secrets.token_bytes(shamir.SECRET_BYTES))
         public = public_key(private) + public_key(masking)
-        return {"public": np.frombuffer(public, np.uint8), "signature": self.group.signer.sign("run keys", public)}
+        return {"public": np.frombuffer(public, np.uint8), "signature": self._signer.sign("run keys", public)}
 
     def _shares(self, party: Answering, asked: Fields) -> Fields:
         """This party's seed and mask key, a share for each party, which only that party can read."""
@@ -56,7 +58,7 @@ class SurvivingParty(Surviving, PartyTransport):
             )
         self._require_enough(len(publics))
         self.group.require(len(publics))
-        self.group.signer.require_keys(parties, publics, asked["signatures"], self._own_keys(party))
+        self._signer.require_keys(parties, publics, asked["signatures"], self._own_keys(party))
         party.journal.keep("keys", b"".join(publics))
         _keep_places(party, "parties", parties)
         channels, sealed = self._channels(party), []
@@ -85,7 +87,7 @@ class SurvivingParty(Surviving, PartyTransport):
         self.group.require(len(survivors))
         party.permit_survivors(self.group.parties - len(survivors))
         _keep_places(party, "survivors", survivors)
-        return {"signature": self.group.signer.sign("survivors", *_signed_by_survivors(party))}
+        return {"signature": self._signer.sign("survivors", *_signed_by_survivors(party))}
 
     def _reveal(self, party: Answering, asked: Fields) -> Fields:
         """A share of each survivor's seed, and of each other party's mask key: once enough survivors agree."""
@@ -99,7 +101,7 @@ class SurvivingParty(Surviving, PartyTransport):
             )
         parties = _kept_places(party, "parties")
         for place, signature in zip(agreed, asked["signatures"], strict=True):
-            self.group.signer.require(parties[place], "survivors", signature, *_signed_by_survivors(party))
+            self._signer.require(parties[place], "survivors", signature, *_signed_by_survivors(party))
         party.permit_sum(self.group.members([parties[place] for place in survivors]))
         revealed = []
         for place, text in zip(members, asked["sealed"], strict=True):
@@ -111,16 +113,22 @@ class SurvivingParty(Surviving, PartyTransport):
         channels = self._channels(party)
         publics = [channels.ring.run_key(place) for place in _kept_places(party, "survivors")]
         vector = encoded(party, phase, self.own[phase], asked)
-        about = transcript(phase, self.group.signer.about, publics, list(asked.values()))
+        about = transcript(phase, self._signer.about, publics, list(asked.values()))
         vector += mask(secret_of(party, "private"), publics, about, vector.size)
         return {"masked": vector}
 
     # Inside
 
+    @property
+    def _signer(self) -> Signer:
+        """What is signed for one sum holds for no other one."""
+        signer, of = self.group.signer, "" if self.sum == self.sums[0] else self.sum
+        return replace(signer, configuration=signer.configuration + of)
+
     def _channels(self, party: Answering) -> Channels:
         publics = split_keys(secret_of(party, "keys"), KEYS)
         own = publics.index(self._own_keys(party))
-        return Channels(Ring(publics, self.group.signer.about), own, secret_of(party, "private"))
+        return Channels(Ring(publics, self._signer.about), own, secret_of(party, "private"))
 
     def _own_keys(self, party: Answering) -> bytes:
         return public_key(secret_of(party, "private")) + public_key(secret_of(party, "masking"))

@@ -37,6 +37,7 @@ def _noisy(phase: str, options: DPOptions) -> Phase:
         asked=Payload(asked),
         reply=Payload(tuple(REPLIES[name] for name in WEIGHTS[kind(phase)])),
         sizes=lambda public: {"octaves": OCTAVES, "k": options.n_components, "k+1": options.n_components + 1},
+        differentially_private=True,
         limits=lambda asked, public: public.options.limits(phase, public.features, public.parties),
     )
 
