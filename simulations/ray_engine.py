@@ -43,7 +43,7 @@ def on_ray(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, 
     strategy = build_strategy(run_config)
     with TemporaryDirectory(prefix="fedpca-") as folder:
         for i, rows in enumerate(parties):
-            _save(Path(folder, str(i)), rows)
+            save(Path(folder, str(i)), rows)
         server_app = ServerApp()
 
         @server_app.main()
@@ -69,7 +69,8 @@ def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) ->
     return client_fn
 
 
-def _save(stem: Path, rows: Rows) -> None:
+def save(stem: Path, rows: Rows) -> None:
+    """Write rows to a file that `fedpca_flwr.site.readers.read` reads; its suffix is added."""
     if isinstance(rows, Blocks) and rows.sparse:
         sparse.save_npz(stem.with_suffix(".npz"), joined(list(rows.read())), compressed=False)
     else:

@@ -101,7 +101,8 @@ def joined(blocks: list[Block]) -> Block:
 
 def chunks(data: Rows, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
     """Consecutive rows of ``data`` (n, d) as dense arrays, each of about so many elements and at least 64 rows."""
-    yield from pieces(data, max(64, elements // max(1, data.shape[1])))
+    width = data.width if isinstance(data, Blocks) else data.shape[1]
+    yield from pieces(data, max(64, elements // max(1, width)))
 
 
 def pieces(data: Rows, rows: int) -> Iterator[NDArray[Any]]:

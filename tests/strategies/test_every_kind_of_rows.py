@@ -8,9 +8,12 @@ from scipy import sparse
 
 from fedpca_flwr import table
 from fedpca_flwr.errors import DataError
+from fedpca_flwr.frames import as_rows
 from fedpca_flwr.maths import blocks
 from fedpca_flwr.maths.blocks import Blocks
 from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.site.readers import read
+from simulations.ray_engine import save
 from strategies import METHODS, transports_of
 from tests.families import cut
 from tests.harness import fit
@@ -113,8 +116,16 @@ def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
 @pytest.mark.parametrize("now", [counts(149), counts(151), counts(0)], ids=len)
 def test_rows_that_change_between_two_passes_are_refused(now):
     held = [counts()]
-    checked = table.check(Blocks(lambda: held, 12, np.dtype(np.int8)))
+    checked = table.check(Blocks(lambda: held, 12, np.dtype(np.int8))).rows
     assert checked.shape == (150, 12)
     held[0] = now
     with pytest.raises(DataError, match="changed while they were read"):
         list(checked.read())
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_array, in_blocks], ids=["sparse", "blocks"])
+def test_rays_processes_are_given_the_same_rows(kind, tmp_path):
+    X = few_entries()
+    save(tmp_path / "1", as_rows(kind(X), "party 1"))
+    (file,) = tmp_path.iterdir()
+    np.testing.assert_array_equal(blocks.whole(read(str(file)).rows), X)
