@@ -127,3 +127,11 @@ def test_what_the_prior_is_worth():
     r = float(rows[:, 0] @ rows[:, 1]) / 80
     S = fitted(rows, 20.0, 1).fitted.covariance
     np.testing.assert_allclose(S, [[1.0, r * 0.8], [r * 0.8, 1.0]], atol=1e-12)
+
+
+def test_from_a_wrong_mean_one_step_finds_the_mean_and_the_scatter_about_it():
+    rows = standardised(np.random.default_rng(3).standard_normal((80, 6)) @ covariance())
+    em = GaussianEM(80, np.full(6, 3.0), prior=10.0)
+    em.add(expected_sums([rows], em.model))
+    np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
+    np.testing.assert_allclose(em.scatter, Moments.of(rows).scatter, atol=1e-10)
