@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fedpca_flwr import measurement_texts as texts
 from fedpca_flwr.fitted import FittedPCA
 
-SUMS = ("octaves", "centre", "nearer_octaves", "nearer_centre", "directions", "variances", "products", "joint")
-"""Of DP-PCA."""
+CLIPPED = ("centre", "variances", "products", "joint")  # DP-PCA's sums
+SUMS = (*CLIPPED, "octaves", "nearer_octaves", "nearer_centre", "directions")
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ MEASUREMENTS = (
     _line(
         "rows clipped to",
         texts.by_sum("clipping_norm_"),
-        **{f"clipping_norm_{name}": f"length of a row in the sum `{name}`, in the unit of the data" for name in SUMS},
+        **{f"clipping_norm_{name}": f"of a row in the sum `{name}`, in the unit of the data" for name in CLIPPED},
     ),
     _line(
         "above the noise", texts.above_noise, components_above_noise="that stand out", kept_features="that do so too"
