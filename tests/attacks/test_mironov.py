@@ -14,8 +14,9 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from fedpca_flwr.maths.grid import whole_directions, whole_products, whole_sum
+from fedpca_flwr.maths.grid import whole_directions, whole_octaves, whole_products, whole_sum
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
+from fedpca_flwr.maths.spherical import OCTAVES
 from strategies.dp_pca.method import DPPCA
 from strategies.dp_pca.options import UNITS, DPOptions
 from tests.families import rows
@@ -27,8 +28,8 @@ RELEASES = {"joint": {"release": "joint", "clip": CLIP}, "directions": {}}
 """By the question whose answer is attacked: what a run is asked it with."""
 DISTRIBUTED = {"trust": "distributed", "honest_parties": 3, "secure_aggregation": True}
 OTHERS = [rows(30, D, seed=seed) for seed in (1, 2)]
-WORLDS = [np.vstack([rows(30, D), last]) for last in rows(2, D, seed=3) * 100]
-"""Two data sets that differ in their last row, which is as long as the clip allows."""
+WORLDS = [np.vstack([rows(30, D), last]) for last in rows(2, D, seed=3) * [[1e2], [1e4]]]
+"""Two data sets that differ in their last row: it is as long as the clip allows, and in another octave."""
 
 
 every_release = pytest.mark.parametrize("phase", RELEASES)
@@ -53,9 +54,9 @@ def shown_by_a_reply(phase):
             return np.concatenate([total, products])
         for name, asked in BEFORE.items():
             client_of(server, 0).fit(asked, {"phase": name})
-        (products,), _, said = client_of(server, 0).fit([np.zeros(D)], {"phase": "directions"})
+        told, _, said = client_of(server, 0).fit([np.zeros(D)], {"phase": "directions"})
         assert "error" not in said
-        return products
+        return np.concatenate(told)
 
     return shown
 
@@ -78,14 +79,14 @@ def shown_by_a_sum(phase, survivors, monkeypatch):
         finish(server_of("dp-pca", [WORLDS[world], *OTHERS], **given))
         (sums,) = [sums for asked, sums in opened if asked == phase]
         opened.clear()
-        return np.concatenate([sums[name] for name in ("sum", "products") if name in sums]) - known
+        return np.concatenate([sums[name] for name in ("octaves", "sum", "products") if name in sums]) - known
 
     return shown
 
 
 def exact(phase, data):
     if phase == "directions":
-        return whole_directions(data, np.zeros(D))
+        return np.concatenate([whole_octaves(data, np.zeros(D)), whole_directions(data, np.zeros(D))])
     return np.concatenate([whole_sum(data, np.zeros(D), CLIP), whole_products(data, np.zeros(D), CLIP)])
 
 
@@ -93,7 +94,8 @@ def deviations(phase, epsilon):
     of = DPOptions(relation="replace-one", **RELEASES[phase], epsilon=epsilon).noise(phase).of
     off = np.full(packed_size(D), math.isqrt(of["products"] ** 2 // 2) + 1)
     off[diagonal_positions(D)] = of["products"]
-    return np.concatenate([np.full(D, of["sum"]), off]) if "sum" in of else off
+    first = np.full(OCTAVES, of["octaves"]) if phase == "directions" else np.full(D, of["sum"])
+    return np.concatenate([first, off])
 
 
 def impossible(noise, scale):
@@ -111,10 +113,12 @@ def impossible(noise, scale):
 
 
 def right_answers(phase, shown, epsilon, trials):
-    scale, stats, right = deviations(phase, epsilon), [exact(phase, data) for data in WORLDS], 0
+    scale, stats, right = deviations(phase, epsilon), np.array([exact(phase, data) for data in WORLDS]), 0
+    telling = stats[0] != stats[1]  # the other values have the same noise in both
+    scale, stats = scale[telling], stats[:, telling]
     for trial in range(trials):
         world = trial % 2
-        seen = shown(world, epsilon)
+        seen = shown(world, epsilon)[telling]
         cannot = [impossible(seen - stat, scale) for stat in stats]
         far = [float((((seen - stat) / scale) ** 2).sum()) for stat in stats]
         right += (cannot[0] < cannot[1] or (cannot[0] == cannot[1] and far[0] < far[1])) == (world == 0)
