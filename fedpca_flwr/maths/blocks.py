@@ -153,8 +153,12 @@ def csr(matrix: Any) -> Block:
 def column_sums(data: Rows) -> Array:
     """Sums (d,) of the columns of ``data`` (n, d)."""
     total = np.zeros(data.shape[1])
-    for block in data.read() if isinstance(data, Blocks) and data.sparse else chunks(data):
-        total += block.sum(axis=0, dtype=np.float64)
+    if isinstance(data, Blocks) and data.sparse:
+        for block in data.read():  # whose own sum is of its dtype, whatever it is asked for
+            total += np.bincount(block.indices, weights=block.data, minlength=total.size)
+    else:
+        for chunk in chunks(data):
+            total += chunk.sum(axis=0, dtype=np.float64)
     return total
 
 

@@ -115,3 +115,9 @@ def test_sums_and_sizes_are_those_of_dense_rows():
     np.testing.assert_allclose(column_sums(X), whole(X).sum(axis=0), rtol=1e-12)
     assert largest_size(X) == np.abs(whole(X)).max()
     assert largest_size(sparse_rows(sparse.csr_array((3, 4)))) == 0.0
+
+
+def test_sums_of_float32_are_made_in_float64():
+    """A sum of float32 stands still at 2^24, and ends at 3e38."""
+    X = np.array([[2.0**24, 3e38], [1, 3e38], [1, 0], [1, 3e38]], np.float32)
+    np.testing.assert_array_equal(column_sums(sparse_rows(sparse.csr_array(X))), X.sum(axis=0, dtype=np.float64))
