@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.analyses.blocks import blocks, require_count, require_varying, rows_of
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import regression
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.second_moments import Features, SecondMoments
@@ -95,18 +95,19 @@ def _fitted(
     responses: Features,
     features: Features | None,
     slopes_of: Callable[[Array, Array], Array],
-    k: int = 1,
+    k: int | None = None,
     scale: bool = False,
 ) -> Regression:
     """A regression whose slopes come of the blocks of the scatter."""
     there = blocks(moments, responses, features)
     require_varying(moments, there.y)
-    require_count("k", k, min(moments.n_samples - 1, len(there.x)))
     unit_x = unit_y = np.ones(1)
     if scale:
         spread = np.where(moments.is_constant, 1.0, np.sqrt(moments.moments.diagonal().clip(min=0.0)))
         unit_x, unit_y = spread[there.x], spread[there.y]
     S_xx, S_xy = there.S_xx / unit_x / unit_x[:, None], there.S_xy / unit_x[:, None] / unit_y
+    if k is not None:
+        _require_directions(k, min(moments.n_samples - 1, len(there.x)), S_xx)
     slopes = slopes_of(S_xx, S_xy) / unit_x[:, None] * unit_y
     return Regression(
         coefficients=slopes,
@@ -115,3 +116,16 @@ def _fitted(
         features=moments.names(there.x),
         responses=moments.names(there.y),
     )
+
+
+def _require_directions(k: int, most: int, S_xx: Array) -> None:
+    """Refuse more than the features have.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    require_count("k", k, most)
+    left = regression.directions(S_xx)
+    if left < k:
+        raise DataError(f"'k' is {k}, but only {left} directions of the features vary by more than rounding")

@@ -8,7 +8,7 @@ Eriksson 2001 (PLS).
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, eigh, pinv, svd
+from scipy.linalg import cho_factor, cho_solve, eigh, eigvalsh, pinv, svd
 
 from fedpca_flwr.maths.arrays import Array
 
@@ -31,6 +31,12 @@ def pseudo_inverse(S: Array) -> tuple[Array, Array]:
     return (basis / values[kept]) @ basis.T, vectors[:, ~kept]
 
 
+def directions(S: Array) -> int:
+    """How many directions of a scatter (p, p) vary by more than rounding."""
+    values = eigvalsh(S)
+    return int((values > NEGLIGIBLE * len(S) * max(values[-1], 0.0)).sum())
+
+
 def ridge(S_xx: Array, S_xy: Array, alpha: float) -> Array:
     """Slopes (p, r) with a penalty ``alpha`` > 0 on their squares."""
     factor = cho_factor(S_xx + alpha * np.eye(len(S_xx)), lower=True)
@@ -39,16 +45,22 @@ def ridge(S_xx: Array, S_xy: Array, alpha: float) -> Array:
 
 
 def on_components(S_xx: Array, S_xy: Array, k: int) -> Array:
-    """Slopes (p, r) of a regression on the first k principal components."""
+    """Slopes (p, r) of a regression on the first k principal components, at most `directions`."""
     values, vectors = eigh(S_xx, subset_by_index=(len(S_xx) - k, len(S_xx) - 1))
     slopes: Array = vectors @ ((vectors.T @ S_xy) / values[:, None])
     return slopes
 
 
 def partial_least_squares(S_xx: Array, S_xy: Array, k: int) -> Array:
-    """Slopes (p, r) of partial least squares with k latent variables (NIPALS; several responses: PLS2)."""
+    """Slopes (p, r) of partial least squares with k latent variables (NIPALS; several responses: PLS2).
+
+    At most `directions`; fewer where nothing is left to explain.
+    """
     weights, loadings, responses = [], [], []
-    for _ in range(k):
+    rounding = NEGLIGIBLE * float(np.linalg.norm(S_xy))
+    for nth in range(k):
+        if nth and np.linalg.norm(S_xy) <= rounding:
+            break
         w = svd(S_xy, full_matrices=False)[0][:, 0]
         through = S_xx @ w
         squared = float(w @ through)

@@ -100,6 +100,24 @@ def test_partial_least_squares(diabetes, k, responses, scale):
     close(ours.predict(X), theirs.predict(X).reshape(len(X), -1))
 
 
+@pytest.mark.parametrize("regress", [analyses.principal_component_regression, analyses.partial_least_squares])
+def test_no_more_directions_than_collinear_features_have(regress):
+    """The variance of a further one is rounding, and slopes divided by it are anything."""
+    X = rows(200, 3)
+    X = np.column_stack([X, X[:, 0] + X[:, 1]])
+    moments = kept(np.column_stack([X, X @ [1, 2, 3, 0]]))
+    close(regress(moments, [4], k=3).predict(X)[:, 0], X @ [1, 2, 3, 0])
+    with pytest.raises(DataError, match="'k' is 4, but only 3 directions of the features vary"):
+        regress(moments, [4], k=4)
+
+
+def test_partial_least_squares_end_where_all_is_explained():
+    """One latent variable explains it, and another would be rounding over rounding."""
+    X = np.vstack([np.eye(6), -np.eye(6)])
+    moments = kept(np.column_stack([X, X @ np.arange(1.0, 7)]))
+    close(analyses.partial_least_squares(moments, [6], k=5, scale=False).coefficients[:, 0], np.arange(1.0, 7))
+
+
 def test_canonical_correlations_and_directions():
     X, Y = load_linnerud(return_X_y=True)
     ours = analyses.canonical_correlations(kept(np.hstack([X, Y, np.ones((20, 1))])), [0, 1, 2], [3, 4, 5], k=3)
