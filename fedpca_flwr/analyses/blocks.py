@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.frames import column_names, finite_matrix
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.second_moments import Features, SecondMoments
+
+ROUNDING = 1e-13
+"""Share of the first variance below which another is none."""
 
 
 class Blocks(NamedTuple):
@@ -71,6 +74,19 @@ def require_count(what: str, k: int, most: int) -> None:
     """
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
         raise ConfigError(f"'{what}' is {k!r}, expected 1 to {most}")
+
+
+def require_resolved(values: Array) -> None:
+    """Refuse variances (k,), descending, of which the last is rounding: so is all that is said of its component.
+
+    Raises
+    ------
+    ContractError
+    """
+    if values[-1] <= ROUNDING * values[0]:
+        raise ContractError(
+            f"the last of the {len(values)} components has no variance but rounding; take fewer of them"
+        )
 
 
 def rows_of(X: ArrayLike, names: tuple[str, ...], width: int, what: str = "X") -> NDArray[Any]:

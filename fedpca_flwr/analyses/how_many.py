@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import eigvalsh
 
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import component_number as rules
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.second_moments import SecondMoments
@@ -50,9 +51,13 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
 
     Raises
     ------
+    ConfigError
+        For a ``fraction`` that is none.
     DataError
         Where nothing varies.
     """
+    if not (isinstance(fraction, float) and 0 < fraction < 1):
+        raise ConfigError(f"'fraction' is {fraction!r}, expected a fraction between 0 and 1, as 0.95")
     used = moments.scaled() if scale else moments
     require_variance(used.moments.diagonal(), used.n_samples, used.mean)
     n, d = used.n_samples, used.n_features

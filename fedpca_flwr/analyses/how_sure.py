@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import eigh
 
-from fedpca_flwr.analyses.blocks import require_count
+from fedpca_flwr.analyses.blocks import require_count, require_resolved
 from fedpca_flwr.analyses.pca import pca
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import sampling_error
@@ -58,9 +58,10 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
 
     Raises
     ------
-    ConfigError, DataError
+    ConfigError, ContractError, DataError
     """
     values, vectors = _spectrum(moments, k, level)
+    require_resolved(values[:k])
     n = moments.n_samples
     intervals = sampling_error.eigenvalue_intervals(values[:k], n, level)
     return HowSure(values[:k], intervals, sampling_error.loading_errors(values, vectors, k, n).T)
@@ -91,7 +92,7 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
 
     Raises
     ------
-    ConfigError, DataError
+    ConfigError, ContractError, DataError
     """
     _require_level(level)
     groups = len(moments.parties)
@@ -100,6 +101,7 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
             f"the moments hold those of {groups} parties, expected at least {FEWEST}: run with keep='parties'"
         )
     whole = pca(moments, k, scale=scale)
+    require_resolved(whole.explained_variance_)
     components, _ = whole.loadings()
     others = [pca(moments.without(party), k, scale=scale) for party in moments.parties]
     turned = [model.loadings()[0] for model in others]

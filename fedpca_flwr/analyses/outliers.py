@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import chi2, t
 
+from fedpca_flwr.analyses.blocks import require_resolved
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths import outliers as maths
 from fedpca_flwr.maths.arrays import Array
@@ -85,7 +86,8 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     left_out, directions = _left_out(model)
     components, _ = model.loadings()
     centred, n, variances = model.centred(X), model.n_samples_, model.explained_variance_
-    _require_variances(model)
+    require_resolved(variances)
+    _require_more_rows(len(components), n)
     errors = (centred - centred @ components.T @ components) ** 2
     return Outliers(
         t_squared=maths.t_squared(centred @ components.T, variances),
@@ -129,10 +131,7 @@ def _left_out(model: PCAModel) -> tuple[float, float]:
     return model.total_variance - float(model.explained_variance_.sum()), directions
 
 
-def _require_variances(model: PCAModel) -> None:
-    """Refuse components that are rounding, or as many as there are rows: by their variances nothing can be divided."""
-    values = model.explained_variance_
-    if values[-1] <= 1e-13 * values[0] or len(values) >= model.n_samples_ - 1:
-        raise ContractError(
-            f"the last of the {len(values)} components has no variance but rounding; take fewer of them"
-        )
+def _require_more_rows(k: int, n: int) -> None:
+    """Refuse as many components as rows vary in: of nothing left over there is no limit."""
+    if k >= n - 1:
+        raise ContractError(f"{k} components hold all that {n} rows vary; take fewer of them")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpca_flwr.analyses.blocks import require_resolved
 from fedpca_flwr.analyses.pca import pca
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.rotation import promax, varimax
@@ -55,11 +56,13 @@ def read(moments: SecondMoments, k: int, *, scale: bool = False, rotation: str =
 
     Raises
     ------
-    ConfigError, DataError
+    ConfigError, ContractError, DataError
+        For a component without variance, as for what cannot be.
     """
     if rotation not in ROTATIONS:
         raise ConfigError(f"'rotation' is {rotation!r}, expected one of: {', '.join(ROTATIONS)}")
     model = pca(moments, k, scale=scale)
+    require_resolved(model.explained_variance_)
     components, _ = model.loadings()
     used = moments.scaled() if scale else moments
     spread = np.where(moments.is_constant, np.inf, np.sqrt(np.diagonal(used.covariance).clip(min=0.0)))
@@ -90,6 +93,5 @@ def whitened(model: PCAModel, X: ArrayLike) -> Array:
         Where a component has no variance.
     DataError
     """
-    if model.explained_variance_[-1] <= 1e-13 * model.explained_variance_[0]:
-        raise ContractError("the last component has no variance but rounding, and cannot be whitened: take fewer")
+    require_resolved(model.explained_variance_)
     return model.transform(X) / np.sqrt(model.explained_variance_)

@@ -94,3 +94,6 @@ def test_the_report_has_every_rule():
     assert analyses.how_many(SecondMoments.of(rows(8, 12))).by_rule["greatest evidence (Minka)"] is None
     with pytest.raises(DataError, match="identical"):
         analyses.how_many(SecondMoments.of(np.ones((5, 3))))
+    for wrong in (95, 1.0, 0.0, float("nan")):
+        with pytest.raises(ConfigError, match="'fraction' is .*, expected a fraction between 0 and 1"):
+            analyses.how_many(SecondMoments.of(rows(60)), fraction=wrong)

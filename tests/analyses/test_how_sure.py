@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr import analyses
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, ContractError
 from simulations import run
 from tests.families import cut, rows
 
@@ -85,3 +85,12 @@ def test_what_cannot_be_told_is_refused(moments):
         analyses.how_sure(moments, 2, level=95)
     with pytest.raises(ConfigError, match="'k' is 7, expected 1 to 6"):
         analyses.how_sure(moments, 7)
+
+
+def test_components_of_rounding_have_no_errors():
+    """They would have small ones: of how float64 rounds."""
+    doubled = np.column_stack([X[:, :2], X[:, :2] * 2])
+    parties = run("p-cov", cut(doubled, 100, 80, 70, 80, 70), n_components=1, keep="parties", engine="loopback")
+    for ask in (analyses.how_sure, analyses.how_sure_by_parties):
+        with pytest.raises(ContractError, match="the last of the 3 components has no variance but rounding"):
+            ask(parties.moments_, 3)
