@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import dp_accounting
@@ -13,7 +14,7 @@ from scipy.stats import norm
 
 from fedpca_flwr.maths.grid import STEPS, on_grid, whole_products, whole_sum
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.noise import gaussian, system, whole_deviation
+from fedpca_flwr.maths.noise import fixed, gaussian, symmetric, system, whole_deviation
 from fedpca_flwr.maths.privacy import (
     composed,
     gaussian_delta,
@@ -103,6 +104,39 @@ def test_two_releases_compose_exactly():
     np.testing.assert_allclose(gaussian_epsilon(together, 1e-5), accountant.get_epsilon(1e-5), rtol=1e-3)
     assert composed([]) == math.inf
     assert composed([3.0, 0.0]) == 0.0
+
+
+INTERVAL = 1e-4
+"""Of the accountant's privacy losses: for each number that changes it errs upwards by half of this, never downwards."""
+
+
+def discrete_epsilon(changes, deviations):
+    """What an accountant of discrete noise finds where each whole number changes by so much."""
+    discrete = dp_accounting.pld.privacy_loss_distribution.from_discrete_gaussian_mechanism
+    changed = [
+        discrete(float(deviation), sensitivity=change, value_discretization_interval=INTERVAL)
+        for change, deviation in zip(changes, deviations, strict=True)
+    ]
+    return functools.reduce(lambda first, second: first.compose(second), changed).get_epsilon_for_delta(1e-5)
+
+
+@pytest.mark.parametrize("changes", [[1], [2], [16], [8, 8, 8, 8], [STEPS]], ids=str)
+@pytest.mark.parametrize("epsilon", [1.0, 5.0])
+def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, changes):
+    """On the grid of the sums, and on coarser ones, where whole noise differs more from continuous noise."""
+    deviation = whole_deviation(gaussian_multiplier(epsilon, 1e-5) * math.hypot(*changes))
+    found = discrete_epsilon(changes, [deviation] * len(changes))
+    assert found <= epsilon + 3 * INTERVAL
+    if changes == [STEPS]:
+        assert found >= 0.999 * epsilon  # and there it costs nothing
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 5.0])
+def test_the_same_of_products_with_the_noise_of_both_kinds(epsilon, monkeypatch):
+    """The row (3, 4) on a coarse grid: the accountant cannot hold the noise of the true one."""
+    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, deviation, source: np.full(size, deviation))
+    deviations = symmetric(2, whole_deviation(gaussian_multiplier(epsilon, 1e-5) * 25), fixed(1))
+    assert discrete_epsilon([9, 12, 16], deviations) <= epsilon + 3 * INTERVAL
 
 
 def test_the_extremes():

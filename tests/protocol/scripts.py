@@ -53,6 +53,11 @@ DP = {**DIRECTIONS, "release": "two-stage", "clip": 400.0, "centre-clip": 400.0}
 GRAPH = {"n-components": 2, "iterations": 3, "graph": "star"}
 JOINT = {**DP, "release": "joint"}
 OF_DIRECTIONS = ("octaves", "centre", "nearer_octaves", "nearer_centre", "directions", "variances")
+LATER_SUMS = [
+    step
+    for phase in OF_DIRECTIONS[1:]
+    for step in (f"{phase} keys", f"{phase} shares", phase, f"{phase} agree", f"{phase} reveal")
+]
 SUB_IT = {"method": "sub-it", "n-components": 2, "max-rounds": 3}
 PERSONAL = {"method": "personalised", "n-components": 2, "iterations": 2, "mu": 1.0}
 
@@ -115,6 +120,12 @@ SCRIPTS = [
     ),
     Script(DIRECTIONS, once(*OF_DIRECTIONS, "project"), noised=True, constant=["project"]),
     Script({**DIRECTIONS, **SECURE}, once("keys", *OF_DIRECTIONS, "project"), noised=True, constant=["project"]),
+    Script(
+        {**DIRECTIONS, **SURVIVING},
+        once("keys", "shares", "octaves", *AROUND, *LATER_SUMS, "project"),
+        noised=True,
+        constant=["project"],
+    ),
     Script(DP, once("centre", "products", "project"), noised=True, constant=["project"]),
     Script(JOINT, once("joint", "project"), noised=True, constant=["project"]),
     Script({**DP, **SECURE}, once("keys", "centre", "products", "project"), noised=True, constant=["project"]),
