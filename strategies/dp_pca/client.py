@@ -121,6 +121,12 @@ class DPPCAClient(RowsClient):
                 "run-config: 'epsilon' is 'infinity': that is for simulations, and this site has data of its own"
             )
         permit_privacy(node, float(options.epsilon), options.delta)
+        if node.round_rows > 1 and options.private and options.relation == "add-remove":
+            raise DisclosureError(
+                f"this site leaves rows out so that their number is round (node-config 'round-rows' = "
+                f"{node.round_rows}): one row more may bring in {node.round_rows}, and the noise is made for one; set "
+                "it to 1, dp-pca tells a noisy number, or run with relation='replace-one'"
+            )
         if options.noise_seed and site:
             raise ConfigError(
                 f"run-config: 'noise-seed' is {options.noise_seed}: fixed noise is for simulations, and this site has "
