@@ -13,6 +13,7 @@ from simulations.hunt.exactness import basis_of, truth_findings
 from simulations.hunt.oracle import Long, Truth, truth_of, truth_of_kernel
 from simulations.hunt.refusals import Finding, error_findings
 from simulations.hunt.running import Outcome
+from strategies import METHODS
 
 OWN_DIRECTIONS = frozenset({"personalised", "dsa", "fast-pca"})
 """Methods whose parties project their rows each with directions of its own."""
@@ -27,6 +28,8 @@ def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
     model = outcome.model
     assert model is not None
     found += malformed(draw, model)
+    if "NaN" in draw.hostile and METHODS[draw.method].strategy.card.incomplete:
+        return found  # a missing value, of which complete rows tell no truth
     if truth is None or "=" in draw.hostile:
         return found + [("accepted", f"{draw.hostile} was not refused")]
     if found or draw.method == "vertical-scores":

@@ -45,6 +45,8 @@ def test_scores_have_names(model):
     assert make_pipeline(model.frozen())[:].get_feature_names_out().tolist() == ["pca0", "pca1"]
 
 
+# scikit-learn's own scaled pipelines warn likewise where set_output comes after fit
+@pytest.mark.filterwarnings("ignore:X has feature names, but PCA was fitted without:UserWarning")
 def test_scores_can_be_a_data_frame(model):
     pandas = pytest.importorskip("pandas")
     frame = make_pipeline(model.frozen()).set_output(transform="pandas").transform(X)

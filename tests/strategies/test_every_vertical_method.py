@@ -117,7 +117,7 @@ def test_data_split_by_columns_are_refused_by_the_others(method):
 @every_method
 def test_a_party_with_unusable_data_is_named(method):
     for data, text in (
-        (np.where(np.eye(60, 4) > 0, np.nan, 1.0), "the data hold NaN"),
+        (np.where(np.eye(60, 4) > 0, np.nan, 1.0), "the data hold missing values \\(NaN\\)"),
         (np.empty((60, 0)), r"shape \(60, 0\)"),
         (np.array([["a"] * 4] * 60), "expected real numbers"),
     ):

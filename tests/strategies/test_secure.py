@@ -101,7 +101,7 @@ def test_the_model_tells_no_partys_rows_but_what_protected_them(method):
 
 def test_a_method_that_is_no_sum_is_named():
     with pytest.raises(
-        ConfigError, match=r"but 'qr-pca' needs more than a sum .*Methods that do: p-cov, ap-cov, sub-it, streaming"
+        ConfigError, match=r"but 'qr-pca' needs more than a sum .*Methods that do: p-cov, ap-cov, sub-it, em, streaming"
     ):
         secure("qr-pca", three())
 
