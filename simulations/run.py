@@ -77,10 +77,10 @@ def run(method: str, parties: Sequence[ArrayLike | Blocks], *, engine: str = "ra
         raise ConfigError(f"engine is {engine!r}, expected one of: {', '.join(ENGINES)}")
     if not isinstance(method, str | None):
         raise ConfigError(f"method is {method!r}, expected a name such as 'p-cov'")
-    if isinstance(parties, str | bytes | Mapping) or not isinstance(parties, Iterable):
-        raise ConfigError(
-            f"'parties' is of type {type(parties).__name__}, expected a list of arrays, one for each party"
-        )
+    one_table = getattr(parties, "ndim", None) == 2  # an array, a data frame or a sparse matrix
+    if one_table or isinstance(parties, str | bytes | Mapping) or not isinstance(parties, Iterable):
+        kind = f"{type(parties).__name__}, one table" if one_table else type(parties).__name__
+        raise ConfigError(f"'parties' is of type {kind}, expected a list of arrays, one for each party")
     arrays = [as_rows(party, f"party {i}") for i, party in enumerate(parties)]
     if not arrays:
         raise ConfigError("there are no parties; give at least one array of rows")

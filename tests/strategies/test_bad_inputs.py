@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from scipy.sparse import csr_array
 
 from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
@@ -53,7 +54,9 @@ def test_files_of_the_parties_are_a_list_of_paths(key, value):
         fit(**{key: value})
 
 
-@pytest.mark.parametrize("parties", [None, 3, "rows", b"rows", {"a": np.eye(3)}], ids=repr)
+@pytest.mark.parametrize(
+    "parties", [None, 3, "rows", b"rows", {"a": np.eye(3)}, np.eye(3), csr_array(np.eye(3))], ids=repr
+)
 def test_parties_are_a_list(parties):
     with pytest.raises(ConfigError, match="'parties' is of type .*, expected a list of arrays"):
         run("p-cov", parties, engine="loopback")
