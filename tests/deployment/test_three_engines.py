@@ -51,6 +51,7 @@ SIMULATED = [
     ("compressed", {"codec": "combined"}),
     ("dsa", {}),
     ("dp-pca", {}),
+    ("em", {}),
     ("personalised", {"mu": 1.0, "solver": "stiefel"}),
     ("sapca", {"rank_rule": "paper"}),
 ]
