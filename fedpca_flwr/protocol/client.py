@@ -211,7 +211,7 @@ class PCAClient(NumPyClient):
         size = sum(array.nbytes for array in arrays)
         self.site.permit_size(size)
         self.journal.answered(", ".join(field.name for field in known.reply.fields), size)
-        if phase == list(self.script)[-1]:
+        if phase == list(self.script)[-1] and not self.card.goes_on_as:
             self.journal.forget()
         return arrays
 

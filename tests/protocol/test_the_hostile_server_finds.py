@@ -33,7 +33,7 @@ def test_a_last_round_that_answers_anything(monkeypatch, tmp_path):
     def evaluate(self, parameters, config):
         return 0.0, 1, self.site.about(self.card.split)
 
-    script = script_named("dp-pca n-components=2 release=two-stage clip=400.0 centre-clip=400.0 epsilon=0.1")
+    script = script_named("dp-pca n-components=2 epsilon=0.1 release=two-stage clip=400.0 centre-clip=400.0")
     assert not finds(hostile.test_a_party_answers_its_script_and_nothing_else, script, tmp_path / "as it is", range(3))
     monkeypatch.setattr(PCAClient, "evaluate", evaluate)
     assert finds(hostile.test_a_party_answers_its_script_and_nothing_else, script, tmp_path / "put back", range(3))
