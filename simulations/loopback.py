@@ -27,9 +27,10 @@ from flwr.common import (
 from flwr.server.client_proxy import ClientProxy
 from threadpoolctl import ThreadpoolController
 
-from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.table import Table, check
 from strategies import build_client, build_strategy

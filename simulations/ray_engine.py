@@ -19,9 +19,10 @@ from flwr.simulation import run_simulation
 from scipy import sparse
 
 from fedpca_flwr.client_app import one_blas_thread
-from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.blocks import Blocks, Rows, joined, whole
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.server_app import run_on
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import Table

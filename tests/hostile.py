@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Context, RecordDict
 from numpy.typing import NDArray
 
-from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.maths.moments import pack, packed_size
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.phase import Phase
 from fedpca_flwr.site.identity import identity_of
 from fedpca_flwr.site.ledger import Release

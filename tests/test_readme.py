@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
-from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.data import DATASETS
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.method_text import options_of, own_keys
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.site.local_table import local_table
 from simulations import run
 from simulations.hunt.options import OPTION_VALUES

@@ -16,8 +16,8 @@ from functools import cached_property, lru_cache
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.site.identity_files import COMMAND, line_of, read_members, read_private_key
 
 SIGNATURE_BYTES = 64

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedpca_flwr import data
-from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.blocks import whole
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.partition import split, split_columns
 from fedpca_flwr.site.alignment import digests, read_ids
 from fedpca_flwr.site.ids_secret import ids_secret

@@ -18,8 +18,8 @@ import math
 
 import numpy as np
 
-from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.table import Table, complete
 

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import DataError, DisclosureError
 from fedpca_flwr.maths.blocks import Rows, chunks, largest_size
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.site.ledger import RELEASE, Release
 

@@ -12,10 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.maths.blocks import Rows, whole
 from fedpca_flwr.method_text import canonical, options_of
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.messages import LONGEST_MESSAGE, UNPRINTABLE

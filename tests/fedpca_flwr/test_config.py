@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.node_config import NodeConfig
 from strategies import build_strategy
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.privacy import gaussian_multiplier
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.ledger import Release, require_budget
 from tests.killed import STEPS, dies

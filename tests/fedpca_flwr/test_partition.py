@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.data import load
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.partition import PARTITIONS, split, split_columns
 from fedpca_flwr.site.local_table import local_table
 

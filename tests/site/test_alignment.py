@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.config import NodeConfig, RunConfig
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.site.alignment import digests, read_ids
 from fedpca_flwr.site.local_table import local_table
 from simulations import run

@@ -9,9 +9,9 @@ import pytest
 from flwr.app import Context, RecordDict
 from scipy.sparse import csr_array
 
-from fedpca_flwr.config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.node_config import NodeConfig
 from simulations import run
 from simulations.run import POLICY
 from strategies import build_client, run_config_of

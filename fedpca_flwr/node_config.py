@@ -1,0 +1,118 @@
+"""What a site says of itself, where its data are and what it allows, validated once; the server never sees it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from fedpca_flwr.config import Config, Count, LocalPath, Name
+from fedpca_flwr.config_errors import OLD_KEYS
+
+
+class NodeConfig(Config):
+    """A site's own configuration: who it is, where its rows are, where its scores go, and its policy."""
+
+    public: ClassVar[bool] = False
+
+    partition_id: Annotated[int, Field(ge=0)]
+    num_partitions: Count
+    name: Name = ""
+    data: LocalPath = ""
+    """Path of the site's rows (.npy, .npz, .csv, .parquet, .h5ad); empty: a partition of the run's data set."""
+    label: str = ""
+    """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
+    layer: str = ""
+    """Layer of an .h5ad file; empty: its X."""
+    ids: str = ""
+    """Column of the file with the ids by which rows of different parties belong together (with split='columns')."""
+    ids_secret: LocalPath = ""
+    """With `ids`: path of a file with bytes that all sites share and the server does not know; it salts ids."""
+    split: Literal["", "rows", "columns"] = ""
+    """Some rows of all features, or all rows of some features: methods for the other are refused. Empty: not said."""
+    scores: LocalPath = ""
+    """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
+    loadings: LocalPath = ""
+    """Where the components by which the site projects its rows are written (.npz), with data split by columns those of
+    its own columns; and where 'vertical-scores' reads them; empty: nowhere."""
+    may_show: Literal["", "nothing", "scores", "inner products"] = ""
+    """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
+    min_rows: Count = 10
+    """Refuse to answer about fewer rows than this."""
+    round_rows: Count = 1
+    """Leave out the last rows, so that their number, which replies tell, is a multiple of this."""
+    allowed_methods: str = ""
+    """Method names separated by spaces or commas; empty: every method."""
+    max_reply_bytes: Count = 2**31
+    """Refuse to send a larger reply."""
+    secure_only: bool = False
+    """Refuse a run without secure aggregation."""
+    min_parties: Annotated[int, Field(ge=2)] = 3
+    """With secure aggregation: refuse a sum of fewer parties."""
+    identity: LocalPath = ""
+    """With secure aggregation: path of this site's own private key; a site with data of its own needs one."""
+    identities: LocalPath = ""
+    """With secure aggregation: path of the file with all sites' public keys, a line for each party."""
+    journal: LocalPath = ""
+    """Folder in which this site keeps what it was asked, has answered and has spent of its privacy; a site with data of
+    its own needs one for secure aggregation and for private methods. Empty: only for the length of a run."""
+    repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
+    """What to do where secure sums over several runs would tell a party's share, a few rows, or a largest value;
+    'refuse-same' takes rows that are not the same ones for wholly new."""
+    epsilon_budget: Annotated[float, Field(gt=0)] | None = None
+    """Refuse to spend more over all runs, and methods that spend without bound. Needs `journal`."""
+    delta_budget: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """The delta at which epsilon is reckoned."""
+    max_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """Refuse a private run whose `epsilon` is larger. Empty: 10 for a site's own file, any for a data set."""
+    max_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Refuse a private run whose `delta` is larger. Empty: 1e-5 for a site's own file, any for a data set."""
+    honest_parties: Count = 1
+    """How many parties, itself included, this site trusts to add their share of the noise and to keep it secret."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_old_are_named(cls, given: dict[str, Any]) -> dict[str, Any]:
+        for key, text in OLD_KEYS.items():
+            if key in given or key.replace("-", "_") in given:
+                raise PydanticCustomError("old", "'{key}' is no key any more: {text}", {"key": key, "text": text})
+        return given
+
+    @model_validator(mode="after")
+    def _budget_is_kept(self) -> Self:
+        if self.epsilon_budget is not None and not self.journal:
+            raise PydanticCustomError(
+                "journal", "'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _others_are_known(self) -> Self:
+        if bool(self.identity) != bool(self.identities):
+            given, lacking = ("identity", "identities") if self.identity else ("identities", "identity")
+            raise PydanticCustomError(
+                "identity",
+                "'{given}' is set, but '{lacking}' is not; 'identity' is the file of a site's private key, "
+                "'identities' that of all sites' public keys ('python -m fedpca_flwr.site keys' makes them)",
+                {"given": given, "lacking": lacking},
+            )
+        if self.secure_only and self.data and not self.identity:
+            raise PydanticCustomError(
+                "identity",
+                "'secure-only' needs 'identity' and 'identities', by which this site knows the other sites: without "
+                "them whoever holds the server acts in their place; make a key with 'python -m fedpca_flwr.site keys'",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _partition_exists(self) -> Self:
+        if self.partition_id >= self.num_partitions:
+            raise PydanticCustomError(
+                "range",
+                "'partition-id' is {id}, expected 0 to {last} (num-partitions = {n})",
+                {"id": self.partition_id, "last": self.num_partitions - 1, "n": self.num_partitions},
+            )
+        if self.ids and self.split != "columns":
+            raise PydanticCustomError("ids", "'ids' is for data split by columns; say so with split='columns'")
+        return self
