@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import orth
-from sklearn.neighbors import KNeighborsClassifier
 
 from fedpca_flwr.maths import subspace
 from fedpca_flwr.maths.arrays import Array
@@ -72,6 +71,8 @@ def knn_accuracy(
     It hardly moves with the angle (a random projection of MNIST to 50 dimensions gives 0.939), so it says nothing
     about exactness.
     """
+    from sklearn.neighbors import KNeighborsClassifier  # it takes a second to import, and few ask for this
+
     classifier = KNeighborsClassifier(k, algorithm="brute").fit(model.transform(train), labels)
     return float(classifier.score(model.transform(test), truth))
 

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import svd
-from sklearn.decomposition import PCA
-from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.model import PCAModel
@@ -26,6 +24,9 @@ def pooled_pca(X: NDArray[Any], n_components: int, *, center: bool = True, scale
     center, scale : bool
         As in the covariance methods; scaling divides by the standard deviation about the mean (divisor n).
     """
+    from sklearn.decomposition import PCA  # a second to import, and a real federation has no pooled rows
+    from sklearn.preprocessing import StandardScaler
+
     X = np.asarray(X, dtype=np.float64)
     scaler = StandardScaler(with_mean=center).fit(X) if scale else None
     rows = X if scaler is None else scaler.transform(X)

@@ -51,7 +51,7 @@ class SecondMoments:
     >>> import numpy as np
     >>> from fedpca_flwr import run
     >>> rows = np.random.default_rng(0).standard_normal((300, 6)) * [6, 5, 4, 3, 2, 1]
-    >>> model = run("p-cov", [rows[:200], rows[200:]], n_components=2, keep="moments", engine="loopback")
+    >>> model = run("p-cov", [rows[:200], rows[200:]], n_components=2, keep="moments")
     >>> model.moments_.select([0, 5]).covariance.shape
     (2, 2)
     """

@@ -15,10 +15,9 @@ from numpy.typing import ArrayLike
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.frames import as_rows, column_labels, column_names
-from fedpca_flwr.maths.blocks import Blocks
+from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
 from simulations.loopback import FILES, on_loopback
-from simulations.ray_engine import on_ray
 from strategies import method_of, run_config_of
 
 POLICY = (
@@ -32,10 +31,18 @@ POLICY = (
 )
 """Keys of a node-config that `run` sets for every party."""
 
-ENGINES = {"loopback": on_loopback, "ray": on_ray}
+
+def _on_ray(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any]) -> PCAModel:
+    from simulations.ray_engine import on_ray  # here, since nobody else should wait for it
+
+    return on_ray(run_config, parties, site)
 
 
-def run(method: str, parties: Sequence[ArrayLike | Blocks], *, engine: str = "ray", **options: Any) -> PCAModel:
+ENGINES = {"loopback": on_loopback, "ray": _on_ray}
+"""Where a run's parties are: in this process, or in Flower's simulation."""
+
+
+def run(method: str, parties: Sequence[ArrayLike | Blocks], *, engine: str = "loopback", **options: Any) -> PCAModel:
     """Federated PCA of the data that ``parties`` hold.
 
     Parameters
@@ -45,9 +52,9 @@ def run(method: str, parties: Sequence[ArrayLike | Blocks], *, engine: str = "ra
     parties : sequence of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
         One party each; the model keeps the column names of data frames. For the methods whose card says
         ``split="columns"``: (n, f_i), features of the same n rows.
-    engine : {"ray", "loopback"}
-        Flower's simulation (a process pool, about ten seconds to start), or this process (milliseconds). Same
-        strategies, same clients, same bits.
+    engine : {"loopback", "ray"}
+        This process (milliseconds), or Flower's simulation, which `flwr run` uses too (a process pool, about ten
+        seconds to start). Same strategies, same clients, same bits.
     **options
         The method's options and keys of the run, with underscores (``n_components=5``, ``scale=True``), and a site's
         policy (``min_rows``, ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``,
@@ -67,9 +74,9 @@ def run(method: str, parties: Sequence[ArrayLike | Blocks], *, engine: str = "ra
     Examples
     --------
     >>> import numpy as np
-    >>> from simulations import run
+    >>> from fedpca_flwr import run
     >>> rows = np.random.default_rng(0).standard_normal((300, 6)) * [6, 5, 4, 3, 2, 1]
-    >>> model = run("p-cov", [rows[:200], rows[200:280], rows[280:]], n_components=2, engine="loopback")
+    >>> model = run("p-cov", [rows[:200], rows[200:280], rows[280:]], n_components=2)
     >>> model.components_.shape
     (2, 6)
     """

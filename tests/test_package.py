@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -80,7 +81,19 @@ def test_the_version_is_that_of_the_project():
 
 def test_importing_the_package_loads_no_framework():
     """What is imported with every command and notebook; each of these costs a second or more."""
-    heavy = ["flwr", "ray", "sklearn", "matplotlib", "scipy"]
-    code = f"import sys, fedpca_flwr; print([name for name in {heavy} if name in sys.modules])"
+    assert loaded_by("import fedpca_flwr", ["flwr", "ray", "sklearn", "matplotlib", "scipy"]) == []
+
+
+def test_a_notebooks_first_cell_waits_for_no_framework_that_it_does_not_use():
+    heavy = ["ray", "flwr.simulation", "sklearn", "pandas", "matplotlib", "scipy.stats"]
+    first = (
+        "import numpy as np; from fedpca_flwr import run; run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2)"
+    )
+    assert loaded_by(first, heavy) == []
+
+
+def loaded_by(code: str, modules: list[str]) -> list[str]:
+    """Those of the modules that a fresh process has after ``code``."""
+    code = f"{code}; import json, sys; print(json.dumps([name for name in {modules} if name in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout.strip() == "[]"
+    return json.loads(done.stdout)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.linalg import blas
-from scipy.stats import chi2, f
+from scipy.special import fdtri, gammaincinv  # scipy.stats takes half a second to import
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs
@@ -53,12 +53,12 @@ def t_squared(scores: Array, variances: Array) -> Array:
 
 def t_squared_limit(k: int, n: int, level: float) -> float:
     """What T2 of a new row exceeds with probability 1 - ``level``."""
-    return float(k * (n**2 - 1) / (n * (n - k)) * f.ppf(level, k, n - k))
+    return float(k * (n**2 - 1) / (n * (n - k)) * fdtri(k, n - k, level))
 
 
 def spe_limit(left_out: float, directions: float, level: float) -> float:
     """The same of SPE, of which ``left_out`` is the expectation."""
-    return float(left_out / directions * chi2.ppf(level, directions))
+    return float(left_out / directions * 2 * gammaincinv(directions / 2, level))
 
 
 def t_squared_contributions(centred: Array, components: Array, variances: Array) -> Array:
