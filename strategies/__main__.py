@@ -1,4 +1,4 @@
-"""`python -m strategies`: tables from the cards; with `write` into README.md, docs and SECURITY.md."""
+"""`python -m strategies`: tables from the cards; with `write` into docs and SECURITY.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADS = ("method", "result", "rounds", "upload per party", "server sees", "priva
 PAGE = """# Methods
 
 This page is made from the code (`python -m strategies write`): what each method does, its source, and its options.
-[README.md](../README.md#methods) compares the methods, [SECURITY.md](../SECURITY.md) says who sees what.
+[Which method?](which-method.md) compares the methods, [SECURITY.md](../SECURITY.md) says who sees what.
 
 ## How to say it
 
@@ -69,9 +69,9 @@ def measurements_page() -> str:
     return f"{MEASUREMENTS_PAGE}\n{table(['number', 'line of the summary', 'what it is'], rows)}\n"
 
 
-def with_table(readme: str) -> str:
-    """A README whose method table is the present one."""
-    return re.sub(r"^\| method \| result \|.*\n(\|.*\n)*", lambda _: method_table(), readme, flags=re.M)
+def with_table(page: str) -> str:
+    """A page whose method table is the present one."""
+    return re.sub(r"^\| method \| result \|.*\n(\|.*\n)*", lambda _: method_table(), page, flags=re.M)
 
 
 def questions_table() -> str:
@@ -113,7 +113,7 @@ def _cells(method: Method) -> list[str]:
     card = method.strategy.card
     result = "exact" if card.exact else "approximate"
     return [
-        f"[`{card.name}`](docs/methods.md#{card.name})",
+        f"[`{card.name}`](methods.md#{card.name})",
         f"{result}, {card.result}" if card.result else result,
         card.rounds,
         card.upload,
@@ -169,7 +169,7 @@ def _choices(annotation: object) -> list[str]:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["write"]:
-        Path("README.md").write_text(with_table(Path("README.md").read_text()))
+        Path("docs/which-method.md").write_text(with_table(Path("docs/which-method.md").read_text()))
         Path("docs/methods.md").write_text(methods_page())
         Path("docs/measurements.md").write_text(measurements_page())
         Path("SECURITY.md").write_text(with_questions(Path("SECURITY.md").read_text()))

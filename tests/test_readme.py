@@ -29,7 +29,7 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "simulations" / "deployment" / "README.md"]
 }
-README = PAGES["README.md"]
+COMPARED = PAGES["docs/which-method.md"]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 WRITE = "it is made from the methods' cards: run `python -m strategies write` in the repository's folder"
 every_page = pytest.mark.parametrize("page", PAGES)
@@ -56,8 +56,8 @@ def headings(page):
 
 
 def test_the_method_table_is_that_of_the_cards():
-    assert with_table(README) == README, f"README.md's method table is not up to date; {WRITE}"
-    assert all(f"| [`{method}`]" in README for method in METHODS), "README.md has no method table"
+    assert with_table(COMPARED) == COMPARED, f"docs/which-method.md's table is not up to date; {WRITE}"
+    assert all(f"| [`{method}`]" in COMPARED for method in METHODS), "docs/which-method.md has no method table"
 
 
 def test_the_page_of_methods_is_that_of_the_code():

@@ -1,0 +1,76 @@
+"""MkDocs: pages that stand elsewhere in the repository, and links between them, as they read on GitHub."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from nbconvert import MarkdownExporter
+from nbconvert.preprocessors import ExecutePreprocessor
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "simulations" / "notebooks").glob("*.ipynb"))
+ELSEWHERE = {
+    "index.md": "README.md",
+    "deployment.md": "simulations/deployment/README.md",
+    "security.md": "SECURITY.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    **{f"gallery/{path.stem}.md": f"simulations/notebooks/{path.name}" for path in NOTEBOOKS},
+}
+"""Page of the site, and the file of the repository that it is."""
+PAGES = {source: page for page, source in ELSEWHERE.items()}
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The gallery has every notebook there is."""
+    for section in config.nav or []:
+        if "Gallery" in section:
+            section["Gallery"] = sorted(page for page in ELSEWHERE if page.startswith("gallery/"))
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for page, source in ELSEWHERE.items():
+        if source.endswith(".md"):
+            files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    for notebook in NOTEBOOKS:
+        for name, content in _told(notebook).items():
+            files.append(File.generated(config, f"gallery/{name}", content=content))
+    return files
+
+
+def _told(notebook: Path) -> dict[str, str | bytes]:
+    """A page and its figures, by name; the notebook is run where `FEDPCA_GALLERY` is set (some minutes)."""
+    exporter = MarkdownExporter()
+    if os.environ.get("FEDPCA_GALLERY"):
+        exporter.register_preprocessor(ExecutePreprocessor(timeout=None), enabled=True)
+    with TemporaryDirectory() as folder:  # what a notebook writes stays out of the repository
+        body, made = exporter.from_filename(
+            str(notebook), {"unique_key": notebook.stem, "metadata": {"path": folder}, "output_files_dir": notebook.stem}
+        )
+    return {f"{notebook.stem}.md": body, **made["outputs"]}
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Links lead to the page that a file has become; to code, which has no page, they become plain text."""
+    own = page.file.src_uri
+    folder = (ROOT / ELSEWHERE.get(own, f"docs/{own}")).parent
+    back = "../" * own.count("/")
+
+    def linked(found: re.Match[str]) -> str:
+        image, text, target, anchor = found[1], found[2], found[3], found[4] or ""
+        if "://" in target:
+            return found[0]
+        path = (folder / target).resolve().relative_to(ROOT).as_posix()
+        to = PAGES.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
+        return f"{image}[{text}]({back}{to}{anchor})" if to else text
+
+    return LINK.sub(linked, markdown)
