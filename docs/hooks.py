@@ -8,11 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
-from nbconvert.preprocessors import ExecutePreprocessor
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "simulations" / "notebooks").glob("*.ipynb"))
@@ -49,13 +50,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def _told(notebook: Path) -> dict[str, str | bytes]:
     """A page and its figures, by name; the notebook is run where `FEDPCA_GALLERY` is set (some minutes)."""
-    exporter = MarkdownExporter()
+    cells = nbformat.read(notebook, as_version=4)
     if os.environ.get("FEDPCA_GALLERY"):
-        exporter.register_preprocessor(ExecutePreprocessor(timeout=None), enabled=True)
-    with TemporaryDirectory() as folder:  # what a notebook writes stays out of the repository
-        body, made = exporter.from_filename(
-            str(notebook), {"unique_key": notebook.stem, "metadata": {"path": folder}, "output_files_dir": notebook.stem}
-        )
+        with TemporaryDirectory() as folder:  # what a notebook writes stays out of the repository
+            NotebookClient(cells, timeout=None, resources={"metadata": {"path": folder}}).execute()
+    names = {"unique_key": notebook.stem, "output_files_dir": notebook.stem}
+    body, made = MarkdownExporter().from_notebook_node(cells, names)
     return {f"{notebook.stem}.md": body, **made["outputs"]}
 
 
@@ -67,7 +67,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
     def linked(found: re.Match[str]) -> str:
         image, text, target, anchor = found[1], found[2], found[3], found[4] or ""
-        if "://" in target:
+        if "://" in target or (found[1] and own.startswith("gallery/")):  # a figure lies beside its page
             return found[0]
         path = (folder / target).resolve().relative_to(ROOT).as_posix()
         to = PAGES.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")

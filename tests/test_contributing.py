@@ -63,7 +63,7 @@ def test_the_new_method_runs(project):
 
 
 def test_the_new_method_is_in_the_table(project):
-    assert "\n| [`two-sums`](docs/methods.md#two-sums) | exact | 2 |" in outcome(project, "-m", "strategies")
+    assert "\n| [`two-sums`](methods.md#two-sums) | exact | 2 |" in outcome(project, "-m", "strategies")
 
 
 def test_the_other_tests_say_what_is_missing(project):
