@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from logging import WARNING, StreamHandler
 from pathlib import Path
 
 from flwr.app import Context
@@ -17,6 +19,7 @@ from fedpca_flwr.metrics import captured_variance, principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.model_file import model_file
 from fedpca_flwr.protocol.polling import poll_promptly
+from fedpca_flwr.protocol.progress import flower_from, shown_by
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.reference import pooled_pca
@@ -31,7 +34,8 @@ def main(grid: Grid, context: Context) -> None:
         strategy = build_strategy(context.run_config)
         target = model_file(Path(strategy.config.output).expanduser().absolute())
         writable(target.parent)
-        model = run_on(grid, strategy)
+        with shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
+            model = run_on(grid, strategy)
         written = model.save(target)  # before anything else can go wrong
         kept = model.moments_ and model.moments_.save(target.with_name(f"{target.stem}-moments"))
     except FedPCAError as error:

@@ -25,8 +25,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from fedpca_flwr import data, markdown
 from fedpca_flwr.config import RunConfig
@@ -37,6 +35,7 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import PARTITIONS, split
 from fedpca_flwr.reference import pooled_pca
 from simulations.columns import HEADS, columns_of, shown
+from simulations.progress import with_a_bar
 from simulations.records import Record, append, identity, named, parsed, read
 from simulations.run import ENGINES, run
 
@@ -114,7 +113,7 @@ def compare(
     folder = writable(Path(output).expanduser()) if output else None
     known = {identity(record): record for record in read(folder)} if folder else {}
     records = []
-    for one in track(wanted, "comparing", console=Console(stderr=True)):
+    for one in with_a_bar(wanted, lambda one: f"{named(one)} on {one['dataset']}, {one['clients']} clients"):
         record = known.get(identity(one))
         if record is None:
             try:
@@ -147,7 +146,13 @@ def _measured(one: Record, folder: Path | None) -> Record:
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
     rows = source.all_rows()
-    how = {"secure_aggregation": one["bound"] > 0, "bound": one["bound"], "seed": one["seed"], "min_rows": 1}
+    how = {
+        "secure_aggregation": one["bound"] > 0,
+        "bound": one["bound"],
+        "seed": one["seed"],
+        "min_rows": 1,
+        "progress": False,
+    }
     started = time.monotonic()
     model = run(named(one), [rows[part] for part in parts], n_components=one["components"], engine=one["engine"], **how)
     seconds = time.monotonic() - started

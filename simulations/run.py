@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.frames import as_rows, column_labels, column_names
 from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.progress import flower_from
 from simulations.loopback import FILES, on_loopback
+from simulations.progress import shown
 from strategies import method_of, run_config_of
 
 POLICY = (
@@ -42,7 +44,14 @@ ENGINES = {"loopback": on_loopback, "ray": _on_ray}
 """Where a run's parties are: in this process, or in Flower's simulation."""
 
 
-def run(method: str, parties: Sequence[ArrayLike | Blocks], *, engine: str = "loopback", **options: Any) -> PCAModel:
+def run(
+    method: str,
+    parties: Sequence[ArrayLike | Blocks],
+    *,
+    engine: str = "loopback",
+    progress: bool = True,
+    **options: Any,
+) -> PCAModel:
     """Federated PCA of the data that ``parties`` hold.
 
     Parameters
@@ -55,6 +64,8 @@ def run(method: str, parties: Sequence[ArrayLike | Blocks], *, engine: str = "lo
     engine : {"loopback", "ray"}
         This process (milliseconds), or Flower's simulation, which `flwr run` uses too (a process pool, about ten
         seconds to start). Same strategies, same clients, same bits.
+    progress : bool
+        Show how far the run is, once it takes longer than a second, in a terminal or a notebook.
     **options
         The method's options and keys of the run, with underscores (``n_components=5``, ``scale=True``), and a site's
         policy (``min_rows``, ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``,
@@ -101,7 +112,7 @@ def run(method: str, parties: Sequence[ArrayLike | Blocks], *, engine: str = "lo
     site |= {key: _paths(key, values.pop(key), len(arrays)) for key in FILES if key in values}
     if not np.array_equal(values.setdefault("clients", len(arrays)), len(arrays)):
         raise ConfigError(f"'clients' is {values['clients']!r}, but there are {len(arrays)} parties")
-    with quiet():
+    with shown(method) if progress else nullcontext(), flower_from(logging.ERROR):  # `model.log` has what matters
         model = ENGINES[engine](run_config_of({**values, "method": method}), arrays, site)
     names = column_names(frames[0]) if frames else ()
     if not names:
@@ -116,15 +127,3 @@ def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> l
     if not a_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise ConfigError(f"'{key}' is {paths!r}, expected a list of {parties} paths, one for each party")
     return [str(Path(path).expanduser().absolute()) for path in paths]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the some twenty log lines of a start of Flower; ``model.log`` has what matters."""
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -25,6 +25,7 @@ from fedpca_flwr.errors import ContractError, QuorumError
 from fedpca_flwr.protocol.admission import columns_of, raise_reported, require_features, require_one_run
 from fedpca_flwr.protocol.failures import reason_of
 from fedpca_flwr.protocol.messages import ErrorReport, PartyInfo, Reply, info_of, reply_of, sender
+from fedpca_flwr.protocol.progress import tell
 
 Results = list[tuple[ClientProxy, Any]]
 """Flower's results of one round: `FitRes` by client."""
@@ -154,7 +155,12 @@ class Quorum:
         return {cid: client for cid, client in clients.items() if cid in self._members}
 
     def _wait(self, client_manager: ClientManager, wanted: int, until: float) -> None:
+        seen = -1
         while (online := len(self._online(client_manager))) < wanted:
+            if online != seen:
+                seconds = max(0.0, until - time.monotonic())
+                tell("waiting for clients: %s of %s joined; %.0f s are left", online, self.expected or "some", seconds)
+            seen = online
             if time.monotonic() > until:
                 if 0 < self.config.survivors <= online:
                     return

@@ -9,11 +9,9 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from logging import INFO
 from typing import Any, ClassVar
 
 from flwr.common import EvaluateIns, FitIns, Parameters, Scalar, ndarrays_to_parameters
-from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
@@ -28,6 +26,7 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.messages import Reply, arrays_in
 from fedpca_flwr.protocol.payload import check_together
 from fedpca_flwr.protocol.phase import Ask, Phase, Program, Public
+from fedpca_flwr.protocol.progress import tell
 from fedpca_flwr.protocol.quorum import Quorum, Results
 from fedpca_flwr.protocol.script import most_rounds
 from fedpca_flwr.protocol.transport import ServerTransport
@@ -145,7 +144,6 @@ class PCAStrategy(Strategy):
         if self._program is None:
             self._program = self.transport.questions(self.program(), self)
             self._asked = next(self._program)
-            self._forecast()
         question, payload = self._asked, self._phase.asked
         config: dict[str, Scalar] = {"phase": question.phase}
         if question.method:
@@ -157,6 +155,7 @@ class PCAStrategy(Strategy):
             tensors = {**shared, **{name: ndarrays_to_parameters([array]).tensors[0] for name, array in own.items()}}
             ordered = [tensors[field.name] for field in payload.fields]
             instructions.append((client, FitIns(Parameters(ordered, "numpy.ndarray"), config)))
+        self._tell_what_is_awaited()
         self._sending(instructions)
         return instructions
 
@@ -209,18 +208,13 @@ class PCAStrategy(Strategy):
                 raise ContractError(f"{reply.sender}: its count is {count}, but its message says {reply.rows} rows")
         return replies
 
-    def _forecast(self) -> None:
-        d = self.quorum.features
+    def _tell_what_is_awaited(self) -> None:
+        d, number = self.quorum.features, len(self.rounds_so_far) + 1
         upload = self._phase.reply.nbytes(
             {"n": d + 1, "d": d, **self._phase.reply_sizes(self._asked.asked, self.public)}
         )
-        log(
-            INFO,
-            "forecast: %s parties, each sends at most %s bytes in the first round (%s features)",
-            self.quorum.expected,
-            f"{upload:,}",
-            d,
-        )
+        about = f"round {number} of at most {self.rounds} ({self._asked.phase})"
+        tell("%s: waiting for %s parties, each sends at most %s bytes", about, self.quorum.expected, f"{upload:,}")
 
     def _sending(self, instructions: Sequence[tuple[ClientProxy, FitIns]]) -> None:
         self._sent = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}
@@ -236,11 +230,3 @@ class PCAStrategy(Strategy):
             "seconds": round(time.monotonic() - self._since, 3),
         }
         self.rounds_so_far.append(entry)
-        log(
-            INFO,
-            "round %s (%s): %s bytes up, %s bytes down",
-            entry["round"],
-            phase,
-            f"{sum(entry['up']):,}",
-            f"{sum(entry['down']):,}",
-        )

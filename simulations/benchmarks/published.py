@@ -171,7 +171,7 @@ def _streamed(parts: list[np.ndarray]) -> dict[str, dict[str, float]]:
     """Angles after each operation, by runs of the method ``streaming``, to the PCA of the rows that are then there."""
     most = parts[:8]
     updated = [np.vstack([most[0], parts[9]]), *most[1:]]
-    steps: list[tuple[list[np.ndarray], dict[str, str]]] = [
+    steps: list[tuple[list[np.ndarray], dict[str, Any]]] = [
         (most, {}),
         (parts[:9], {}),
         (most, {"leave": "partition 8"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +12,9 @@ from fedpca_flwr import data
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.perpca import perpca
 from fedpca_flwr.maths.personalised import local_components
+from fedpca_flwr.protocol.progress import flower_from
 from simulations.loopback import assemble
 from simulations.papers.experiment import Row
-from simulations.run import quiet
 from strategies import run_config_of
 from strategies.personalised.client import OWN
 
@@ -66,7 +67,7 @@ def personal(parties: list[Array], components: int) -> tuple[Array, list[Array],
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}
         server = assemble(run_config_of(options), parties, {"min-rows": 1})
-        with quiet():
+        with flower_from(logging.ERROR):
             server.fit(num_rounds=server.strategy.rounds, timeout=None)
         runs[mu] = server
     model, pooled = runs["held-out"].strategy.result(), runs["infinity"].strategy.result()

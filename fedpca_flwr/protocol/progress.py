@@ -1,0 +1,41 @@
+"""What somebody who waits for a run is told: a line for each round, with what is awaited.
+
+The lines are records of the logger `fedpca_flwr.progress`. Whoever shows them adds a handler: the ServerApp prints
+each, `simulations.progress` shows the latest while a run from Python takes long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LOGGER = logging.getLogger("fedpca_flwr.progress")
+LOGGER.setLevel(logging.INFO)
+
+
+def tell(text: str, *values: object) -> None:
+    """A line about what is awaited, as `logging` takes it: it holds nothing but what the server knows."""
+    LOGGER.info(text, *values)
+
+
+@contextmanager
+def shown_by(handler: logging.Handler) -> Iterator[None]:
+    """Hand the lines to ``handler``."""
+    LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+
+
+@contextmanager
+def flower_from(level: int) -> Iterator[None]:
+    """Without what Flower logs below ``level``: some twenty lines about its own start and end."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

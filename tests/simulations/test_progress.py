@@ -1,0 +1,123 @@
+"""Who waits for a run is told how far it is, and nobody else."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import run
+from fedpca_flwr.protocol.progress import shown_by
+from simulations import progress
+from tests.families import cut, rows
+from tests.harness import finish, proxy_of, server_of
+
+
+class Board(progress.Screen):
+    """Notes what is shown."""
+
+    def __init__(self):
+        self.lines = []
+        self.seen = threading.Event()
+
+    def show(self, line):
+        self.lines.append(line)
+        self.seen.set()
+
+
+class Records(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+def told(method, **options):
+    records = Records()
+    with shown_by(records):
+        run(method, cut(rows(60), 40, 20), n_components=2, **options)
+    return records.lines
+
+
+def test_each_round_has_a_line_with_what_is_awaited():
+    d = rows(60).shape[1]
+    first, last = told("p-cov")
+    size = 3 * 128 + 8 + 8 * d + 8 * d * (d + 1) // 2
+    assert first.startswith("round 1 of at most 2 (moments): waiting for 2 parties, each sends at most ")
+    assert abs(int(first.split()[-2].replace(",", "")) - size) <= 2 * 128 + 16 * d
+    assert last.startswith("round 2 of at most 2 (project): waiting for 2 parties")
+
+
+@pytest.mark.parametrize("method", ["sub-it", "qr-pca", "adaptive", "personalised iterations=3"])
+def test_numbers_of_rounds_go_up_to_at_most_the_last(method):
+    lines = told(method)
+    numbers = [[int(word) for word in line.split(" (")[0].split() if word.isdigit()] for line in lines]
+    assert [number for number, _ in numbers] == list(range(1, len(lines) + 1))
+    assert all(number <= most for number, most in numbers)
+
+
+def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(monkeypatch):
+    board = Board()
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "screen", lambda: board)
+    server = server_of("p-cov", cut(rows(60), 40, 20), n_components=2)
+    slow = proxy_of(server, 1)
+    answer = slow.fit
+
+    def fit(ins, timeout, group_id):
+        board.seen.clear()
+        assert board.seen.wait(60)
+        return answer(ins, timeout, group_id)
+
+    slow.fit = fit
+    with progress.shown("p-cov"):
+        finish(server)
+    assert board.lines[-1] == ""
+    assert any("p-cov, " in line and "(moments): waiting for 2 parties" in line for line in board.lines)
+
+
+def test_a_short_run_shows_nothing(monkeypatch):
+    board = Board()
+    monkeypatch.setattr(progress, "PATIENCE", 1e6)
+    monkeypatch.setattr(progress, "screen", lambda: board)
+    run("p-cov", cut(rows(60), 40, 20), n_components=2)
+    assert not board.lines
+
+
+def test_the_line_goes_away_also_when_the_run_fails(monkeypatch):
+    board = Board()
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "screen", lambda: board)
+
+    def fail():
+        with progress.shown("p-cov"):
+            assert board.seen.wait(60)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert board.lines[-1] == ""
+
+
+def test_a_file_gets_no_lines(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert progress.screen() is None
+
+
+def test_a_terminals_line_is_never_longer_than_it(monkeypatch):
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setenv("COLUMNS", "20")
+    progress.Terminal().show("x" * 50)
+    assert written.getvalue() == "\r\x1b[K" + "x" * 19
+
+
+def test_nobody_is_told_who_asked_not_to_be(monkeypatch):
+    monkeypatch.setattr(progress, "screen", lambda: pytest.fail("looked for a screen"))
+    run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2, progress=False)
