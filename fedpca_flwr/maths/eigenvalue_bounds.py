@@ -71,7 +71,10 @@ def presumed_bound(ritz: Ritz, j: int, start: Array) -> float:
     for share in SHARES:
         level = lowest + share * (above - lowest)
         wrong = ritz.error * float(np.linalg.norm(seen))
-        if level <= lowest or _largest_norm_above(others, seen, residuals, level) + wrong / (level - lowest) > bound:
+        if level <= lowest:
+            break
+        allowed = bound - wrong / (level - lowest)
+        if _largest_norm_above(others, seen, residuals, level, allowed) > allowed:
             break
         ceiling = level + 2 * ritz.error
     return ceiling
@@ -105,13 +108,16 @@ def bound_outside_last_block(ritz: Ritz, start: Array, asked: int) -> float:
     return float(largest[-1]) + float(largest @ lacks[:found] ** 2)
 
 
-def _largest_norm_above(values: Array, seen: Array, residuals: Array, level: float) -> float:
-    """The largest norm of F at ``level`` and above: twice what a grid finds, as F varies slowly between its points."""
+def _largest_norm_above(values: Array, seen: Array, residuals: Array, level: float, allowed: float = np.inf) -> float:
+    """The largest norm of F at ``level`` and above: twice what a grid finds, as F varies slowly between its points.
+
+    What is more than ``allowed`` may be less than the largest.
+    """
     if values.size == 0:
         return 0.0
     most, step = 0.0, level - float(values[0])
     crude = float(np.linalg.norm(seen) * np.linalg.norm(residuals))
-    while crude > most * (level - float(values[0])):
+    while crude > most * (level - float(values[0])) and 2 * most <= allowed:
         most = max(most, float(np.linalg.norm((seen / (level - values)) @ residuals.T)))
         level += step
         step *= 2

@@ -116,7 +116,11 @@ def truncated(data: Rows, rank: int) -> Factor:
         rows[: singular.size] = (singular[:, None] * vectors)[:rank]
         omitted = float(singular[rank] ** 2) if singular.size > rank else 0.0
         return Factor(head, rows, float((singular**2).sum()), omitted)
-    moments = Moments.of(data)
+    return truncated_moments(Moments.of(data), rank)
+
+
+def truncated_moments(moments: Moments, rank: int) -> Factor:
+    """The same of a scatter that was formed."""
     pairs = leading_eigenpairs(unpack(moments.scatter, moments.n_features), rank)
     rows = (pairs.vectors * np.sqrt(pairs.values.clip(min=0.0))).T
     return Factor(moments.head, np.ascontiguousarray(rows), float(moments.diagonal().sum()), max(0.0, pairs.following))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows, column_sums
 from fedpca_flwr.maths.centred import centred_chunks
-from fedpca_flwr.maths.moments import Head, Moments
-from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
+from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.uncentred import mean_products, mean_squares, total_of
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.site.scores import projections, score_file
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.statistics.moment_fields import head_fields
+from fedpca_flwr.statistics.own_scatter import OwnScatter
 from fedpca_flwr.statistics.row_limits import require_bound, require_few_rows
 
 
@@ -42,6 +43,16 @@ class RowsClient(PCAClient):
     def used(self) -> Rows:
         """The rows (n, d) that the statistics are of."""
         return self.data
+
+    @property
+    def columns(self) -> int:
+        """About how many columns the scatter will be multiplied with in the whole run."""
+        return 0
+
+    @cached_property
+    def own(self) -> OwnScatter:
+        """The scatter of these rows, kept for the run where that is cheaper."""
+        return OwnScatter(self.used, self.site.state, columns=self.columns, parties=self.public.parties)
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.rows` and `products`."""
@@ -69,7 +80,7 @@ class RowsClient(PCAClient):
 
     def deviations(self, asked: Fields) -> Fields:
         """Sums of deviations from the centre, and of their squares."""
-        head, diagonal = head_and_diagonal(self.used)
+        head, diagonal = self.own.head_and_diagonal()
         deviation = (head.mean - asked["centre"]) + head.remainder
         return {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
 
@@ -91,7 +102,7 @@ class RowsClient(PCAClient):
 
     def heads(self, asked: Fields) -> Fields:
         """Count, mean, and the scatter's diagonal."""
-        head, diagonal = head_and_diagonal(self.used)
+        head, diagonal = self.own.head_and_diagonal()
         return {**head_fields(head, diagonal), "diagonal": diagonal}
 
     def first_block(self) -> Array:
@@ -100,18 +111,12 @@ class RowsClient(PCAClient):
 
     def start(self, asked: Fields) -> Fields:
         """The same, and the scatter's product with the first block."""
-        head, diagonal = head_and_diagonal(self.used)
-        product = scatter_product(self.used, head, self.first_block())
-        return {**head_fields(head, diagonal), "diagonal": diagonal, "product": product}
+        return {**self.heads(asked), "product": self.own.times(self.first_block())}
 
     def product(self, asked: Fields) -> Fields:
         """The scatter's product with a block: about the centre that all share, or else about this party's own mean."""
         V = asked["block"].astype(np.float64)
-        if "centre" in asked:
-            head = Head(len(self.used), asked["centre"], np.zeros_like(asked["centre"]))
-        else:
-            head, _ = head_and_diagonal(self.used)
-        return {"product": scatter_product(self.used, head, V)}
+        return {"product": self.own.times_about(asked["centre"], V) if "centre" in asked else self.own.times(V)}
 
     def loadings(self, asked: Fields) -> Array:
         """The components (k, d) by which this party projects its rows."""
@@ -123,6 +128,7 @@ class RowsClient(PCAClient):
 
     def project(self, asked: Fields) -> Fields:
         """Keep the scores of this party's own rows, and what gave them; rows, and the squared error that is left."""
+        self.own.drop()
         if not self.card.differentially_private:
             return {"count": np.asarray(len(self.data)), "squared": np.asarray(max(0.0, self._projected(asked)))}
         try:

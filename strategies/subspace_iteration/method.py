@@ -33,11 +33,10 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import frobenius
 from fedpca_flwr.maths.columns import added
-from fedpca_flwr.maths.factors import Factor, stack, truncated
+from fedpca_flwr.maths.factors import Factor, stack, truncated, truncated_moments
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.maths.scaling import safe_deviation
 from fedpca_flwr.protocol.card import MethodCard
@@ -168,20 +167,25 @@ class SubspaceIterationClient(RowsClient):
     def first_block(self) -> Array:
         return random_block(self.data.shape[1], self.options.width(self.public), self.site.config.seed)
 
+    @property
+    def columns(self) -> int:
+        return self.options.columns(self.public)
+
     def _sketch(self) -> Fields:
-        factor = truncated(self.data, self.options.sketch_rank(self.public)).filled()
+        rank = self.options.sketch_rank(self.public)
+        factor = truncated_moments(self.own.moments(), rank) if self.own.formed else truncated(self.data, rank)
+        factor = factor.filled()
         root = _root_unit(factor.trace)
         rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
         self.site.state["sketch"] = [rows, floor, root]
-        head = head_fields(*head_and_diagonal(self.data))
+        head = head_fields(*self.own.head_and_diagonal())
         return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
 
     def _correction(self, V: Array) -> Array:
         """What the sketch of this party's scatter gets wrong about a block, in the unit of that scatter."""
         kept, floor, root = self.site.state["sketch"]
         rows = kept.astype(np.float64) * root
-        head, _ = head_and_diagonal(self.data)
-        missed = scatter_product(self.data, head, V) - rows.T @ (rows @ V) - float(floor) * V
+        missed = self.own.times(V) - rows.T @ (rows @ V) - float(floor) * V
         return np.asarray(missed / float(root) ** 2)
 
 

@@ -43,6 +43,12 @@ class SubspaceOptions(CountOptions):
         """Columns of a block."""
         return min(self.block_size or self.n_components + 10, public.features)
 
+    def columns(self, public: Public) -> int:
+        """About how many columns a run asks for: some ten blocks, or narrow ones until they span the components
+        several times."""
+        b = self.width(public)
+        return min(self.max_rounds * b, max(10 * b, 5 * self.n_components))
+
     def sketch_rank(self, public: Public) -> int:
         """Rows of a party's factor, in a warm start."""
         return min(self.warm_rank or 4 * self.n_components, public.features)

@@ -1,0 +1,54 @@
+"""CPU of runs of SUB-IT beside the least that any program needs, measured in turn: what sites keep for a run.
+
+    python -m simulations.benchmarks iteration --dataset mnist --data-root DEST
+
+10 clients, Dirichlet 0.1, 50 components, float64, one BLAS thread. The least: the moments of the pooled rows, ARPACK on
+them, and the projection of every row, without any federation. Ratios are medians over repetitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import eigsh
+from threadpoolctl import threadpool_limits
+
+from fedpca_flwr.markdown import head, row
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.centred import centred_chunks
+from fedpca_flwr.maths.moments import Moments, symmetric
+from simulations import run
+from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, options_text
+from simulations.benchmarks.timing import alternated, cpu_seconds, ratio
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"block_size": 10},
+    {"warm_start": "svd"},
+    {"warm_start": "svd", "wire": "float32"},
+]
+
+
+def least(rows: Array) -> Array:
+    """The scores (n, k) of pooled rows."""
+    moments = Moments.of(rows)
+    _, vectors = eigsh(symmetric(moments.scatter, moments.n_features), COMPONENTS, tol=0)
+    return np.vstack([chunk @ vectors for chunk in centred_chunks(rows, moments.mean)])
+
+
+def main(arguments: Sequence[str]) -> None:
+    args = data_parser(__doc__, repeats=3).parse_args(arguments)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    parts = [np.asarray(part, dtype=np.float64) for part in clients(args.dataset, args.data_root)]
+    pooled = np.vstack(parts)
+    print(head(["sub-it", "rounds", "CPU, over the least"]))
+    with threadpool_limits(1, user_api="blas"):
+        for options in SETTINGS:
+            ours = partial(run, "sub-it", parts, n_components=COMPONENTS, engine="loopback", **options)
+            rounds = ours().rounds
+            times = alternated([ours, partial(least, pooled)], args.repeats, clock=cpu_seconds)
+            print(row([options_text(options) or "as it is", str(rounds), f"{ratio(times, 0, 1):.1f}"]), flush=True)
