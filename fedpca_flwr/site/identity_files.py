@@ -158,6 +158,4 @@ def _holder(found: Mapping[int, bytes], key: bytes) -> int:
 
 
 def _unreadable(key: str, path: str, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"node-config: the file of '{key}' cannot be read; see this site's own log", local=f"{path}: {error.strerror}"
-    )
+    return ConfigError(f"node-config: the file of '{key}' cannot be read", local=f"{path}: {error.strerror}")

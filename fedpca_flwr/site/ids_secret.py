@@ -27,7 +27,7 @@ def ids_secret(path: str) -> bytes:
         secret = Path(path).expanduser().read_bytes()
     except OSError as error:
         raise ConfigError(
-            "node-config: the file of 'ids-secret' cannot be read; see this site's own log",
+            "node-config: the file of 'ids-secret' cannot be read",
             local=f"{path}: {error.strerror}",
         ) from None
     if len(secret) < SHORTEST_SECRET:
