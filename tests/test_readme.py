@@ -188,7 +188,7 @@ def test_keys_that_are_mentioned_exist(page):
     options = {key for method in METHODS.values() for key in own_keys(method.strategy.card.options)}
     known = {*CONFIG, *NodeConfig.keys(), *options, "engine"}
     for text in re.findall(r"`([^`\n]*)`", prose(page)):
-        if not text.startswith(("python", "PCA(", "flwr", "flower-", "openssl")):
+        if not text.startswith(("python", "PCA(", "flwr", "flower-")):
             keys = re.findall(r"(?:^|\s)([a-z][\w-]*)=", text)
             assert {key.replace("_", "-") for key in keys} <= known, text
 
