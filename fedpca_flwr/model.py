@@ -169,7 +169,7 @@ class PCAModel:
         return max(0.0, left) * (self.n_samples_ - 1) / self.n_samples_
 
     def centred(self, X: ArrayLike) -> Array:
-        """Rows ``X`` (n, d) less the mean, over the scale if there is one; NaN as it is expected by ``covariance_``.
+        """Rows ``X`` (n, d) less the mean, over the scale; NaN as ``covariance_`` expects it, of genotypes as the mean.
 
         Raises
         ------
@@ -177,11 +177,14 @@ class PCAModel:
             As scikit-learn's: for columns of other names, order or number, infinity, what is no number, and other NaN.
         """
         _, mean = self.loadings()
-        names, incomplete = self.feature_names_in_, self.covariance_ is not None
+        of_genotypes = bool(self.log.get("options", {}).get("genotypes"))
+        names, incomplete = self.feature_names_in_, self.covariance_ is not None or of_genotypes
         rows = new_rows(X, self.n_features_in_, names, self.log.get("columns", ""), incomplete=incomplete)
         centred: Array = np.subtract(rows, mean, dtype=np.float64)
         if self.covariance_ is not None:
             centred = filled(centred, self.covariance_)
+        if of_genotypes:
+            np.nan_to_num(centred, copy=False)
         return centred if self.scale_ is None else centred / self.scale_
 
     def transform(self, X: ArrayLike) -> Array:

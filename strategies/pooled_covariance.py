@@ -16,12 +16,24 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, MomentsOptions
-from fedpca_flwr.protocol.phase import Ask
+from fedpca_flwr.protocol.phase import Ask, Phases
 from fedpca_flwr.solution import Solution, solve
+from fedpca_flwr.statistics.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.statistics.rows import moments_phases, pooled_moments, projection_phase
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+
+
+class PooledOptions(MomentsOptions, GenotypeOptions):
+    """Options of P-COV."""
+
+
+def phases(config: RunConfig, options: PooledOptions) -> Phases:
+    """The moments, in the way that the transport asks for."""
+    return {**moments_phases(config, keep=options.keep), **projection_phase(config)}
+
 
 CARD = MethodCard(
     name="p-cov",
@@ -31,9 +43,10 @@ CARD = MethodCard(
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
     pools_moments=True,
-    options=MomentsOptions,
-    phases=lambda config, options: {**moments_phases(config, keep=options.keep), **projection_phase(config)},
+    options=PooledOptions,
+    phases=lambda config, options: genotype_phases(config, options, phases),
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",
+    examples=({}, {"genotypes": True}),
 )
 
 
@@ -41,11 +54,11 @@ class PooledCovariance(RowsStrategy):
     """P-COV."""
 
     card = CARD
-    options: MomentsOptions
+    options: PooledOptions
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         moments, diagonal = yield from pooled_moments(self)
-        return solve(moments, diagonal, **self.options.model_dump(exclude={"keep"}))
+        return solve(moments, diagonal, **self.options.model_dump(exclude={"keep", "genotypes"}))
 
 
 class PooledCovarianceClient(RowsClient):

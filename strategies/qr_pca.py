@@ -47,6 +47,7 @@ from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases
 from fedpca_flwr.solution import Solution, require_variance
+from fedpca_flwr.statistics.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.statistics.influences import Contributions
 from fedpca_flwr.statistics.moment_fields import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
 from fedpca_flwr.statistics.rows import projection_phase
@@ -57,7 +58,7 @@ NEGLIGIBLE = 1e-15
 """A rounding error of the mean below this many standard deviations is below that of the factor."""
 
 
-class QROptions(PCAOptions):
+class QROptions(PCAOptions, GenotypeOptions):
     """Options of QR-PCA."""
 
     rank: Annotated[int, Limits(ge=0)] = 0
@@ -97,9 +98,9 @@ CARD = MethodCard(
     server_sees="each party's covariance, or its leading components",
     pools_moments=True,
     options=QROptions,
-    phases=phases,
+    phases=lambda config, options: genotype_phases(config, options, phases),
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
-    examples=({}, {"rank": 20}),
+    examples=({}, {"rank": 20}, {"genotypes": True}),
 )
 
 

@@ -138,6 +138,8 @@ class Questions:
         if field.optional and self.rng.random() < 0.5:
             return np.empty(0)
         values = self._real(shape)
+        if field.name == "frequencies" and self.rng.random() < 0.8:
+            values = self.rng.random(shape)
         if field.kind in {"positive", "size"} and self.rng.random() < 0.9:
             values = np.abs(values)
         if field.kind == "scatter" and self.rng.random() < 0.8:

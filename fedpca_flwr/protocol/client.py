@@ -88,6 +88,9 @@ class PCAClient(NumPyClient):
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """The fields that this party returns in a phase, or the parts of which they are the sum; no row leaves."""
 
+    def take(self, asked: Fields) -> None:
+        """Keep of a question what those after it need too."""
+
     def require_ready(self) -> None:
         """Refuse, before anything is answered, what this party's rows do not allow."""
 
@@ -153,7 +156,9 @@ class PCAClient(NumPyClient):
         try:
             self._permit()
             phase = str(config.get("phase", ""))
-            arrays = self._answer(phase, self._question(phase, parameters))
+            asked = self._question(phase, parameters)
+            self.take(asked)
+            arrays = self._answer(phase, asked)
             return arrays, 1 if self._hidden else len(self.data), self.site.about(self.card.split)
         except Exception as error:
             return [], 0, self._report(error)

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.table import Table, complete, told
+from fedpca_flwr.table import Table, complete
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-5
 """Of one run, where a site with a file of its own does not say."""
@@ -95,15 +97,14 @@ def permit_rows(node: NodeConfig, rows: int) -> None:
         )
 
 
-def permit_missing(card: MethodCard, table: Table) -> None:
-    """Refuse a method that needs all values where some are missing.
+def permit_missing(table: Table) -> None:
+    """Refuse missing values, where a method needs all.
 
     Raises
     ------
     DataError
     """
-    if not card.incomplete:
-        complete(table, ", or run a method that takes such rows (method='em')")
+    complete(table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)")
 
 
 def permit_values(node: NodeConfig, table: Table) -> None:
@@ -120,7 +121,7 @@ def permit_values(node: NodeConfig, table: Table) -> None:
         raise DisclosureError(
             f"this site has features of which so few values are there that they are of fewer rows than its own minimum "
             f"(node-config 'min-rows' = {node.min_rows}; a feature without any value is allowed)",
-            local=told(few, table.names),
+            local=f"columns (from 0): {np.flatnonzero(few).tolist()}",
         )
 
 

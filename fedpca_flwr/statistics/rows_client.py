@@ -12,12 +12,14 @@ from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows, column_sums
 from fedpca_flwr.maths.centred import centred_chunks
+from fedpca_flwr.maths.genotypes import count_alleles, standard_chunks, standardised
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.uncentred import mean_products, mean_squares, total_of
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.site.scores import projections, score_file
 from fedpca_flwr.site.site import Site
+from fedpca_flwr.statistics.genotypes import FREQUENCIES, require_frequencies, require_genotypes
 from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.own_scatter import OwnScatter
 from fedpca_flwr.statistics.row_limits import require_bound, require_few_rows
@@ -37,7 +39,31 @@ class RowsClient(PCAClient):
         if self.transport.sums_only and not self.card.differentially_private and self.site.config.bound:
             require_bound(self.site.config.bound)
             self.site.permit_bound(self.card.split)
+        if self.transport.sums_only and not self.card.differentially_private:
             require_few_rows(len(self.data), self.site.node.num_partitions)
+        if self._of_genotypes and not self.journal.begun():
+            require_genotypes(self._unscaled)
+
+    @property
+    def data(self) -> Rows:
+        """This party's rows; of genotypes, as soon as their frequencies are known, the standardised ones."""
+        if FREQUENCIES.name not in self.site.state:
+            return self._unscaled
+        return standardised(self._unscaled, self.site.state[FREQUENCIES.name][0])
+
+    def take(self, asked: Fields) -> None:
+        told = FREQUENCIES.name in self.site.state
+        if FREQUENCIES.name in asked and not told:
+            require_frequencies(asked)
+            self.site.state[FREQUENCIES.name] = [asked[FREQUENCIES.name]]
+
+    @property
+    def _unscaled(self) -> Rows:
+        return self.site.data(self.card.split)
+
+    @property
+    def _of_genotypes(self) -> bool:
+        return getattr(self.options, "genotypes", False)
 
     @property
     def used(self) -> Rows:
@@ -57,6 +83,7 @@ class RowsClient(PCAClient):
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.rows` and `products`."""
         answers: dict[str, Callable[[Fields], Fields | Sequence[Fields]]] = {
+            "alleles": self.alleles,
             "moments": self.moments,
             "sums": self.sums,
             "deviations": self.deviations,
@@ -68,6 +95,11 @@ class RowsClient(PCAClient):
             "project": self.project,
         }
         return answers[phase](asked)
+
+    def alleles(self, asked: Fields) -> Fields:
+        """Of each variant the calls, the copies of the counted allele, and the sum of squares."""
+        rows, called, alleles, squares = count_alleles(self._unscaled)
+        return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
 
     def moments(self, asked: Fields) -> Fields:
         """Count, mean and scatter."""
@@ -124,6 +156,8 @@ class RowsClient(PCAClient):
 
     def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
         """Chunks of rows, centred and scaled, as this party projects them."""
+        if self._of_genotypes:
+            return standard_chunks(rows, asked["mean"], asked["scale"])
         return centred_chunks(rows, asked["mean"], asked["scale"] if asked["scale"].size else None)
 
     def project(self, asked: Fields) -> Fields:
@@ -142,10 +176,10 @@ class RowsClient(PCAClient):
         components, mean, scale = self.loadings(asked), asked["mean"], asked["scale"]
         squared, rows, node = 0.0, self.site.table.rows, self.site.node
         with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
-            for scores, error in projections(self.centred(self.data, asked), components):
+            for scores, error in projections(self.centred(self._unscaled, asked), components):
                 keep(scores)
                 squared += error
-            for scores, _ in projections(self.centred(rows[len(self.data) :], asked), components):
+            for scores, _ in projections(self.centred(rows[len(self._unscaled) :], asked), components):
                 keep(scores)
         if node.loadings:
             unit, columns = scale if scale.size else np.ones_like(mean), self.site.table.columns

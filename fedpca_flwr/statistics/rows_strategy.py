@@ -11,14 +11,17 @@ import numpy as np
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.genotypes import deviation
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.solution import Solution, check_components
+from fedpca_flwr.statistics.genotypes import about_zero, genotype_notes, pooled_counts, told_frequencies
 from fedpca_flwr.statistics.influences import Contributions, largest_of, notes_on
 from fedpca_flwr.statistics.keeping import KEPT
+from fedpca_flwr.statistics.row_limits import Pooled
 
 
 class RowsStrategy(PCAStrategy):
@@ -30,6 +33,8 @@ class RowsStrategy(PCAStrategy):
         Bound on what fixed point rounded off the variances, times rows; set by the statistics that a method asks for.
     joined : ndarray of shape (d,)
         Diagonal of the scatter that the rows of this run are added to.
+    known : Pooled or None
+        What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown.
     cautions : sequence of str
         What a reader must know of them.
     kept : SecondMoments or None
@@ -40,6 +45,7 @@ class RowsStrategy(PCAStrategy):
 
     missed: Array = np.zeros(1)
     joined: Array = np.zeros(1)
+    known: Pooled | None = None
     cautions: Sequence[str] = ()
     kept: SecondMoments | None = None
     contributions: Contributions | None = None
@@ -49,10 +55,23 @@ class RowsStrategy(PCAStrategy):
         """The method: asks, and returns what it found."""
 
     def program(self) -> Program:
-        solution = yield from self.aggregate()
-        model = self.modelled(solution)
+        if getattr(self.options, "genotypes", False):
+            model, solution = yield from self._of_genotypes()
+        else:
+            solution = yield from self.aggregate()
+            model = self.modelled(solution)
         yield from self.projected(model, solution)
         self.model = model
+
+    def _of_genotypes(self) -> Generator[Ask, Any, tuple[PCAModel, Solution]]:
+        """The method on standardised genotypes: its model and solution, in the unit of the genotypes."""
+        counts = yield from pooled_counts()
+        self.known = about_zero(counts)
+        solution = yield from told_frequencies(self.aggregate(), counts.frequencies)
+        model = self.modelled(solution.extended(notes=genotype_notes(counts)))
+        unit = deviation(counts.frequencies)
+        mean = 2 * counts.frequencies  # what is left of the solution's is rounding
+        return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)
 
     def squared_error(self, model: PCAModel) -> float:
         """What the parties' own rows must have as mean squared error in the last round, if the model is exact."""

@@ -76,7 +76,7 @@ class Adaptive(RowsStrategy):
     card = CARD
     options: AdaptiveOptions
     others: ClassVar[Mapping[str, Method]] = {}
-    """All methods, which the registry gives it: it imports none, and goes on as one of `CANDIDATES`."""
+    """The methods of `CANDIDATES`, which the registry gives it: it imports none."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -61,7 +61,7 @@ CARD = MethodCard(
     options=SubspaceOptions,
     phases=phases,
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
-    examples=({}, {"scale": True}, {"warm-start": "svd"}),
+    examples=({}, {"scale": True}, {"warm-start": "svd"}, {"genotypes": True}),
 )
 
 

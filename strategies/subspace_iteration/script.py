@@ -12,12 +12,13 @@ from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Phase, Phases, Public
 from fedpca_flwr.solution import check_rounds
+from fedpca_flwr.statistics.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.statistics.moment_fields import HEAD
 from fedpca_flwr.statistics.products import product_phases
 from fedpca_flwr.statistics.rows import projection_phase
 
 
-class SubspaceOptions(CountOptions):
+class SubspaceOptions(CountOptions, GenotypeOptions):
     """Options of SUB-IT."""
 
     block_size: Annotated[int, Limits(ge=0)] = 0
@@ -55,6 +56,11 @@ class SubspaceOptions(CountOptions):
 
 
 def phases(config: RunConfig, options: SubspaceOptions) -> Phases:
+    """The script of products, of genotypes with allele counts first."""
+    return genotype_phases(config, options, _phases)
+
+
+def _phases(config: RunConfig, options: SubspaceOptions) -> Phases:
     """Products with blocks; in a warm start what a first sketch gets wrong about them."""
     if options.acceleration == "none" and 0 < options.block_size < options.n_components:
         raise ConfigError(

@@ -59,6 +59,7 @@ LATER_SUMS = [
     for step in (f"{phase} keys", f"{phase} shares", phase, f"{phase} agree", f"{phase} reveal")
 ]
 SUB_IT = {"method": "sub-it", "n-components": 2, "max-rounds": 3}
+OF_GENOTYPES = {"n-components": 2, "genotypes": True}
 PERSONAL = {"method": "personalised", "n-components": 2, "iterations": 2, "mu": 1.0}
 
 VERTICAL = {"method": "vertical", "n-components": 2, "max-rounds": 3}
@@ -84,6 +85,11 @@ SCRIPTS = [
     Script({**SUB_IT, "warm-start": "svd"}, {"sketch": 1, "refine": 3, "project": 1}),
     Script({"method": "qr-pca", "n-components": 2}, once("factor", "project")),
     Script({"method": "qr-pca", "n-components": 2, "rank": 3}, once("truncated", "project")),
+    Script({**OF_GENOTYPES, "method": "p-cov"}, once("alleles", "moments", "project")),
+    Script({**OF_GENOTYPES, "method": "p-cov", **SECURE}, once("keys", "alleles", "scatter", "project")),
+    Script({**OF_GENOTYPES, **SUB_IT}, {"alleles": 1, "start": 1, "product": 2, "project": 1}),
+    Script({**OF_GENOTYPES, **SUB_IT, **SECURE}, {**once("keys", "alleles"), "product": 3, "project": 1}),
+    Script({**OF_GENOTYPES, "method": "qr-pca"}, once("alleles", "factor", "project")),
     Script({"method": "ap-stack", "n-components": 2}, once("truncated", "project")),
     Script({"method": "compressed", "n-components": 2}, once("encoded", "project")),
     Script(

@@ -35,8 +35,11 @@ def sessions(script: Script, folder, *worlds) -> list[HostileSession]:
     run = {"bound": 1000.0, **script.run} if "secure-aggregation" in script.run else script.run
     if script.run["method"] == "vertical-scores":
         node["loadings"] = kept_loadings(folder)
-    if METHODS[script.run["method"]].strategy.card.incomplete:
+    of_genotypes = "genotypes" in script.run
+    if METHODS[script.run["method"]].strategy.card.incomplete or of_genotypes:
         worlds = tuple(map(with_holes, worlds))
+    if of_genotypes:
+        worlds = tuple(rows % 3 for rows in worlds)
     return [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
 
 

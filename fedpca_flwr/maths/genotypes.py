@@ -1,0 +1,103 @@
+r"""Genotypes: how many copies of an allele a person has at a variant, standardised as geneticists do.
+
+With p the share of the allele among all calls, two for each person who was called,
+:math:`z = (g - 2p) / \sqrt{2p(1 - p)}` (Patterson, Price and Reich 2006), and 0 where a call is missing, which is the
+mean. The z of a variant then sum to zero over all rows, so that no further mean is subtracted, and the sum of their
+squares follows from three whole numbers of each variant (`AlleleCounts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Blocks, Rows, chunks
+
+LEAST = 2.0**-42
+"""No allele that occurs at all is rarer, or more common than 1 less this, among as many rows as there can be."""
+
+
+class AlleleCounts(NamedTuple):
+    """What is counted of rows of genotypes; sums over parties are counts of all their rows.
+
+    Attributes
+    ----------
+    rows : int
+    called : ndarray of shape (d,)
+        Rows in which each variant was called.
+    alleles : ndarray of shape (d,)
+        Copies of the counted allele in these.
+    squares : ndarray of shape (d,)
+        Sum of the squares of the genotypes.
+    """
+
+    rows: int
+    called: Array
+    alleles: Array
+    squares: Array
+
+    @property
+    def frequencies(self) -> Array:
+        """p (d,); 0 for a variant without any call."""
+        return self.alleles / np.where(self.called > 0, 2 * self.called, 1)
+
+    @property
+    def diagonal(self) -> Array:
+        """Of the scatter of the standardised rows (d,): whole numbers up to the last step."""
+        calls = np.where(self.called > 0, self.called, 1)
+        return (self.squares - self.alleles**2 / calls).clip(min=0.0) / deviation(self.frequencies) ** 2
+
+    @property
+    def constant(self) -> int:
+        """How many variants have one allele only among all calls, or no call: they count for nothing."""
+        return int(((self.alleles == 0) | (self.alleles == 2 * self.called)).sum())
+
+    @property
+    def missing_share(self) -> float:
+        return 1 - float(self.called.sum()) / (self.rows * self.called.size)
+
+
+def deviation(frequencies: Array) -> Array:
+    r""":math:`\sqrt{2p(1 - p)}` (d,): what deviations are divided by; 1 where there is one allele only."""
+    variance = 2 * frequencies * (1 - frequencies)
+    return np.sqrt(np.where(variance > 0, variance, 1.0))
+
+
+def count_alleles(rows: Rows) -> AlleleCounts:
+    """The counts of ``rows`` (n, d) of 0, 1 and 2, with NaN where a call is missing."""
+    n, d = rows.shape
+    called, alleles, squares = np.zeros(d), np.zeros(d), np.zeros(d)
+    for chunk in chunks(rows):
+        present = np.isfinite(chunk)
+        known = np.where(present, chunk, 0)
+        called += present.sum(axis=0)
+        alleles += known.sum(axis=0, dtype=np.float64)
+        squares += np.einsum("ij,ij->j", known, known, dtype=np.float64)
+    return AlleleCounts(n, called, alleles, squares)
+
+
+def columns_of_others(rows: Rows) -> NDArray[np.int64]:
+    """The columns of ``rows`` (n, d) that hold anything but 0, 1, 2 and NaN."""
+    found = np.zeros(rows.shape[1], dtype=bool)
+    for chunk in chunks(rows):
+        found |= ~((chunk == 0) | (chunk == 1) | (chunk == 2) | np.isnan(chunk)).all(axis=0)
+    return np.flatnonzero(found)
+
+
+def standardised(rows: Rows, frequencies: Array) -> Blocks:
+    """The rows (n, d) standardised by allele ``frequencies`` (d,), as blocks without missing values."""
+    mean, unit = 2 * frequencies, deviation(frequencies)
+    return Blocks(lambda: standard_chunks(rows, mean, unit), mean.size, np.dtype(np.float64), count=len(rows))
+
+
+def standard_chunks(rows: Rows, mean: Array, unit: Array) -> Iterator[Array]:
+    """Chunk by chunk, rows less ``mean`` (d,), divided by ``unit`` (d,); zero where a value is missing."""
+    for chunk in chunks(rows):
+        centred = np.subtract(chunk, mean, dtype=np.float64)
+        centred /= unit
+        np.nan_to_num(centred, copy=False)
+        yield centred

@@ -1,0 +1,50 @@
+"""What SECURITY.md says of genotypes: who is in a run (Homer et al. 2008), and who alone misses a call, can be read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.moments import symmetric
+from tests.harness import fit
+from tests.hostile import HostileSession
+
+VARIANTS, PEOPLE = 4000, 60
+
+
+@pytest.mark.parametrize("way", [{}, {"secure_aggregation": True}], ids=["clear", "masked"])
+def test_the_frequencies_in_a_model_tell_who_is_in_it(way):
+    """They are in its ``mean_``, however the parties' counts travelled."""
+    rng = np.random.default_rng(0)
+    population = rng.uniform(0.05, 0.5, VARIANTS)
+    inside, outside, others = (rng.binomial(2, population, (PEOPLE, VARIANTS)).astype(float) for _ in range(3))
+    model = fit("sub-it", np.split(inside, 3), n_components=2, max_rounds=2, block_size=2, genotypes=True, **way)
+    known = others.mean(axis=0)  # of people in public data
+
+    def nearer_to_the_model(G):
+        return (np.abs(G - known) - np.abs(G - model.mean_)).sum(axis=1)
+
+    assert nearer_to_the_model(inside).min() > nearer_to_the_model(outside).max()
+
+
+def test_two_runs_with_other_frequencies_read_a_person_who_alone_misses_a_call(tmp_path):
+    """A server that lies about one frequency in the second run."""
+    d, alone, missed = 8, 17, 3
+    people = np.random.default_rng(1).binomial(2, 0.4, (30, d)).astype(float)
+    people[alone, missed] = np.nan
+    products, sums = [], []
+    for run_id, told in enumerate((0.4, 0.2)):
+        frequencies = np.full(d, 0.4)
+        frequencies[missed] = told
+        run = {"method": "p-cov", "n-components": 2, "genotypes": True}
+        session = HostileSession(tmp_path / str(run_id), people, run, run_id=run_id)
+        assert session.ask("alleles", [])[0]
+        count, mean, _, packed = session.ask("moments", [frequencies])[0]
+        scatter = symmetric(packed, d) + count * np.outer(mean, mean)
+        products.append(scatter[missed] * np.sqrt(2 * told * (1 - told)))  # with (g - 2p) of who was called
+        sums.append(count * mean)
+    of_the_called = (products[1] - products[0]) / (2 * (0.4 - 0.2))
+    own = sums[0] - of_the_called
+    read = own * np.sqrt(2 * 0.4 * 0.6) + 2 * 0.4
+    others = np.arange(d) != missed
+    np.testing.assert_allclose(read[others], people[alone, others], atol=1e-9)
