@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from fedpca_flwr.model import PCAModel
     from fedpca_flwr.reference import pooled_pca
     from fedpca_flwr.second_moments import SecondMoments
+    from simulations.estimator import FederatedPCA
     from simulations.run import run
     from strategies import METHODS
 
 __version__ = "0.1.0"
 
 HOMES = {
+    "FederatedPCA": "simulations.estimator",
     "Federation": "fedpca_flwr.federation",
     "METHODS": "strategies",
     "SecondMoments": "fedpca_flwr.second_moments",
@@ -45,6 +47,7 @@ __all__ = [
     "DataError",
     "DisclosureError",
     "FedPCAError",
+    "FederatedPCA",
     "Federation",
     "PCAModel",
     "PartyError",

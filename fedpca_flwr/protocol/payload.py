@@ -100,6 +100,11 @@ class Payload:
                 "do all parties run the same version?"
             )
 
+    @property
+    def sized(self) -> bool:
+        """Whether the sizes of arrays are known before they come: those of masked words are not."""
+        return not any("any" in field.shape for field in self.fields)
+
     def nbytes(self, sizes: Mapping[str, int]) -> int:
         """Bytes of a reply without its optional fields, each array with NumPy's header of 128 bytes."""
         counts = [math.prod(_size(symbol, sizes) for symbol in f.shape) for f in self.fields if not f.optional]

@@ -210,11 +210,10 @@ class PCAStrategy(Strategy):
 
     def _tell_what_is_awaited(self) -> None:
         d, number = self.quorum.features, len(self.rounds_so_far) + 1
-        upload = self._phase.reply.nbytes(
-            {"n": d + 1, "d": d, **self._phase.reply_sizes(self._asked.asked, self.public)}
-        )
+        sizes = {"n": d + 1, "d": d, **self._phase.reply_sizes(self._asked.asked, self.public)}
+        upload = f", each sends at most {self._phase.reply.nbytes(sizes):,} bytes" if self._phase.reply.sized else ""
         about = f"round {number} of at most {self.rounds} ({self._asked.phase})"
-        tell("%s: waiting for %s parties, each sends at most %s bytes", about, self.quorum.expected, f"{upload:,}")
+        tell("%s: waiting for %s parties%s", about, self.quorum.expected, upload)
 
     def _sending(self, instructions: Sequence[tuple[ClientProxy, FitIns]]) -> None:
         self._sent = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}

@@ -62,6 +62,10 @@ def test_numbers_of_rounds_go_up_to_at_most_the_last(method):
     assert all(number <= most for number, most in numbers)
 
 
+def test_no_size_is_told_that_is_not_known():
+    assert not any("bytes" in line for line in told("p-cov", secure_aggregation=True, bound=100.0, min_parties=2)[1:4])
+
+
 def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(monkeypatch):
     board = Board()
     monkeypatch.setattr(progress, "PATIENCE", 0.0)

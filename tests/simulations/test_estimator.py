@@ -1,0 +1,157 @@
+"""`FederatedPCA` is an estimator as scikit-learn's are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fedpca_flwr import ConfigError, DataError, FederatedPCA, run
+from strategies import METHODS
+from tests.families import rows
+
+NOISE = "its noise, which protects the rows, is drawn anew in every fit"
+NOT_FOR = {
+    "dp-pca": dict.fromkeys(
+        [
+            "check_fit_idempotent",
+            "check_pipeline_consistency",
+            "check_transformer_data_not_an_array",
+            "check_transformer_general",
+        ],
+        NOISE,
+    )
+}
+"""Checks of scikit-learn's that a method cannot pass, with the reason. The others pass all; `streaming` is left out as
+a whole: its federation outlasts a fit, and so do its features. Methods for columns are no estimators."""
+
+
+FEW = {name: {"iterations": 3} for name in ("dsa", "fast-pca", "personalised")}
+"""Options of methods that would take minutes here."""
+
+
+def estimators():
+    by_rows = [name for name, method in METHODS.items() if method.strategy.card.split == "rows"]
+    return [FederatedPCA(method=name, run_options=FEW.get(name)) for name in by_rows if name != "streaming"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks(estimators(), expected_failed_checks=lambda one: NOT_FOR.get(one.method, {}))
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+X = rows(90)
+SITES = np.array(["south", "north", "west"])[np.arange(90) % 3]
+
+
+def same(one, other):
+    np.testing.assert_array_equal(one.components_, other.components_)
+    np.testing.assert_array_equal(one.explained_variance_, other.explained_variance_)
+
+
+def test_parties_are_a_list_or_the_groups_of_a_table():
+    parties = [X[name == SITES] for name in ("north", "south", "west")]
+    model = run("p-cov", parties, n_components=3)
+    by_list = FederatedPCA(3).fit(parties)
+    same(by_list, model)
+    same(FederatedPCA(3).fit(X, groups=SITES), model)
+    assert len(by_list.model_.log["parties"]) == 3
+    np.testing.assert_allclose(by_list.transform(parties), by_list.transform(np.vstack(parties)))
+
+
+def test_one_table_is_one_party_also_as_a_list_of_rows():
+    truth = PCA(3, svd_solver="full").fit(X)
+    for table in (X, X.tolist(), sparse.csr_matrix(X)):
+        found = FederatedPCA(3).fit(table)
+        assert len(found.model_.log["parties"]) == 1
+        np.testing.assert_allclose(np.abs(found.components_), np.abs(truth.components_), atol=1e-10)
+        assert found.score(X) == pytest.approx(truth.score(X))
+
+
+def test_names_are_kept_and_checked():
+    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(X.shape[1])])
+    for given in ({"X": frame, "groups": SITES}, {"X": [frame[:40], frame[40:]]}):
+        fitted = FederatedPCA(2).set_output(transform="pandas").fit(**given)
+        assert list(fitted.feature_names_in_) == list(frame.columns)
+        assert list(fitted.transform(frame).columns) == ["federatedpca0", "federatedpca1"]
+        with pytest.raises(ValueError, match="feature names should match"):
+            fitted.transform(frame[frame.columns[::-1]])
+    assert not hasattr(fitted.fit(X), "feature_names_in_")
+
+
+def test_as_many_components_as_there_are_unless_told():
+    assert FederatedPCA().fit([X[:3], X[3:6]]).n_components_ == min(6, X.shape[1])
+    assert clone(FederatedPCA(0.5)).fit(X, groups=SITES).explained_variance_ratio_.sum() > 0.5
+
+
+def test_options_of_method_and_run():
+    hidden = FederatedPCA(2, method="p-cov scale=true", run_options={"secure_aggregation": True, "bound": 1e3})
+    fitted = hidden.fit(X, groups=SITES)
+    assert fitted.scale_ is not None
+    assert fitted.model_.log["parties"][0]["rows"] is None
+    with pytest.raises(ConfigError, match="did you mean 'bound'"):
+        FederatedPCA(2, run_options={"bond": 1e3}).fit(X)
+
+
+def test_missing_values_are_for_em():
+    holes = X.copy()
+    holes[::7, 1] = np.nan
+    assert FederatedPCA(2, method="em").fit(holes, groups=SITES).transform(holes).shape == (90, 2)
+    with pytest.raises(ValueError, match="NaN"):
+        FederatedPCA(2).fit(holes)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"X": X, "groups": SITES[:5]}, "'groups' has 5 labels, but there are 90 rows"),
+        ({"X": [X], "groups": SITES}, "'groups' is given too"),
+    ],
+)
+def test_groups_that_do_not_fit_are_named(given, text):
+    with pytest.raises(ConfigError, match=text):
+        FederatedPCA(2).fit(**given)
+
+
+def test_methods_for_columns_have_nothing_to_transform_with():
+    with pytest.raises(ConfigError, match="use fedpca_flwr.run"):
+        FederatedPCA(2, method="vertical").fit([X[:, :3], X[:, 3:]])
+
+
+def test_in_a_pipeline():
+    pipeline = make_pipeline(StandardScaler(), FederatedPCA(2)).fit(X, federatedpca__groups=SITES)
+    assert len(pipeline[-1].model_.log["parties"]) == 3
+    assert pipeline.transform(X).shape == (90, 2)
+
+
+def test_in_a_search_that_hands_groups_as_a_parameter_of_fit():
+    search = GridSearchCV(make_pipeline(StandardScaler(), FederatedPCA()), {"federatedpca__n_components": [1, 2]}, cv=3)
+    search.fit(X, federatedpca__groups=SITES)
+    assert len(search.best_estimator_[-1].model_.log["parties"]) == 3
+
+
+def test_in_a_search_that_routes_groups():
+    with sklearn.config_context(enable_metadata_routing=True):
+        pca = FederatedPCA().set_fit_request(groups=True)
+        model = make_pipeline(pca, LogisticRegression())
+        search = GridSearchCV(model, {"federatedpca__n_components": [1, 2]}, cv=GroupKFold(3))
+        search.fit(X, (X[:, 0] > 0).astype(int), groups=SITES)
+    assert len(search.best_estimator_[0].model_.log["parties"]) == 3
+
+
+def test_rows_that_do_not_fit_are_refused_as_by_the_model():
+    fitted = FederatedPCA(2).fit(X)
+    with pytest.raises(ValueError, match="features"):
+        fitted.transform(X[:, :3])
+    with pytest.raises(DataError, match="shape"):
+        fitted.inverse_transform(np.ones((2, 3)))
