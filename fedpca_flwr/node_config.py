@@ -20,11 +20,16 @@ class NodeConfig(Config):
     num_partitions: Count
     name: Name = ""
     data: LocalPath = ""
-    """Path of the site's rows (.npy, .npz, .csv, .parquet, .h5ad); empty: a partition of the run's data set."""
+    """Path of the site's rows (.npy, .npz, .csv, .parquet, .h5ad, .bed); empty: a partition of the run's data set."""
     label: str = ""
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
     layer: str = ""
     """Layer of an .h5ad file; empty: its X."""
+    variants: LocalPath = ""
+    """Of a .bed file: path of a .bim file with the variants that all sites take, in its order and counting its first
+    alleles (`python -m fedpca_flwr.site variants` makes one); empty: those of the file."""
+    ambiguous: Literal["refuse", "keep"] = "refuse"
+    """What to do where the list of `variants` has A/T or C/G ones, whose strand the alleles do not tell."""
     ids: str = ""
     """Column of the file with the ids by which rows of different parties belong together (with split='columns')."""
     ids_secret: LocalPath = ""

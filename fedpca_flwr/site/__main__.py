@@ -9,6 +9,7 @@ from pathlib import Path
 from fedpca_flwr.errors import ContractError, FedPCAError
 from fedpca_flwr.site.audit import audit
 from fedpca_flwr.site.identity_files import make_key
+from fedpca_flwr.site.variants import write_common
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -16,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_keys(commands)
     _add_journal(commands)
+    _add_variants(commands)
     given = parser.parse_args(arguments)
     try:
         given.run(given)
@@ -64,6 +66,19 @@ def _journal(given: argparse.Namespace) -> None:
     if found.gap:
         raise ContractError(found.verdict)
     print(found.verdict)
+
+
+def _add_variants(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    variants = commands.add_parser(
+        "variants",
+        help="print the variants that several .bim files have in common",
+        description="Print, as a .bim file, the variants that all given .bim files have by chromosome, position and "
+        "pair of alleles, coded as in the first one, for every site's node-config 'variants'; and to stderr which of "
+        "them a file lacks or codes with swapped alleles. A .bim file holds no genotypes.",
+    )
+    variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
+    variants.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
+    variants.set_defaults(run=lambda given: write_common(given.files, ambiguous=given.ambiguous))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         Which data set, partitioned how.
     """
     if node.data:
-        table = read(node.data, node.label, node.ids, node.layer)._replace(split=node.split)
+        table = read(
+            node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep"
+        )._replace(split=node.split)
         return _in_order_of_ids(table, node, config) if node.ids else table
     source = data.load(config.dataset, config.data_root)
     if config.partition == "columns":

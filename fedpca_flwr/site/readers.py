@@ -1,4 +1,4 @@
-"""A site's own file of rows: .npy, .npz, .csv, .parquet or .h5ad, read without leaking a value into an error.
+"""A site's own file of rows: .npy, .npz, .csv, .parquet, .h5ad or .bed, read without leaking a value into an error.
 
 A kind of file is a function in `READERS`, from a path and the columns that are no features to the rows and the names of
 their columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew: `read` checks them,
@@ -18,6 +18,7 @@ from scipy import sparse
 
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.blocks import CACHE_ELEMENTS, Block, Blocks, Rows, pieces, sparse_rows
+from fedpca_flwr.site.bed_file import read_bed
 from fedpca_flwr.site.columns import LeftOut, column_position
 from fedpca_flwr.site.csv_file import read_csv
 from fedpca_flwr.site.h5ad_file import read_h5ad
@@ -25,7 +26,9 @@ from fedpca_flwr.site.parquet_file import read_parquet
 from fedpca_flwr.table import Table, check, names_digest
 
 
-def read(path: str, label: str = "", ids: str = "", layer: str = "") -> Table:
+def read(
+    path: str, label: str = "", ids: str = "", layer: str = "", variants: str = "", *, ambiguous: bool = False
+) -> Table:
     """Read a site's rows, checked.
 
     Parameters
@@ -33,11 +36,15 @@ def read(path: str, label: str = "", ids: str = "", layer: str = "") -> Table:
     path : str
         ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``, or a sparse matrix as
         `scipy.sparse.save_npz` writes it; ``.csv`` is comma-separated with or without a header line; ``.parquet`` needs
-        the extra ``parquet``, ``.h5ad`` the extra ``cells``.
+        the extra ``parquet``, ``.h5ad`` the extra ``cells``, ``.bed`` the extra ``genotypes``.
     label, ids : str, optional
         Columns to leave out: the name of each, or its number from 0.
     layer : str, optional
         Of an ``.h5ad`` file: what to take instead of ``X``.
+    variants : str, optional
+        Of a ``.bed`` file: path of a ``.bim`` file with those to take.
+    ambiguous : bool
+        Whether to take those of them whose strand cannot be told.
 
     Raises
     ------
@@ -54,7 +61,11 @@ def read(path: str, label: str = "", ids: str = "", layer: str = "") -> Table:
         raise DataError("the file that node-config 'data' names does not exist", local=str(file))
     if layer and suffix != ".h5ad":
         raise ConfigError("node-config: 'layer' names a layer, which only .h5ad files have")
+    if variants and suffix != ".bed":
+        raise ConfigError("node-config: 'variants' names a list of variants, which only .bed files have")
     reader = partial(read_h5ad, layer=layer) if layer else READERS[suffix]
+    if variants:
+        reader = partial(read_bed, variants=variants, ambiguous=ambiguous)
     left_out = {key: name for key, name in (("label", label), ("ids", ids)) if name}
     rows, names = _worded(file, lambda: reader(file, left_out))
     if isinstance(rows, Blocks):
@@ -110,7 +121,7 @@ def _npz(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     return _without(rows, left_out), []
 
 
-READERS = {".npy": _npy, ".npz": _npz, ".csv": read_csv, ".parquet": read_parquet, ".h5ad": read_h5ad}
+READERS = {".npy": _npy, ".npz": _npz, ".csv": read_csv, ".parquet": read_parquet, ".h5ad": read_h5ad, ".bed": read_bed}
 
 
 def _without(rows: Rows, left_out: LeftOut) -> Rows:
