@@ -120,7 +120,9 @@ class RunConfig(Config):
     reference: bool = True
     """Simulation only: also compute the PCA of the pooled rows, and report the angle to it."""
     output: str = "model"
-    """The file of the model, at the server."""
+    """The file of the model, at the server; if it is not an absolute path, in a folder of the run, which is printed."""
+    overwrite: bool = False
+    """Whether the model may take the place of another run's."""
     join_deadline: Seconds = 300.0
     """Seconds in which all parties must have come."""
     round_deadline: Seconds = 600.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from logging import WARNING, StreamHandler
-from pathlib import Path
 
 from flwr.app import Context
 from flwr.server import ServerConfig
@@ -14,10 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpca_flwr import data
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.files import writable
 from fedpca_flwr.metrics import captured_variance, principal_angles
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.model_file import model_file
+from fedpca_flwr.output import Output
 from fedpca_flwr.protocol.polling import poll_promptly
 from fedpca_flwr.protocol.progress import flower_from, shown_by
 from fedpca_flwr.protocol.server import PCAServer
@@ -32,19 +30,20 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     try:
         strategy = build_strategy(context.run_config)
-        target = model_file(Path(strategy.config.output).expanduser().absolute())
-        writable(target.parent)
+        output = Output.of(strategy.config, context.run_id)
+        print(f"Federated PCA\n  model                 {output.model}, when the run has ended", flush=True)
         with shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
             model = run_on(grid, strategy)
-        written = model.save(target)  # before anything else can go wrong
-        kept = model.moments_ and model.moments_.save(target.with_name(f"{target.stem}-moments"))
+        written = output.save(model)  # before anything else can go wrong
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         raise
     if strategy.config.reference and strategy.quorum.simulated:
         model.log["measured"] |= _compared_with_pooled(model, strategy)
-        written = model.save(target)
-    files = f"  {'model':<22}{written}\n" + (f"  {'moments':<22}{kept}\n" if kept else "")
+        model.save(written.model)
+    files = f"  {'model':<22}{written.model}\n"
+    if model.moments_ is not None:
+        files += f"  {'moments':<22}{written.moments}\n"
     print(f"\nFederated PCA\n{model.summary()}\n{files}", flush=True)
 
 

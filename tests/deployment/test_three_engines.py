@@ -158,7 +158,7 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(wa
 
 def test_a_deployed_site_keeps_its_privacy_ledger_over_runs(lab, tmp_path):
     for runs in (1, 2):
-        config = f"method='dp-pca' output={json.dumps(str(tmp_path / 'model'))}"
+        config = f"method='dp-pca' output={json.dumps(str(tmp_path / f'model {runs}'))}"
         status, log = lab.run(config)
         assert status == "finished:completed", log
         for site in lab.sites:

@@ -45,3 +45,58 @@ def test_a_simulation_says_what_the_components_capture(tmp_path, monkeypatch, ca
     captured = np.var(rows @ model.components_.T, axis=0).sum() / np.var(rows, axis=0).sum()
     assert captured < 0.9 * model.explained_variance_ratio_.sum()
     assert f"captured variance     {captured:.4%} of that of the pooled rows" in capsys.readouterr().out
+
+
+@pytest.fixture
+def quick(monkeypatch, tmp_path):
+    """Runs without Flower, with a home of their own."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    options = {"n_components": 3, "keep": "moments"}
+    monkeypatch.setattr(server_app, "run_on", lambda *_: run("p-cov", [load("wine").all_rows()], **options))
+
+
+def test_the_models_path_is_printed_first_and_last(quick, tmp_path, capsys):
+    server_app.main(None, context(output=str(tmp_path / "model")))
+    first, *_, last, moments = [line for line in capsys.readouterr().out.splitlines() if str(tmp_path) in line]
+    assert str(tmp_path / "model.npz") in first
+    assert last.split() == ["model", str(tmp_path / "model.npz")]
+    assert moments.split() == ["moments", str(tmp_path / "model-moments.npz")]
+
+
+def test_the_model_of_another_run_stays_unless_it_may_go(quick, tmp_path, monkeypatch):
+    here = {"output": str(tmp_path / "model")}
+    server_app.main(None, context(**here))
+    before = (tmp_path / "model.npz").read_bytes()
+    server_app.main(None, context(**here, overwrite=True))
+    monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
+    (tmp_path / "model.npz").write_bytes(before)
+    with pytest.raises(ConfigError, match="overwrite=true"):
+        server_app.main(None, context(**here))
+    (tmp_path / "model.npz").unlink()
+    with pytest.raises(ConfigError, match=r"model-moments.npz is there already"):
+        server_app.main(None, context(**here))
+
+
+def test_the_faster_of_two_runs_at_the_same_time_keeps_its_model(quick, tmp_path, monkeypatch, capsys):
+    model = server_app.run_on(None, None)
+
+    def other_was_faster(*_):
+        (tmp_path / "model.npz").write_bytes(b"of another run")
+        return model
+
+    monkeypatch.setattr(server_app, "run_on", other_was_faster)
+    server_app.main(None, context(output=str(tmp_path / "model")))
+    assert (tmp_path / "model.npz").read_bytes() == b"of another run"
+    assert PCAModel.load(tmp_path / "model-1.npz").n_components_ == 3
+    assert f"model                 {tmp_path / 'model-1.npz'}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("output", ["model", "results/wine"])
+def test_a_relative_path_is_in_a_folder_of_the_run_wherever_the_server_was_started(
+    quick, output, tmp_path, monkeypatch
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    server_app.main(None, context(output=output))
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert PCAModel.load(tmp_path / "home" / "fedpca-runs" / "1" / output).n_components_ == 3
