@@ -51,7 +51,6 @@ class Config(BaseModel):
         alias_generator=lambda name: name.replace("_", "-"),
         validate_by_name=True,
         validate_by_alias=True,
-        use_attribute_docstrings=True,  # docs/methods.md shows them
     )
 
     public: ClassVar[bool] = True

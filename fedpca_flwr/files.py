@@ -48,6 +48,25 @@ def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
+def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file that must not be there yet: a key is never overwritten.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+    except FileExistsError:
+        raise ConfigError(
+            f"{path} exists already, and was left as it is: others may know this site by it; name another file"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}): name a file in a folder that can") from None
+
+
 @contextmanager
 def site_file(key: str, target: Path) -> Iterator[BinaryIO]:
     """`written_whole` for the file that ``key`` of a site's node-config names, which only its owner may read.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from fedpca_flwr.data_frames import column_names, is_frame, numbers_of
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.blocks import Blocks, Rows, chunks, sparse_rows, whole
 from fedpca_flwr.table import names_digest
@@ -19,59 +21,63 @@ FOREIGN = (
 )
 
 
-def as_array(X: ArrayLike, name: str) -> NDArray[Any]:
-    """``X`` as an array.
+def as_array(X: Any, name: str) -> NDArray[Any]:
+    """``X`` as an array; what is masked, or missing in a data frame, is NaN.
 
     Raises
     ------
     DataError
-        Where it is masked or ragged; ``name`` is what the text calls it.
+        Where it is none; ``name`` is what the text calls it.
     """
-    if np.ma.is_masked(X):
-        raise DataError(f"{name} has masked values: fill or drop them first")
+    rows = as_rows(X, name)
+    return whole(rows) if isinstance(rows, Blocks) else rows
+
+
+def as_rows(X: Any, name: str) -> Rows:
+    """``X`` as rows: an array, or the blocks that a sparse matrix is, or that it is already.
+
+    Raises
+    ------
+    DataError
+        As `as_array`, and of a data frame with all columns at fault (`fedpca_flwr.data_frames.numbers_of`).
+    """
+    if isinstance(X, Blocks):
+        return X
+    if X is None or isinstance(X, str | bytes | os.PathLike | Mapping | Set | Iterator):
+        first = " (read a file first, with pandas.read_csv or numpy.load)" if isinstance(X, str | os.PathLike) else ""
+        raise DataError(
+            f"{name} is of type {type(X).__name__}, expected an array, a data frame or a sparse matrix of rows{first}"
+        )
     try:
-        return whole(sparse_rows(X)) if sparse.issparse(X) else np.asarray(X)
+        held = numbers_of(X, name) if is_frame(X) else X
+        if sparse.issparse(held):
+            return sparse_rows(held)
+        return _unmasked(held) if isinstance(held, np.ma.MaskedArray) else np.asarray(held)
+    except DataError:
+        raise
     except ValueError:
-        raise DataError(f"{name} is not an array: its rows differ in length") from None
+        what = "a sparse matrix whose indices do not fit its shape" if sparse.issparse(X) else None
+        raise DataError(f"{name} is {what or 'not an array: its rows differ in length'}") from None
     except Exception as error:  # whatever an object of another library does, whose text may quote a value
         raise DataError(f"{name} cannot be made an array ({type(error).__name__})") from None
 
 
-def as_rows(X: ArrayLike | Blocks, name: str) -> Rows:
-    """``X`` as rows: `as_array`, or the blocks that a sparse matrix is, or that it is already.
-
-    Raises
-    ------
-    DataError
-    """
-    if isinstance(X, Blocks):
-        return X
-    if not sparse.issparse(X):
-        return as_array(X, name)
-    try:
-        return sparse_rows(X)
-    except ValueError:
-        raise DataError(f"{name} is a sparse matrix whose indices do not fit its shape") from None
+def _unmasked(masked: np.ma.MaskedArray[Any, Any]) -> NDArray[Any]:
+    """The array, with NaN where numbers are masked; what is no number is refused as it would be without a mask."""
+    if masked.dtype.kind not in "fiub" or not np.ma.is_masked(masked):
+        return masked.data
+    found = np.array(masked.data, dtype=masked.dtype if masked.dtype.kind == "f" else np.float64)
+    found[np.ma.getmaskarray(masked)] = np.nan
+    return found
 
 
 def dense_parts(X: ArrayLike) -> Iterator[ArrayLike]:
     """``X``, or of a sparse matrix its rows as arrays, part by part."""
     rows = as_rows(X, "X") if sparse.issparse(X) else None
-    if rows is not None and len(rows):
+    if isinstance(rows, Blocks) and len(rows):
         yield from chunks(rows)
     else:
         yield X
-
-
-def column_labels(X: object) -> tuple[Any, ...]:
-    """Of a data frame; empty for anything else."""
-    return tuple(getattr(X, "column_names", getattr(X, "columns", ())))  # the former is that of Arrow tables
-
-
-def column_names(X: object) -> tuple[str, ...]:
-    """The labels of a data frame's columns, or none where not all are texts: scikit-learn ignores them then."""
-    labels = column_labels(X)
-    return labels if all(isinstance(label, str) for label in labels) else ()
 
 
 def finite_matrix(X: ArrayLike, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
@@ -82,7 +88,7 @@ def finite_matrix(X: ArrayLike, width: int, name: str, *, incomplete: bool = Fal
     DataError
     """
     rows = as_array(X, name)
-    if rows.dtype == object:  # a data frame of several dtypes
+    if rows.dtype == object:
         try:
             if any(isinstance(cell, str | bytes) for cell in rows.flat):  # NumPy would read numbers out of texts
                 raise TypeError

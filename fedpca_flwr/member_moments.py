@@ -7,7 +7,9 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.data_frames import column_names
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.frames import as_rows
 from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.table import check, complete
 
@@ -22,11 +24,7 @@ def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
     if isinstance(data, Moments):
         _check(key, data)
         return data
-    try:
-        rows = np.asarray(data)
-    except ValueError:
-        raise DataError(f"the rows of '{key}' are not all of the same length") from None
-    return Moments.of(complete(check(rows)))
+    return Moments.of(complete(check(as_rows(data, f"the data of '{key}'"), column_names(data))))
 
 
 def digest(moments: Moments) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,8 @@ class Table(NamedTuple):
         An array, or `fedpca_flwr.maths.blocks.Blocks`.
     missing : ndarray of shape (d,)
         How many values of each column are missing (NaN).
-    columns : str
-        Digest of the column names; empty where the file has none.
+    names : tuple of str
+        Of the columns; empty where nobody named them.
     split : str
         How all parties' data are split: ``"rows"``, ``"columns"``, or empty where nobody said.
     ids : ndarray of shape (n,) or None
@@ -50,10 +50,15 @@ class Table(NamedTuple):
 
     rows: Rows
     missing: NDArray[np.int64]
-    columns: str = ""
+    names: tuple[str, ...] = ()
     split: str = ""
     ids: NDArray[np.uint64] | None = None
     places: NDArray[np.int64] | None = None
+
+    @property
+    def columns(self) -> str:
+        """Digest of the names of the columns, which replies hold."""
+        return names_digest(self.names)
 
 
 def names_digest(names: Sequence[str]) -> str:
@@ -61,8 +66,16 @@ def names_digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
-def check(rows: Rows) -> Table:
-    """A table of ``rows``, if they are a non-empty, real matrix, read block by block.
+def told(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
+    """Which columns (d,) of a table, for its own site: by their names, where they have some."""
+    places = np.flatnonzero(columns).tolist()
+    if names:
+        return f"columns: {', '.join(repr(names[place]) for place in places)}"
+    return f"columns (from 0): {places}"
+
+
+def check(rows: Rows, names: Sequence[str] = ()) -> Table:
+    """A table of ``rows``, whose columns have these names, if they are a non-empty, real matrix, read block by block.
 
     Values that are not missing (NaN) must be finite, and such that they can be squared.
 
@@ -74,20 +87,20 @@ def check(rows: Rows) -> Table:
         Which columns are at fault stays in the site's own log.
     """
     if rows.ndim != 2:
-        raise DataError(f"the data have {rows.ndim} axes, expected 2 (rows, features)")
+        raise DataError(f"the data have {rows.ndim} axes, expected 2 (rows, features); one table is one party: [X]")
     if rows.dtype.kind not in "fiub":
         raise DataError(f"the data have dtype {rows.dtype}, expected real numbers")
     if isinstance(rows, Blocks):
-        return _checked_blocks(rows)
+        return _checked_blocks(rows, tuple(names))
     _require_shape(rows.shape)
     if rows.dtype.kind == "f":
         sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
         for chunk in chunks(rows):
             np.fmax(sizes, _sizes(chunk), out=sizes)
             missing += _missing(chunk)
-        _require_sizes(sizes)
-        return Table(rows, missing)
-    return Table(rows, np.zeros(rows.shape[1], np.int64))
+        _require_sizes(sizes, names)
+        return Table(rows, missing, tuple(names))
+    return Table(rows, np.zeros(rows.shape[1], np.int64), tuple(names))
 
 
 def complete(table: Table, what_else: str = "") -> Rows:
@@ -98,15 +111,16 @@ def complete(table: Table, what_else: str = "") -> Rows:
     DataError
         ``what_else`` says in it what to do, besides filling or dropping them.
     """
-    _refuse(table.missing > 0, f"missing values (NaN): fill or drop them first{what_else}")
+    _refuse(table.missing > 0, f"missing values (NaN): fill or drop them first{what_else}", table.names)
     return table.rows
 
 
-def _checked_blocks(rows: Blocks) -> Table:
+def _checked_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
     sizes, missing, count, entries = np.zeros(rows.width), np.zeros(rows.width, np.int64), 0, 0
     kept: list[Block] = []
     room = HELD_BYTES
     for block in rows.read():
+        _require_as_said(block, rows)
         count += block.shape[0]
         entries += block.size
         if rows.dtype.kind == "f":
@@ -115,21 +129,39 @@ def _checked_blocks(rows: Blocks) -> Table:
         room -= _nbytes(block)
         kept = [*kept, block] if room >= 0 else []
     _require_shape((count, rows.width))
-    _require_sizes(sizes)
+    _require_sizes(sizes, names)
     if kept:
         only = joined(kept)
         found = sparse_rows(only) if rows.sparse else only
     else:
-        found = replace(rows, read=partial(_unchanged, rows.read, count), count=count)
+        found = replace(rows, read=partial(_unchanged, rows, count), count=count)
     if rows.sparse and entries > SPARSE * count * rows.width:
         found = Blocks(partial(chunks, found), rows.width, rows.dtype, count=count)
-    return Table(found, missing)
+    return Table(found, missing, names)
 
 
-def _unchanged(read: Callable[[], Iterable[Block]], count: int) -> Iterator[Block]:
-    """The blocks, if they still have so many rows."""
+def _require_as_said(block: Any, rows: Blocks) -> None:
+    """Refuse a block that is not what its loader says of all: its numbers would be taken for others.
+
+    Raises
+    ------
+    DataError
+    """
+    as_said = sparse.issparse(block) and block.format == "csr" if rows.sparse else isinstance(block, np.ndarray)
+    if not as_said or block.ndim != 2 or block.shape[1] != rows.width or block.dtype != rows.dtype:
+        kind = type(block).__name__
+        dtype, shape = getattr(block, "dtype", "none"), getattr(block, "shape", "none")
+        raise DataError(
+            f"a block of rows is {kind} of dtype {dtype} and shape {shape}, but its loader says "
+            f"{'CSR' if rows.sparse else 'arrays'} of dtype {rows.dtype} and {rows.width} columns; let it yield these"
+        )
+
+
+def _unchanged(rows: Blocks, count: int) -> Iterator[Block]:
+    """The blocks, if they still are as said and have so many rows."""
     found = 0
-    for block in read():
+    for block in rows.read():
+        _require_as_said(block, rows)
         found += block.shape[0]
         if found <= count:
             yield block
@@ -165,23 +197,22 @@ def _require_shape(shape: tuple[int, ...]) -> None:
         raise DataError(f"the data have shape {shape}, expected at least one row and one feature")
 
 
-def _require_sizes(sizes: Array) -> None:
-    _refuse(~np.isfinite(sizes), "infinite values: fill or drop them first")
+def _require_sizes(sizes: Array, names: Sequence[str]) -> None:
+    _refuse(~np.isfinite(sizes), "infinite values: fill or drop them first", names)
     _refuse(
         sizes > LARGEST,
         f"values that are too large to be squared (beyond {LARGEST:g} in size): fill or drop them if they mark "
         "what is missing, else change the unit",
+        names,
     )
     _refuse(
         (sizes > 0) & (sizes < SMALLEST),
         f"columns whose values are all too small to be squared (below {SMALLEST:g} in size): change their unit, "
         "or leave them out",
+        names,
     )
 
 
-def _refuse(columns: NDArray[np.bool_], what: str) -> None:
+def _refuse(columns: NDArray[np.bool_], what: str, names: Sequence[str]) -> None:
     if columns.any():
-        raise DataError(
-            f"the data hold {what} (the site's log says where)",
-            local=f"columns (from 0): {np.flatnonzero(columns).tolist()}",
-        )
+        raise DataError(f"the data hold {what}", local=told(columns, names))

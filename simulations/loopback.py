@@ -35,6 +35,8 @@ from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.table import Table, check
 from strategies import build_client, build_strategy
 
+Names = tuple[str, ...]
+
 FILES = ("scores", "loadings")
 """Keys of a node-config that `simulations.run` takes as a list: a path for each party."""
 
@@ -80,15 +82,19 @@ class LoopbackProxy(ClientProxy):
         return DisconnectRes(reason="")
 
 
-def on_loopback(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any]) -> PCAModel:
-    """Run in this process (see `simulations.run`)."""
-    server = assemble(run_config, parties, site)
+def on_loopback(
+    run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any], names: Sequence[Names] = ()
+) -> PCAModel:
+    """Run in this process (see `simulations.run`); ``names`` are of each party's columns, empty where it has none."""
+    server = assemble(run_config, parties, site, names)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
     return strategy.result()
 
 
-def assemble(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any]) -> PCAServer:
+def assemble(
+    run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any], names: Sequence[Names] = ()
+) -> PCAServer:
     """A server whose clients wait in this process; with much data as many work at once as BLAS has threads."""
     blas = ThreadpoolController()  # once: it looks through all libraries of this process
     server = PCAServer(build_strategy(run_config), lambda: blas.limit(limits=1, user_api="blas"))
@@ -99,19 +105,22 @@ def assemble(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str
     for i, rows in enumerate(parties):
         node = {**own_site(site, i), "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=run_id, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
-        server.client_manager().register(LoopbackProxy(str(i + 1), _client_builder(context, rows), context))
+        server.client_manager().register(
+            LoopbackProxy(str(i + 1), _client_builder(context, rows, tuple(*names[i : i + 1])), context)
+        )
     return server
 
 
 def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
-    """The node-config of a party; of its own files in a list it has its entry."""
-    return {key: value[party] if key in FILES and isinstance(value, list) else value for key, value in site.items()}
+    """The node-config of a party; of what is a list, its name and its own files, it has its entry."""
+    lists = {key for key in ("name", *FILES) if isinstance(site.get(key), list)}
+    return {key: value[party] if key in lists else value for key, value in site.items()}
 
 
-def _client_builder(context: Context, rows: Rows) -> Callable[[], Client]:
+def _client_builder(context: Context, rows: Rows, names: Names) -> Callable[[], Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        return check(rows)
+        return check(rows, names)
 
     return lambda: build_client(context, load).to_client()
 

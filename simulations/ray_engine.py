@@ -26,7 +26,7 @@ from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.server_app import run_on
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import Table
-from simulations.loopback import own_site
+from simulations.loopback import Names, own_site
 from strategies import build_client, build_strategy
 
 BACKEND: dict[str, Any] = {
@@ -35,8 +35,10 @@ BACKEND: dict[str, Any] = {
 }
 
 
-def on_ray(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any]) -> PCAModel:
-    """Run in Flower's simulation (see `simulations.run`).
+def on_ray(
+    run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any], names: Sequence[Names] = ()
+) -> PCAModel:
+    """Run in Flower's simulation (see `simulations.run`); ``names`` are of each party's columns, if any.
 
     The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
     there, or ``.npz`` where they are sparse.
@@ -52,15 +54,17 @@ def on_ray(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, 
             run_on(grid, strategy)
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
-            client_app = ClientApp(_client_fn(run_config, site, folder), mods=[one_blas_thread])
+            client_app = ClientApp(_client_fn(run_config, site, folder, names), mods=[one_blas_thread])
             run_simulation(server_app, client_app, len(parties), backend_config=BACKEND)
     return strategy.result()
 
 
-def _client_fn(run_config: dict[str, Any], site: dict[str, Any], folder: str) -> Callable[[Context], Client]:
+def _client_fn(
+    run_config: dict[str, Any], site: dict[str, Any], folder: str, names: Sequence[Names]
+) -> Callable[[Context], Client]:
     def load(node: NodeConfig, config: RunConfig) -> Table:
         (own,) = Path(folder).glob(f"{node.partition_id}.*")
-        return read(str(own))
+        return read(str(own))._replace(names=tuple(*names[node.partition_id : node.partition_id + 1]))
 
     def client_fn(context: Context) -> Client:
         own = own_site(site, int(context.node_config["partition-id"]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.frames import as_rows, column_labels, column_names
+from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.progress import flower_from
-from simulations.loopback import FILES, on_loopback
+from simulations.loopback import FILES, Names, on_loopback
+from simulations.parties import parties_of
 from simulations.progress import shown
 from strategies import method_of, run_config_of
 
@@ -33,20 +34,27 @@ POLICY = (
 )
 """Keys of a node-config that `run` sets for every party."""
 
+SITE_KEY = re.compile(rf"node-config:? '({'|'.join((*POLICY, *FILES))})'")
+"""How errors name those keys."""
 
-def _on_ray(run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any]) -> PCAModel:
+
+def _on_ray(
+    run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any], names: Sequence[Names]
+) -> PCAModel:
     from simulations.ray_engine import on_ray  # here, since nobody else should wait for it
 
-    return on_ray(run_config, parties, site)
+    return on_ray(run_config, parties, site, names)
 
 
 ENGINES = {"loopback": on_loopback, "ray": _on_ray}
 """Where a run's parties are: in this process, or in Flower's simulation."""
 
+Given = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
+
 
 def run(
     method: str,
-    parties: Sequence[ArrayLike | Blocks],
+    parties: Given,
     *,
     engine: str = "loopback",
     progress: bool = True,
@@ -58,8 +66,10 @@ def run(
     ----------
     method : str
         A name in `strategies.METHODS`, e.g. ``"p-cov"``; it may say options too: ``"sub-it block-size=10"``.
-    parties : sequence of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
-        One party each; the model keeps the column names of data frames. For the methods whose card says
+    parties : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
+        One party each; the keys of a mapping are their names. Of data frames (pandas, Arrow, polars) booleans and
+        nullable numbers are numbers, and what is missing is NaN, which ``em`` takes; columns of the same names are put
+        into the order of the first, and the model keeps the names. For the methods whose card says
         ``split="columns"``: (n, f_i), features of the same n rows.
     engine : {"loopback", "ray"}
         This process (milliseconds), or Flower's simulation, which `flwr run` uses too (a process pool, about ten
@@ -95,30 +105,35 @@ def run(
         raise ConfigError(f"engine is {engine!r}, expected one of: {', '.join(ENGINES)}")
     if not isinstance(method, str | None):
         raise ConfigError(f"method is {method!r}, expected a name such as 'p-cov'")
-    one_table = getattr(parties, "ndim", None) == 2  # an array, a data frame or a sparse matrix
-    if one_table or isinstance(parties, str | bytes | Mapping) or not isinstance(parties, Iterable):
-        kind = f"{type(parties).__name__}, one table" if one_table else type(parties).__name__
-        raise ConfigError(f"'parties' is of type {kind}, expected a list of arrays, one for each party")
-    arrays = [as_rows(party, f"party {i}") for i, party in enumerate(parties)]
-    if not arrays:
-        raise ConfigError("there are no parties; give at least one array of rows")
     method = method or "(none)"
-    by_rows = method_of(method).strategy.card.split == "rows"
-    frames = [party for party in parties if by_rows and column_labels(party)]
-    if len(set(map(column_labels, frames))) > 1:
-        raise ConfigError("the parties' column names, or their order, differ")
+    split = method_of(method).strategy.card.split
+    held = parties_of(parties, split)
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     site = {key: values.pop(key) for key in POLICY if key in values}
-    site |= {key: _paths(key, values.pop(key), len(arrays)) for key in FILES if key in values}
-    if not np.array_equal(values.setdefault("clients", len(arrays)), len(arrays)):
-        raise ConfigError(f"'clients' is {values['clients']!r}, but there are {len(arrays)} parties")
-    with shown(method) if progress else nullcontext(), flower_from(logging.ERROR):  # `model.log` has what matters
-        model = ENGINES[engine](run_config_of({**values, "method": method}), arrays, site)
-    names = column_names(frames[0]) if frames else ()
-    if not names:
+    number = len(held.rows)
+    site |= {key: _paths(key, values.pop(key), number) for key in FILES if key in values}
+    site |= {"name": held.keys} if held.keys else {}
+    if not np.array_equal(values.setdefault("clients", number), number):
+        raise ConfigError(f"'clients' is {values['clients']!r}, but there are {number} parties")
+    quiet = flower_from(logging.ERROR)  # `model.log` has what matters
+    with shown(method) if progress else nullcontext(), quiet, in_words_of_python():
+        model = ENGINES[engine](run_config_of({**values, "method": method}), held.rows, site, held.names)
+    model.log["notes"].extend(held.notes)
+    names = next(filter(None, held.names), ())
+    if not names or split != "rows":
         return model
     moments = model.moments_ and replace(model.moments_, features=names)
     return replace(model, feature_names_in_=np.array(names, dtype=object), moments_=moments)
+
+
+@contextmanager
+def in_words_of_python() -> Iterator[None]:
+    """A site's keys in errors as a caller of `run` writes them, who has no node-config."""
+    try:
+        yield
+    except FedPCAError as error:
+        text = SITE_KEY.sub(lambda found: f"'{found[1].replace('-', '_')}'", str(error))
+        raise type(error)(text, local=error.local) from None
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:

@@ -11,37 +11,13 @@ from fedpca_flwr.errors import ConfigError, TravelError
 from fedpca_flwr.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient
-from fedpca_flwr.protocol.method import Method
+from fedpca_flwr.protocol.method import Method, Registry
 from fedpca_flwr.protocol.phase import Phases
 from fedpca_flwr.protocol.state import Context
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.site import Load, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport
-from strategies.adaptive.method import Adaptive, AdaptiveClient
-from strategies.approximate_covariance import ApproximateCovariance, ApproximateCovarianceClient
-from strategies.approximate_stack import ApproximateStack, ApproximateStackClient
-from strategies.compressed.client import CompressedClient
-from strategies.compressed.method import Compressed
-from strategies.dp_pca.client import DPPCAClient
-from strategies.dp_pca.method import DPPCA
-from strategies.dsa import DSA, DSAClient
-from strategies.em import EM, EMClient
-from strategies.fast_pca import FastPCA, FastPCAClient
-from strategies.personalised.client import PersonalisedClient
-from strategies.personalised.method import Personalised
-from strategies.pooled_covariance import PooledCovariance, PooledCovarianceClient
-from strategies.qr_pca import QRPCA, QRPCAClient
-from strategies.sapca.client import SAPCAClient
-from strategies.sapca.method import SAPCA
-from strategies.streaming.client import StreamingClient
-from strategies.streaming.method import Streaming
-from strategies.subspace_iteration.method import SubspaceIteration, SubspaceIterationClient
-from strategies.vertical import Vertical, VerticalClient
-from strategies.vertical_kernel.method import VerticalKernel, VerticalKernelClient
-from strategies.vertical_scores import VerticalScores, VerticalScoresClient
-from strategies.vfedakpca import VFedAKPCA, VFedAKPCAClient
-from strategies.vfedpca import VFedPCA, VFedPCAClient
 
 TRAVEL = {
     "clear": RunConfig(),
@@ -51,32 +27,34 @@ TRAVEL = {
 """A run-config for each transport."""
 
 
-METHODS = {
-    method.strategy.card.name: method
-    for method in (
-        Method(PooledCovariance, PooledCovarianceClient),
-        Method(ApproximateCovariance, ApproximateCovarianceClient),
-        Method(SubspaceIteration, SubspaceIterationClient),
-        Method(QRPCA, QRPCAClient),
-        Method(ApproximateStack, ApproximateStackClient),
-        Method(Compressed, CompressedClient),
-        Method(Adaptive, AdaptiveClient),
-        Method(EM, EMClient),
-        Method(DSA, DSAClient),
-        Method(FastPCA, FastPCAClient),
-        Method(Streaming, StreamingClient),
-        Method(DPPCA, DPPCAClient),
-        Method(Personalised, PersonalisedClient),
-        Method(SAPCA, SAPCAClient),
-        Method(Vertical, VerticalClient),
-        Method(VerticalKernel, VerticalKernelClient),
-        Method(VerticalScores, VerticalScoresClient),
-        Method(VFedPCA, VFedPCAClient),
-        Method(VFedAKPCA, VFedAKPCAClient),
-    )
-}
-
-Adaptive.others = AdaptiveClient.others = {name: METHODS[name] for name in Adaptive.card.goes_on_as}  # it imports none
+METHODS = Registry(
+    "strategies",
+    {
+        "p-cov": ("pooled_covariance:PooledCovariance", "pooled_covariance:PooledCovarianceClient"),
+        "ap-cov": (
+            "approximate_covariance:ApproximateCovariance",
+            "approximate_covariance:ApproximateCovarianceClient",
+        ),
+        "sub-it": ("subspace_iteration.method:SubspaceIteration", "subspace_iteration.method:SubspaceIterationClient"),
+        "qr-pca": ("qr_pca:QRPCA", "qr_pca:QRPCAClient"),
+        "ap-stack": ("approximate_stack:ApproximateStack", "approximate_stack:ApproximateStackClient"),
+        "compressed": ("compressed.method:Compressed", "compressed.client:CompressedClient"),
+        "adaptive": ("adaptive.method:Adaptive", "adaptive.method:AdaptiveClient"),
+        "em": ("em:EM", "em:EMClient"),
+        "dsa": ("dsa:DSA", "dsa:DSAClient"),
+        "fast-pca": ("fast_pca:FastPCA", "fast_pca:FastPCAClient"),
+        "streaming": ("streaming.method:Streaming", "streaming.client:StreamingClient"),
+        "dp-pca": ("dp_pca.method:DPPCA", "dp_pca.client:DPPCAClient"),
+        "personalised": ("personalised.method:Personalised", "personalised.client:PersonalisedClient"),
+        "sapca": ("sapca.method:SAPCA", "sapca.client:SAPCAClient"),
+        "vertical": ("vertical:Vertical", "vertical:VerticalClient"),
+        "vertical-kernel": ("vertical_kernel.method:VerticalKernel", "vertical_kernel.method:VerticalKernelClient"),
+        "vertical-scores": ("vertical_scores:VerticalScores", "vertical_scores:VerticalScoresClient"),
+        "vfedpca": ("vfedpca:VFedPCA", "vfedpca:VFedPCAClient"),
+        "vfedakpca": ("vfedakpca:VFedAKPCA", "vfedakpca:VFedAKPCAClient"),
+    },
+)
+"""By name, where strategy and client are; a method is imported when it is first asked for."""
 
 
 def method_named(name: str) -> Method:

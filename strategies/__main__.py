@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import re
 import sys
 import typing
-from collections.abc import Mapping
-from inspect import getdoc, getmodule
+from collections.abc import Iterable
+from inspect import getdoc, getmodule, getsource
 from pathlib import Path
+from textwrap import dedent
 
 from pydantic.fields import FieldInfo
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config import Config, RunConfig
 from fedpca_flwr.markdown import table
 from fedpca_flwr.measurements import MEASUREMENTS
 from fedpca_flwr.method_text import own_keys, text_of
@@ -58,7 +61,7 @@ def method_table() -> str:
 
 def methods_page() -> str:
     """docs/methods.md: the keys of every run; each method's module, source and options."""
-    keys = _options("key", RunConfig.model_fields)
+    keys = _options("key", RunConfig, RunConfig.keys())
     every = f"## Keys of every run\n\n{keys}\n"
     return "\n".join([PAGE, every, *map(_section, METHODS.values())])
 
@@ -134,9 +137,8 @@ def _privacy(method: Method) -> str:
 def _section(method: Method) -> str:
     card = method.strategy.card
     about = re.sub(r"::$", ":", getdoc(getmodule(method.strategy)) or "", flags=re.M)
-    fields = card.options.model_fields
-    own = {key: fields[key.replace("-", "_")] for key in own_keys(card.options)}
-    options = f"{_options('option', own)}\n" if own else "It has no options of its own."
+    own = own_keys(card.options)
+    options = f"{_options('option', card.options, own)}\n" if own else "It has no options of its own."
     said = f"**{card.title}.** {about}\n\nSource: {card.reference}.\n\nModule: {_module(method)}."
     return f"## {card.name}\n\n{said}\n\n{options}"
 
@@ -148,15 +150,31 @@ def _module(method: Method) -> str:
     return f"[{path}](../{path})"
 
 
-def _options(kind: str, fields: Mapping[str, FieldInfo]) -> str:
-    return table([kind, "values, the default first", "meaning"], [_option(*one) for one in fields.items()])
+def descriptions(config: type[Config]) -> dict[str, str]:
+    """By field, the text below it in the source; read here, so that no run parses sources."""
+    found: dict[str, str] = {}
+    for kind in reversed(config.__mro__):
+        if issubclass(kind, Config):
+            (parsed,) = ast.parse(dedent(getsource(kind))).body
+            assert isinstance(parsed, ast.ClassDef)
+            for field, below in itertools.pairwise(parsed.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                    found[ast.unparse(field.target)] = str(ast.literal_eval(below.value))
+    return found
 
 
-def _option(name: str, field: FieldInfo) -> list[str]:
+def _options(what: str, config: type[Config], keys: Iterable[str]) -> str:
+    about = descriptions(config)
+    names = [key.replace("-", "_") for key in keys]
+    rows = [_option(name, config.model_fields[name], about.get(name, "")) for name in names]
+    return table([what, "values, the default first", "meaning"], rows)
+
+
+def _option(name: str, field: FieldInfo, text: str) -> list[str]:
     default = {"True": "true", "False": "false", "None": "none", "": "none"}.get(str(field.default), str(field.default))
     others = ["true", "false"] if isinstance(field.default, bool) else _choices(field.annotation)
     values = ", ".join(f"`{value}`" for value in dict.fromkeys([default, *others]))
-    about = " ".join((field.description or "").replace("|", "\\|").split())
+    about = " ".join(text.replace("|", "\\|").split())
     return [f"`{name.replace('_', '-')}`", values, about]
 
 

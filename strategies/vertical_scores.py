@@ -132,7 +132,7 @@ class VerticalScoresClient(ColumnsClient):
             own = Loadings.load(path)
         except ContractError as error:
             raise ContractError(
-                "the file of this site's 'loadings' is missing or not whole; see its own log", local=str(error)
+                "the file of this site's 'loadings' is missing or not whole", local=str(error)
             ) from None
         if own.mean.size != width:
             raise DataError(f"this site's new rows have {width} columns, its loadings are of {own.mean.size}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from zipfile import ZipFile
 import pytest
 
 import fedpca_flwr
+import strategies
+from strategies import METHODS
 
 ROOT = Path(__file__).parents[1]
 
@@ -97,3 +100,28 @@ def loaded_by(code: str, modules: list[str]) -> list[str]:
     code = f"{code}; import json, sys; print(json.dumps([name for name in {modules} if name in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     return json.loads(done.stdout)
+
+
+HEAVY = ["sklearn", "scipy.stats", "scipy.optimize", "scipy.spatial", "matplotlib", "pandas", "ray", "flwr.simulation"]
+"""What no message of a deployment needs, and each costs a tenth of a second to a second to import."""
+
+OTHERS = [module.name for module in pkgutil.iter_modules(strategies.__path__, "strategies.")]
+
+
+@pytest.mark.parametrize("app", ["client", "server"])
+def test_a_message_loads_its_own_method_and_nothing_heavy(app):
+    """Every message to a site starts a process, in which the app is imported."""
+    use = f"import fedpca_flwr.{app}_app; from strategies import METHODS; METHODS['p-cov']"
+    assert loaded_by(use, HEAVY + OTHERS) == ["strategies.pooled_covariance"]
+
+
+@pytest.mark.parametrize("command", ["compare", "monitor", "hunt.__main__", "benchmarks.__main__", "papers.__main__"])
+def test_a_command_loads_nothing_heavy_before_it_knows_what_it_shall_do(command):
+    assert loaded_by(f"import simulations.{command}", HEAVY + OTHERS) == []
+
+
+def test_every_method_has_the_name_under_which_it_is_found():
+    assert [method.strategy.card.name for method in METHODS.values()] == list(METHODS)
+    assert "other" not in METHODS
+    with pytest.raises(KeyError):
+        METHODS["other"]

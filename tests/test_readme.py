@@ -21,7 +21,7 @@ from fedpca_flwr.site.local_table import local_table
 from simulations import run
 from simulations.hunt.options import OPTION_VALUES
 from strategies import METHODS, TRAVEL, method_of, script_of, transports_of
-from strategies.__main__ import measurements_page, methods_page, with_questions, with_table
+from strategies.__main__ import descriptions, measurements_page, methods_page, with_questions, with_table
 from tests.families import cut, rows
 
 ROOT = Path(__file__).parents[1]
@@ -92,8 +92,9 @@ def test_security_says_of_every_way_a_method_has_what_the_server_sees(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_option_is_described(method):
-    fields = METHODS[method].strategy.card.options.model_fields
-    assert not [name for name, field in fields.items() if not field.description]
+    options = METHODS[method].strategy.card.options
+    told = descriptions(options)
+    assert not [name for name in options.model_fields if not told.get(name)]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -187,7 +188,7 @@ def test_keys_that_are_mentioned_exist(page):
     options = {key for method in METHODS.values() for key in own_keys(method.strategy.card.options)}
     known = {*CONFIG, *NodeConfig.keys(), *options, "engine"}
     for text in re.findall(r"`([^`\n]*)`", prose(page)):
-        if not text.startswith(("python", "PCA(", "flwr", "flower-", "openssl")):
+        if not text.startswith(("python", "PCA(", "flwr", "flower-")):
             keys = re.findall(r"(?:^|\s)([a-z][\w-]*)=", text)
             assert {key.replace("_", "-") for key in keys} <= known, text
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpca_flwr.data_frames import column_names
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.frames import column_names, finite_matrix
+from fedpca_flwr.frames import finite_matrix
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.second_moments import Features, SecondMoments
 

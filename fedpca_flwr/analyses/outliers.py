@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import chi2, t
+from scipy.special import chdtrc, stdtr
 
 from fedpca_flwr.analyses.blocks import require_resolved
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
@@ -116,7 +116,7 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
     distance = np.sum(shift**2 / model.explained_variance_) / (1 / rows + 1 / n)
     left_out, _ = _left_out(model)
     step = (found.spe.mean() - left_out) / (found.spe.std(ddof=1) * np.sqrt(1 / rows + 1 / n))
-    told = float(chi2.sf(distance, shift.size)), float(t.sf(step, rows - 1))
+    told = float(chdtrc(shift.size, distance)), float(stdtr(rows - 1, -step))
     return Drift(*told, odd_share=float(found.odd.mean()), drifted=min(told) < false_alarms / 2)
 
 

@@ -7,7 +7,7 @@ as the array of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,6 +125,23 @@ def whole(data: Rows) -> NDArray[Any]:
     if not isinstance(data, Blocks):
         return data
     return np.concatenate([np.empty((0, data.width), data.dtype), *chunks(data)])
+
+
+def of_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
+    """Some columns of ``data`` (n, d), in the order in which they are ``chosen``; of an array block by block."""
+    columns = np.asarray(chosen, dtype=np.int64)
+    if isinstance(data, Blocks):
+        every = data.read
+        return replace(data, read=lambda: (_chosen(block, columns) for block in every()), width=columns.size)
+    few = max(64, CACHE_ELEMENTS // max(1, data.shape[1]))
+    return Blocks(lambda: (piece[:, columns] for piece in pieces(data, few)), columns.size, data.dtype, count=len(data))
+
+
+def _chosen(block: Block, columns: NDArray[np.int64]) -> Block:
+    found = block[:, columns]
+    if sparse.issparse(found):
+        found.sort_indices()
+    return found
 
 
 def sparse_rows(matrix: Any) -> Blocks:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh
-from scipy.optimize import minimize
 
 from fedpca_flwr.maths.arrays import Array
 
@@ -39,6 +38,8 @@ def factor_analysis(covariance: Array, k: int) -> Factors:
     k : int
         1 <= k < d.
     """
+    from scipy.optimize import minimize  # a tenth of a second to import, for this analysis alone
+
     unit = np.sqrt(np.diagonal(covariance))
     R = covariance / unit / unit[:, None]
     d, most = len(R), np.log(LEAST_NOISE)

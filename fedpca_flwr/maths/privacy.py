@@ -24,10 +24,9 @@ is exact: the smallest noise that is (epsilon, delta)-private. Gaussians with mu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 Relation = Literal["add-remove", "replace-one"]
@@ -68,8 +67,8 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
         high *= 2
     while gaussian_delta(epsilon, low) <= delta:
         low /= 2
-    root = brentq(lambda s: gaussian_delta(epsilon, s) - delta, low, high, xtol=1e-300, rtol=1e-14)
-    return float(root) * (1 + 1e-12)  # the root's own rounding must not cost privacy
+    root = _root(lambda s: gaussian_delta(epsilon, s) - delta, low, high, absolute=1e-300)
+    return root * (1 + 1e-12)  # the root's own rounding must not cost privacy
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
@@ -81,7 +80,7 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
     high = 1.0
     while gaussian_delta(high, multiplier) > delta:
         high *= 2
-    return float(brentq(lambda e: gaussian_delta(e, multiplier) - delta, 0.0, high, xtol=1e-14, rtol=1e-14))
+    return _root(lambda e: gaussian_delta(e, multiplier) - delta, 0.0, high, absolute=1e-14)
 
 
 def composed(multipliers: Iterable[float]) -> float:
@@ -89,3 +88,10 @@ def composed(multipliers: Iterable[float]) -> float:
     costs = [s**-2 if s > 0 else math.inf for s in multipliers]
     total = math.fsum(costs) if math.inf not in costs else math.inf
     return total**-0.5 if total else math.inf
+
+
+def _root(function: Callable[[float], float], low: float, high: float, *, absolute: float) -> float:
+    """Where a function changes its sign between two numbers."""
+    from scipy.optimize import brentq  # a tenth of a second to import, which every message of a deployment would cost
+
+    return float(brentq(function, low, high, xtol=absolute, rtol=1e-14))

@@ -14,7 +14,7 @@ turned (spiked model; Paul 2007, Benaych-Georges and Nadakuditi 2011), with rati
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.component_number import edge, noise_variance
@@ -22,7 +22,7 @@ from fedpca_flwr.maths.component_number import edge, noise_variance
 
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
     """Intervals (k, 2) for the population's eigenvalues, of which ``values`` (k,) are those of n normal rows."""
-    step = norm.ppf(0.5 + level / 2) * np.sqrt(2 / (n - 1))
+    step = ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
     upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
     return np.column_stack([values / (1 + step), upper])
 
@@ -86,4 +86,4 @@ def grouped_jackknife(whole: Array, left_out: Array, sizes: Array) -> tuple[Arra
 
 def student_step(groups: int, level: float) -> float:
     """How many standard errors an interval reaches that was estimated from so many groups."""
-    return float(t.ppf(0.5 + level / 2, groups - 1))
+    return float(stdtrit(groups - 1, 0.5 + level / 2))

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.denoise import NoisyCentre
@@ -104,6 +103,8 @@ def moved(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
 
 def descending(noisy: Array, deviation: float) -> Array:
     """Variances (k,) in the order of their components: the nearest that descend, at least half a deviation."""
+    from scipy.optimize import isotonic_regression  # a tenth of a second to import, and used once in a run
+
     fitted = isotonic_regression(noisy, increasing=False).x
     least: Array = np.maximum(fitted, deviation / 2)
     return least

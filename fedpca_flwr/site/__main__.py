@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedpca_flwr.errors import ContractError, FedPCAError
+from fedpca_flwr.files import writable
 from fedpca_flwr.site.audit import audit
+from fedpca_flwr.site.certificates import make_certificates, make_node_key
 from fedpca_flwr.site.identity_files import make_key
+from fedpca_flwr.site.ids_secret import make_ids_secret
 from fedpca_flwr.site.variants import write_common
 
 
@@ -18,6 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _add_keys(commands)
     _add_journal(commands)
     _add_variants(commands)
+    _add_certificates(commands)
+    _add_node_key(commands)
+    _add_ids_secret(commands)
+    _add_rehearse(commands)
     given = parser.parse_args(arguments)
     try:
         given.run(given)
@@ -79,6 +86,64 @@ def _add_variants(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
     variants.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
     variants.set_defaults(run=lambda given: write_common(given.files, ambiguous=given.ambiguous))
+
+
+def _add_certificates(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    certificates = commands.add_parser(
+        "certificates",
+        help="make a certificate authority and the SuperLink's certificate",
+        description="Write ca.crt (every site gets it over a channel that it trusts), server.pem and server.key (for "
+        "the SuperLink), and ca.key (with which whoever has it can stand in for the SuperLink: lock it away).",
+    )
+    certificates.add_argument("folder", type=Path, help="where they are written; none of them may be there")
+    certificates.add_argument(
+        "--host", nargs="+", required=True, help="names and addresses by which sites call the SuperLink"
+    )
+    certificates.add_argument("--days", type=int, default=365, help="that they are valid (%(default)s)")
+    certificates.set_defaults(run=lambda given: make_certificates(writable(given.folder), given.host, given.days))
+
+
+def _add_node_key(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    node_key = commands.add_parser(
+        "node-key",
+        help="make the key with which this site's SuperNode signs in to the SuperLink",
+        description="Write a new private key (readable by its owner only), which never leaves the site, and beside it "
+        "the public one (.pub), which the coordinator registers with 'flwr supernode register'.",
+    )
+    node_key.add_argument("file", type=Path, help="where the private key is written; must not exist")
+    node_key.set_defaults(run=lambda given: print(make_node_key(given.file)))
+
+
+def _add_ids_secret(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    ids = commands.add_parser(
+        "ids-secret",
+        help="make the secret under which sites compare the ids of their rows",
+        description="Write 32 random bytes (node-config 'ids-secret'). One site makes the file, all others get it over "
+        "a channel that does not pass through the coordinator.",
+    )
+    ids.add_argument("file", type=Path, help="where it is written; must not exist")
+    ids.set_defaults(run=lambda given: make_ids_secret(given.file))
+
+
+def _add_rehearse(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    rehearsal = commands.add_parser(
+        "rehearse",
+        help="run a whole federation on this machine: certificates, four sites, a secure PCA",
+        description="Make certificates, keys and four sites with rows of their own, start a SuperLink and their "
+        "SuperNodes, run a PCA with secure aggregation, and stop everything. Takes a minute or two.",
+    )
+    rehearsal.add_argument("folder", type=Path, help="for all that it makes; new or empty")
+    rehearsal.add_argument("--app", type=Path, default=Path(), help="this project's folder (the present one)")
+    rehearsal.add_argument(
+        "--dropout", action="store_true", help="kill a site during the run, which goes on without it"
+    )
+    rehearsal.set_defaults(run=_rehearse)
+
+
+def _rehearse(given: argparse.Namespace) -> None:
+    from fedpca_flwr.site.rehearsal import rehearse  # starts slower than the other commands take
+
+    print(rehearse(given.folder, given.app, dropout=given.dropout, say=lambda line: print(line, flush=True)))
 
 
 if __name__ == "__main__":

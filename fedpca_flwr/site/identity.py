@@ -80,7 +80,7 @@ def identity_of(node: NodeConfig) -> Identity:
     if members[node.partition_id] != private.public_key().public_bytes_raw():
         raise ConfigError(
             f"node-config: the file of 'identities' has another key for partition {node.partition_id} than that of the "
-            "site's own 'identity'; see its own log for the line that belongs there",
+            "site's own 'identity'; its own line belongs there",
             local=line_of(node.partition_id, private),
         )
     return Identity(node.partition_id, private, members)

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.files import write_new
 
 COMMAND = "python -m fedpca_flwr.site keys"
 
@@ -52,17 +53,7 @@ def make_key(path: str, party: int, name: str = "") -> str:
     if not re.fullmatch(r"[\w .-]{0,64}", name):
         raise ConfigError(f"name is {name!r}, expected at most 64 letters, digits, spaces, dots, hyphens, underscores")
     private = Ed25519PrivateKey.generate()
-    try:
-        handle = os.open(Path(path).expanduser(), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    except FileExistsError:
-        raise ConfigError(
-            f"{path} exists already, and was left as it is: whoever has the other sites' lists knows this site by it; "
-            "name another file"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}): name a file in a folder that can") from None
+    write_new(Path(path).expanduser(), private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return line_of(party, private, name)
 
 
@@ -158,6 +149,4 @@ def _holder(found: Mapping[int, bytes], key: bytes) -> int:
 
 
 def _unreadable(key: str, path: str, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"node-config: the file of '{key}' cannot be read; see this site's own log", local=f"{path}: {error.strerror}"
-    )
+    return ConfigError(f"node-config: the file of '{key}' cannot be read", local=f"{path}: {error.strerror}")

@@ -155,7 +155,7 @@ class FileJournal(Journal):
                 yield database
         except (ConfigError, StoreError) as error:
             raise DisclosureError(
-                "this site's journal cannot be used, so nothing may be answered; see its own log", local=str(error)
+                "this site's journal cannot be used, so nothing may be answered", local=str(error)
             ) from None
 
     def _begin(self, database: sqlite3.Connection, configuration: bytes) -> None:

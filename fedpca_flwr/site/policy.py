@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.table import Table, complete
+from fedpca_flwr.table import Table, complete, told
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-5
 """Of one run, where a site with a file of its own does not say."""
@@ -121,7 +119,7 @@ def permit_values(node: NodeConfig, table: Table) -> None:
         raise DisclosureError(
             f"this site has features of which so few values are there that they are of fewer rows than its own minimum "
             f"(node-config 'min-rows' = {node.min_rows}; a feature without any value is allowed)",
-            local=f"columns (from 0): {np.flatnonzero(few).tolist()}",
+            local=told(few, table.names),
         )
 
 

@@ -17,13 +17,13 @@ import numpy as np
 from scipy import sparse
 
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
-from fedpca_flwr.maths.blocks import CACHE_ELEMENTS, Block, Blocks, Rows, pieces, sparse_rows
+from fedpca_flwr.maths.blocks import Block, Blocks, Rows, of_columns, sparse_rows
 from fedpca_flwr.site.bed_file import read_bed
 from fedpca_flwr.site.columns import LeftOut, column_position
 from fedpca_flwr.site.csv_file import read_csv
 from fedpca_flwr.site.h5ad_file import read_h5ad
 from fedpca_flwr.site.parquet_file import read_parquet
-from fedpca_flwr.table import Table, check, names_digest
+from fedpca_flwr.table import Table, check
 
 
 def read(
@@ -70,7 +70,7 @@ def read(
     rows, names = _worded(file, lambda: reader(file, left_out))
     if isinstance(rows, Blocks):
         rows = replace(rows, read=_in_words(file, rows.read))
-    return check(rows)._replace(columns=names_digest(names))
+    return check(rows, names)
 
 
 def _in_words(file: Path, read: Callable[[], Iterable[Block]]) -> Callable[[], Iterator[Block]]:
@@ -131,9 +131,4 @@ def _without(rows: Rows, left_out: LeftOut) -> Rows:
     width = rows.shape[1]
     kept = np.ones(width, dtype=bool)
     kept[[column_position(name, [], width, key) for key, name in left_out.items()]] = False
-    columns = np.flatnonzero(kept)
-    if isinstance(rows, Blocks):
-        every = rows.read
-        return replace(rows, read=lambda: (block[:, columns] for block in every()), width=columns.size)
-    few = max(64, CACHE_ELEMENTS // width)
-    return Blocks(lambda: (piece[:, columns] for piece in pieces(rows, few)), columns.size, rows.dtype)
+    return of_columns(rows, np.flatnonzero(kept))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedpca_flwr.config import RunConfig
-from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.maths.blocks import Rows, whole
 from fedpca_flwr.method_text import canonical, options_of
 from fedpca_flwr.node_config import NodeConfig
@@ -30,6 +30,9 @@ from fedpca_flwr.table import Table
 Load = Callable[[NodeConfig, RunConfig], Table]
 
 Options = TypeVar("Options", bound=PCAOptions)
+
+SEE_LOG = "see this site's own log"
+"""Told instead of what that log says besides."""
 
 logger = logging.getLogger("fedpca_flwr.client")
 
@@ -52,6 +55,7 @@ class Site:
         self.node_config: Mapping[str, Any] = dict(context.node_config)
         self.state = State(context.state)
         self.load = load
+        self.handed_over = load is not local_table  # by whoever called `simulations.run`
 
     def running(self, run_config: Mapping[str, Any]) -> Site:
         """The same party in the same run, as another configuration has it."""
@@ -180,7 +184,8 @@ class Site:
     # What it says when something is wrong
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
-        """An error as a reply: its kind and a text without data; the rest goes to this site's own log only.
+        """An error as a reply: its kind and a text without data; the rest goes to this site's own log only. Whoever
+        has handed over the rows is told what is wrong where in them.
 
         Of rows of the site's own nothing is told that only its answers could have shown: an error that comes ``late``,
         after a first answer, is one constant text, unless it is about a configuration or the site's own rules.
@@ -194,9 +199,12 @@ class Site:
             logger.error("%s: %s%s", type(error).__name__, error, f" [{error.local}]" if error.local else "")
         else:
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            logger.error("%s in %s, line %s", type(error).__name__, Path(frame.filename).name, frame.lineno)
-            error = PartyError(f"failed with {type(error).__name__}; see this site's own log")
+            where = f"{Path(frame.filename).name}, line {frame.lineno}"
+            logger.error("%s in %s", type(error).__name__, where)
+            error = PartyError(f"failed with {type(error).__name__}", local=where)
         if late and guarded and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
-        message = UNPRINTABLE.sub("?", str(error))[:LONGEST_MESSAGE]
+        here = self.handed_over and isinstance(error, DataError | PartyError)
+        more = error.local if here else error.local and SEE_LOG
+        message = UNPRINTABLE.sub("?", "; ".join(filter(None, (str(error), more))))[:LONGEST_MESSAGE]
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}

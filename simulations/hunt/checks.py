@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpca_flwr.model import PCAModel
 from simulations.hunt.claims import claims_of
-from simulations.hunt.draw import VERTICAL, Draw
+from simulations.hunt.draw import Draw, vertical
 from simulations.hunt.exactness import basis_of, truth_findings
 from simulations.hunt.oracle import Long, Truth, truth_of, truth_of_kernel
 from simulations.hunt.refusals import Finding, error_findings
@@ -45,7 +45,7 @@ def truth_about(draw: Draw) -> Truth | None:
     center, scale = own.get("center", True), own.get("scale", False)
     if draw.method != "vertical-kernel":
         center = center and own.get("variant") != "faithful"
-        return truth_of(draw.pooled, center=center, scale=scale, by_columns=draw.method in VERTICAL)
+        return truth_of(draw.pooled, center=center, scale=scale, by_columns=vertical(draw.method))
     return truth_of_kernel(
         draw.pooled,
         kernel=own.get("kernel", "rbf"),
@@ -59,14 +59,14 @@ def truth_about(draw: Draw) -> Truth | None:
 
 def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     """Shapes, order, signs, orthonormality: what needs no truth."""
-    vertical = draw.method in VERTICAL
+    by_columns = vertical(draw.method)
     k, variances, ratio = model.n_components_, model.explained_variance_, model.explained_variance_ratio_
     wanted, private = draw.options.get("n_components"), draw.method == "dp-pca"
     fixed = isinstance(wanted, int) and draw.options.get("rank_rule") != "paper" and "=" not in draw.hostile
     if fixed and k != wanted and draw.method != "vertical-scores":
         yield "form", f"{k} components instead of {wanted}"
-    main = model.scores_ if vertical else model.components_
-    shape = (model.n_samples_, k) if vertical else (k, model.n_features_in_)
+    main = model.scores_ if by_columns else model.components_
+    shape = (model.n_samples_, k) if by_columns else (k, model.n_features_in_)
     if main is None or main.shape != shape:
         yield "form", f"shape {None if main is None else main.shape} instead of {shape}"
         return

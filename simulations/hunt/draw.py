@@ -13,7 +13,10 @@ from simulations.hunt import data, hostile
 from simulations.hunt.options import options
 from strategies import METHODS, transports_of
 
-VERTICAL = tuple(name for name, method in METHODS.items() if method.strategy.card.split == "columns")
+
+def vertical(method: str) -> bool:
+    """Whether a method is for data split by columns."""
+    return METHODS[method].strategy.card.split == "columns"
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Draw:
     @property
     def pooled(self) -> NDArray[Any]:
         """All rows and columns of all parties (n, d); only where nothing is `hostile`, or a value is huge."""
-        if self.method in VERTICAL:
+        if vertical(self.method):
             return np.hstack(self.parties)
         return np.vstack([*self.earlier, *self.parties])
 
@@ -63,7 +66,7 @@ def draw(seed: int, index: int) -> Draw:
     rng = _generator(seed, index)
     method = str(rng.choice(list(METHODS)))
     X, about = data.rows(rng)
-    parties, cut = (data.cut_columns if method in VERTICAL else data.cut_rows)(rng, X)
+    parties, cut = (data.cut_columns if vertical(method) else data.cut_rows)(rng, X)
     n, d = X.shape
     k = int(rng.integers(1, max(2, min(n, d) + 1))) if rng.random() < 0.5 else min(2, n, d)
     if rng.random() < 0.02:

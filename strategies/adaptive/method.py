@@ -76,7 +76,7 @@ class Adaptive(RowsStrategy):
     card = CARD
     options: AdaptiveOptions
     others: ClassVar[Mapping[str, Method]] = {}
-    """The methods of `CANDIDATES`, which the registry gives it: it imports none."""
+    """All methods, which the registry gives it: it imports none, and goes on as one of `CANDIDATES`."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

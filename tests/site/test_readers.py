@@ -10,8 +10,9 @@ from scipy import sparse
 
 from fedpca_flwr import table
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths import blocks
 from fedpca_flwr.maths.blocks import Blocks, sparse_rows, whole
-from fedpca_flwr.site import csv_file, parquet_file, readers
+from fedpca_flwr.site import csv_file, parquet_file
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import check, complete
 from tests.families import rows
@@ -49,7 +50,7 @@ def test_a_label_column_is_left_out(suffix, tmp_path):
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
 def test_what_is_not_kept_is_read_in_blocks(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
-    for module in (csv_file, parquet_file, readers):
+    for module in (csv_file, parquet_file, blocks):
         monkeypatch.setattr(module, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
     X = rows(150, 4)
     found = read(write(tmp_path, suffix, X), "" if suffix[:3] != ".np" else "2").rows

@@ -10,14 +10,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.centred import centred_chunks
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.site.scores import projections, score_file
 from simulations import run
 from tests.families import cut, rows
-from tests.harness import finish, server_of
+from tests.harness import at_sites, finish, server_of
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv"])
@@ -68,13 +68,28 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
     assert peak < 100e6
 
 
-def test_what_is_wrong_where_stays_in_the_sites_own_log(caplog):
+def test_what_is_wrong_where_stays_in_the_sites_own_log(caplog, tmp_path):
     parties = cut(rows(100), 60, 40)
     parties[1][3, 7] = np.nan
+    nodes = []
+    for party, own in enumerate(parties):
+        np.save(tmp_path / f"{party}.npy", own)
+        nodes.append({"data": str(tmp_path / f"{party}.npy")})
+    server = at_sites(server_of("p-cov", parties, n_components=2), nodes)
     with caplog.at_level(logging.ERROR, "fedpca_flwr.client"), pytest.raises(DataError) as caught:
-        run("p-cov", parties, n_components=2, engine="loopback")
+        finish(server)
     assert "columns (from 0): [7]" in caplog.text
     assert "7" not in str(caught.value)
+    assert str(caught.value).endswith("see this site's own log")
+
+
+def test_what_is_wrong_where_is_told_to_whoever_hands_over_the_rows():
+    parties = cut(rows(100), 60, 40)
+    parties[1][3, 7] = np.nan
+    with pytest.raises(DataError, match=r"client 1: the data hold missing values .*; columns \(from 0\): \[7\]"):
+        run("p-cov", parties, n_components=2, engine="loopback")
+    with pytest.raises(DisclosureError, match=r"client 1 \(south\): this site has fewer rows .*\('min_rows' = 50\)"):
+        run("p-cov", {"north": parties[0], "south": parties[1]}, n_components=2, engine="loopback", min_rows=50)
 
 
 def test_a_party_starts_without_scikit_learn():

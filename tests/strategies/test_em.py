@@ -188,7 +188,7 @@ def test_a_site_refuses_to_tell_of_fewer_values_than_its_minimum():
     parties[2][:, 3] = np.nan
     assert fit("em", parties, n_components=2, min_rows=10).n_samples_ == 300  # it has none of that feature
     parties[2][:9, 3] = 1.0
-    with pytest.raises(DisclosureError, match="client 2: .* so few values .*'min-rows' = 10"):
+    with pytest.raises(DisclosureError, match="client 2: .* so few values .*'min_rows' = 10"):
         fit("em", parties, n_components=2, min_rows=10)
     with pytest.raises(DisclosureError, match="client 2: .* so few values"):  # the last five rows are left out
         fit("em", cut(holes(rows(300, 6), 0.2, 1), 180, 95, 25), n_components=2, min_rows=19, round_rows=10)

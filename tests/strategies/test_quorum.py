@@ -176,7 +176,7 @@ def test_other_column_names_are_named():
 
 
 def test_masked_and_ragged_parties_are_refused():
-    with pytest.raises(DataError, match="party 0 has masked values"):
+    with pytest.raises(DataError, match=r"client 0: the data hold missing values .*'em'"):
         run("p-cov", [np.ma.masked_greater(rows(30), 0)], n_components=2, engine="loopback")
     with pytest.raises(DataError, match="party 0 is not an array"):
         run("p-cov", [[[1, 2], [3]]], n_components=2, engine="loopback")

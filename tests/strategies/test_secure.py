@@ -133,7 +133,7 @@ def test_data_beyond_the_bound_are_named_but_not_told(method):
 
 @every_method
 def test_three_parties_are_the_default_minimum(method):
-    with pytest.raises(DisclosureError, match=r"the sum would have 2 .* at least 3 \(node-config 'min-parties'\)"):
+    with pytest.raises(DisclosureError, match=r"the sum would have 2 .* at least 3 \('min_parties'\)"):
         run(method, cut(rows(90), 60, 30), n_components=2, engine="loopback", secure_aggregation=True, bound=10.0)
     with pytest.raises(DisclosureError, match="client 0: the sum would have 3 different parties, .* at least 4"):
         secure(method, three(), n_components=2, min_parties=4)

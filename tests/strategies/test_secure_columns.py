@@ -280,7 +280,7 @@ def test_the_bound_is_needed_and_must_hold_and_must_be_near_enough(way):
 
 
 def test_a_site_asks_for_as_many_parties_as_with_rows():
-    with pytest.raises(DisclosureError, match=r"the sum would have 2 .* at least 3 \(node-config 'min-parties'\)"):
+    with pytest.raises(DisclosureError, match=r"the sum would have 2 .* at least 3 \('min_parties'\)"):
         run("vertical", cut(rows(60), 8, 4), n_components=2, engine="loopback", secure_aggregation=True, bound=10.0)
 
 

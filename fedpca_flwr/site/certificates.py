@@ -1,0 +1,121 @@
+"""A certificate authority, the SuperLink's certificate, and the sites' keys for Flower, made without other programs.
+
+For rehearsals, and for federations that have no public-key infrastructure of their own. Whoever holds ``ca.key`` can
+stand in for the SuperLink towards every site: it belongs where the certificates are made, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedpca_flwr.files import write_new
+
+USAGES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
+
+
+def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
+    """Write ``ca.crt``, ``ca.key``, ``server.pem`` and ``server.key``, the private keys readable by their owner only.
+
+    Parameters
+    ----------
+    folder : Path
+        Must hold none of these files.
+    hosts : list of str
+        Names and addresses by which sites call the SuperLink.
+    days : int
+        From now on, that both certificates are valid.
+
+    Raises
+    ------
+    ConfigError
+        Where a file is there already or cannot be written.
+    """
+    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer, subject = _name("federated PCA authority"), _name(hosts[0][:64])
+    root = (
+        _certificate(issuer, issuer, authority, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
+        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
+        .sign(authority, hashes.SHA256())
+    )
+    leaf = (
+        _certificate(subject, issuer, server, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .add_extension(_usage("digital_signature"), critical=True)
+        .sign(authority, hashes.SHA256())
+    )
+    write_new(folder / "ca.key", _private(authority, PrivateFormat.PKCS8))
+    write_new(folder / "ca.crt", root.public_bytes(Encoding.PEM), mode=0o644)
+    write_new(folder / "server.key", _private(server, PrivateFormat.TraditionalOpenSSL))
+    write_new(folder / "server.pem", leaf.public_bytes(Encoding.PEM), mode=0o644)
+
+
+def make_node_key(path: Path) -> Path:
+    """Write a site's private key, with which its SuperNode signs in; the file of the public key, which is registered.
+
+    Raises
+    ------
+    ConfigError
+        Where a file is there already or cannot be written.
+    """
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = path.with_name(path.name + ".pub")
+    write_new(path, _private(key, PrivateFormat.OpenSSH))
+    write_new(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n", mode=0o644)
+    return public
+
+
+def _private(key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
+    return key.private_bytes(Encoding.PEM, form, NoEncryption())
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
+
+
+def _usage(*allowed: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{usage: usage in allowed for usage in USAGES})
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))  # clocks of sites differ
+        .not_valid_after(now + timedelta(days=days))
+    )

@@ -1,0 +1,207 @@
+"""A SuperLink and its SuperNodes with TLS and node authentication, all on this machine: for rehearsals and tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.site.certificates import make_certificates, make_node_key
+
+LONGEST = 1800.0
+"""Seconds after which something hangs: a net only, whatever else the machine has to do."""
+
+HOST = "127.0.0.1"
+
+
+class Deployment:
+    """Starts everything on entry, and stops all that it started on exit.
+
+    Parameters
+    ----------
+    folder : Path
+        For keys, certificates, logs and Flower's own state; must hold none yet.
+    app : Path
+        Folder of the Flower app, this project's.
+    node_configs : sequence of mapping
+        One SuperNode each.
+    """
+
+    def __init__(self, folder: Path, app: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
+        self.folder = folder
+        self.app = app
+        self.node_configs = node_configs
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.port = free_port()
+        self.environment = {
+            **os.environ,
+            "FLWR_HOME": str(folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+
+    def __enter__(self) -> Deployment:
+        try:
+            self.start_link()
+            for i in range(len(self.node_configs)):
+                self.start_node(i)
+            self.until(self.all_online, "the SuperNodes to be online")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                kill(process)
+
+    def start_link(self) -> None:
+        """Make the certificates, and start the SuperLink."""
+        make_certificates(self.folder, ["localhost", HOST], days=2)
+        self.name_link(f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}")
+        self.spawn(
+            "superlink",
+            ["flower-superlink", "--host", HOST, "--port", str(self.port), "--enable-supernode-auth"]
+            + ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"],
+        )
+        trust = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        url = f"https://{HOST}:{self.port}/health"
+        self.until(lambda: urllib.request.urlopen(url, context=trust, timeout=20).status == 200, "the SuperLink")
+
+    def name_link(self, how: str) -> None:
+        """Tell the `flwr` command of the SuperLink, as ``lab``."""
+        (self.folder / "flwr").mkdir(parents=True)
+        (self.folder / "flwr" / "config.toml").write_text(
+            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{HOST}:{self.port}"\n{how}\n'
+        )
+
+    def start_node(self, i: int) -> None:
+        """Make a site's key, register it, and start the site's SuperNode."""
+        key = self.folder / f"node{i}"
+        self.flwr("supernode", "register", str(make_node_key(key)), "lab")
+        config = " ".join(f"{k}={json.dumps(v)}" for k, v in self.node_configs[i].items())
+        self.spawn(
+            f"node{i}",
+            ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--root-certificates", "ca.crt"]
+            + ["--host", HOST, "--port", str(free_port()), "--auth-supernode-private-key", str(key)]
+            + ["--node-config", config],
+        )
+
+    def kill_node(self, i: int) -> None:
+        """End a site's SuperNode at once, as a power cut does: the SuperLink does not hear of it."""
+        kill(self.processes.pop(f"node{i}"))
+
+    def run(self, run_config: str, *options: str) -> tuple[str, str]:
+        """Run the app; its final status and its log."""
+        log = self.flwr("run", str(self.app), "lab", "--run-config", run_config, "--stream", *options)
+        started = re.search(r"started run (\d+)", log)
+        if not started:
+            raise FedPCAError(f"flwr run: {log}")
+        status = ""
+
+        def finished() -> bool:
+            nonlocal status
+            status = str(self.listed("ls", "lab", "--run-id", started[1])["runs"][0]["status"])
+            return status.startswith("finished")
+
+        self.until(finished, "the run")  # a moment after its last line
+        return status, log
+
+    def all_online(self) -> bool:
+        """Whether every SuperNode has signed in."""
+        nodes = self.listed("supernode", "list", "lab")["nodes"]
+        return bool(sum(node["status"] == "online" for node in nodes) == len(self.node_configs))
+
+    def log_of(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def listed(self, *arguments: str) -> dict[str, Any]:
+        """What a `flwr` command lists."""
+        told = self.flwr(*arguments, "--format", "json")
+        listed: dict[str, Any] = json.loads(told[told.index("{") :])
+        return listed
+
+    def flwr(self, *arguments: str) -> str:
+        """What a `flwr` command prints."""
+        done = subprocess.run(
+            [self._program("flwr"), *arguments],
+            env=self.environment,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LONGEST,
+            check=False,
+        )
+        if done.returncode:
+            raise FedPCAError(f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def spawn(self, name: str, command: Sequence[str]) -> None:
+        """Start a process that is stopped at the end, with a log of its own."""
+        with open(self.folder / f"{name}.log", "wb") as log:
+            self.processes[name] = subprocess.Popen(
+                [self._program(command[0]), *command[1:]],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition, while all processes live."""
+        end = time.monotonic() + LONGEST
+        while time.monotonic() < end:
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    raise FedPCAError(f"{name} ended with {process.returncode}: {self.log_of(name)[-2000:]}")
+            with contextlib.suppress(OSError, ValueError, FedPCAError):
+                if condition():
+                    return
+            time.sleep(0.3)
+        raise FedPCAError(f"waited {LONGEST:.0f} s for {what} in vain; the logs are in {self.folder}")
+
+    def _program(self, name: str) -> str:
+        path = shutil.which(name, path=self.environment["PATH"])
+        if path is None:
+            raise ConfigError(
+                f"the program '{name}' is not there; install this project into the environment that you use"
+            )
+        return path
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it has started, where the system knows these."""
+    if os.name == "posix":
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,131 @@
+"""What a person hands over as the parties of a run: data frames too, their columns in one order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from fedpca_flwr.data_frames import column_labels, is_frame, listed
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.frames import as_rows
+from fedpca_flwr.maths.blocks import Rows, of_columns
+
+Labels = tuple[Hashable, ...]
+
+
+class Parties(NamedTuple):
+    """The parties of a run.
+
+    Attributes
+    ----------
+    rows : list of rows of shape (n_i, d)
+    keys : list of str
+        What they are called; empty where they have no names.
+    labels : list of tuple
+        Of each party's columns; empty where it has none.
+    notes : list of str
+        What was done to them.
+    """
+
+    rows: list[Rows]
+    keys: list[str]
+    labels: list[Labels]
+    notes: list[str]
+
+    @property
+    def names(self) -> list[tuple[str, ...]]:
+        """Of each party's columns, where all its labels are texts."""
+        texts = (all(isinstance(label, str) for label in labels) for labels in self.labels)
+        return [
+            tuple(map(str, labels)) if all_texts else () for labels, all_texts in zip(self.labels, texts, strict=True)
+        ]
+
+
+def parties_of(given: Any, split: str) -> Parties:
+    """The parties that a caller of `simulations.run` gives.
+
+    Parameters
+    ----------
+    given : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks`
+        A mapping gives the parties their names.
+    split : str
+        With ``"rows"``, columns that stand in another order than those of the first party that has labels are put into
+        its order.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Of all parties at once.
+    """
+    _require_parties(given)
+    keys = list(given) if isinstance(given, Mapping) else []
+    tables = list(given.values() if isinstance(given, Mapping) else given)
+    if not tables:
+        raise ConfigError("there are no parties; give at least one array of rows")
+    called = [f"party '{key}'" for key in keys] or [f"party {i}" for i in range(len(tables))]
+    rows: list[Rows] = []
+    faults = []
+    for name, table in zip(called, tables, strict=True):
+        try:
+            rows.append(as_rows(table, name))
+        except DataError as error:
+            faults.append(str(error))
+    if faults:
+        raise DataError("\n".join(faults))
+    labels = [column_labels(table) for table in tables]
+    if split != "rows":
+        return Parties(rows, keys, labels, [])
+    return _in_one_order(Parties(rows, keys, labels, []), called)
+
+
+def _require_parties(given: Any) -> None:
+    one_table = is_frame(given) or getattr(given, "ndim", None) == 2  # an array, a sparse matrix, or blocks
+    if one_table or isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        kind = type(given).__name__
+        told = f"{kind}, one table" if one_table else kind
+        do = "; [X] makes it one party, numpy.array_split(X, 3) three" if one_table else ""
+        raise ConfigError(
+            f"'parties' is of type {told}, expected a list of arrays, one for each party, or {{name: array}}{do}"
+        )
+    if isinstance(given, Mapping):
+        wrong = [key for key in given if not (isinstance(key, str) and re.fullmatch(r"[\w .-]{1,64}", key))]
+        if wrong:
+            raise ConfigError(
+                f"'parties' has the keys {listed(wrong)}, expected names of the parties: at most 64 letters, digits, "
+                "spaces, '.', '-' and '_'"
+            )
+
+
+def _in_one_order(parties: Parties, called: list[str]) -> Parties:
+    """The columns of all parties that have labels in the order of the first of these.
+
+    Raises
+    ------
+    ConfigError
+        With the labels that a party lacks, or has alone.
+    """
+    known = [place for place, labels in enumerate(parties.labels) if labels]
+    if not known:
+        return parties
+    first = parties.labels[known[0]]
+    rows, labels, turned, faults = list(parties.rows), list(parties.labels), [], []
+    for place in known[1:]:
+        own = parties.labels[place]
+        if own == first:
+            continue
+        lacking, alone = [x for x in first if x not in own], [x for x in own if x not in first]
+        if lacking or alone:
+            what = [f"lacks {listed(lacking)}"] * bool(lacking) + [f"alone has {listed(alone)}"] * bool(alone)
+            faults.append(f"{called[place]} {' and '.join(what)}")
+            continue
+        rows[place] = of_columns(rows[place], [own.index(label) for label in first])
+        labels[place] = first
+        turned.append(called[place])
+    if faults:
+        raise ConfigError(
+            f"the parties' column names differ from those of {called[known[0]]}: {'; '.join(faults)}. Rename them, or "
+            "leave out what not all parties have"
+        )
+    order = f"columns are in the order of {called[known[0]]}; {', '.join(turned)} had the same ones in another"
+    return Parties(rows, parties.keys, labels, [order] if turned else [])
