@@ -7,7 +7,6 @@ numbers of few digits) finds them. Every site also learns that all others have e
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import hmac
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.site.columns import column_position
+from fedpca_flwr.site.csv_file import cells_of
 
 Digests = NDArray[np.uint64]
 
@@ -40,13 +40,7 @@ def read_ids(path: str, column: str, rows: int) -> list[str]:
     """
     file = Path(path).expanduser()
     if file.suffix.lower() == ".csv":
-        try:
-            with open(file, newline="", encoding="utf-8-sig") as stream:
-                lines = [line for line in csv.reader(stream) if line]
-        except csv.Error as error:  # its text may quote a cell
-            raise DataError("the id column of the .csv file cannot be read", local=f"{error} in {file}") from None
-        position = column_position(column, [cell.strip() for cell in lines[0]], len(lines[0]), "ids")
-        return [line[position].strip() for line in lines[len(lines) - rows :]]
+        return cells_of(file, column, rows)
     if file.suffix.lower() == ".parquet":
         from pyarrow import parquet
 

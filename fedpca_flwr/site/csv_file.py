@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import itertools
-import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,70 +17,153 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import CACHE_ELEMENTS, Blocks, Rows
 from fedpca_flwr.site.columns import LeftOut, column_position
+from fedpca_flwr.site.csv_faults import Faults
+from fedpca_flwr.site.csv_format import CsvFormat, cells_within_limits, format_of, is_missing
+
+LONGEST_CELL = 1000
+"""Lines over which a cell in quotes may go at the end of a block."""
+
+BOOLEANS = {"true": 1.0, "false": 0.0}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a .csv file holds where.
+
+    Attributes
+    ----------
+    file : path
+    format : CsvFormat
+    width : int
+        Cells of each line.
+    names : list of str
+        Of all columns; empty without a header.
+    start : int
+        Lines before the first row.
+    kept : list of int
+        The columns that are features.
+    """
+
+    file: Path
+    format: CsvFormat
+    width: int
+    names: list[str]
+    start: int
+    kept: list[int]
 
 
 def read_csv(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
-    """The rows, which are float64, and the names of their columns."""
-    with open(file, newline="", encoding="utf-8-sig") as stream:
-        first = next(csv.reader(stream), [])
-    if not first:
-        raise DataError("the .csv file is empty", local=str(file))
-    width, names = len(first), _header(first, left_out)
+    """The rows, which are float64 with NaN for what is missing, and the names of their columns."""
+    written = format_of(file)
+    with cells_within_limits():
+        reader = csv.reader(written.lines(file), delimiter=written.separator)
+        first = next(row for row in reader if any(map(str.strip, row)) or len(row) > 1)
+    width, names = len(first), _header(first, left_out, written)
     dropped = {column_position(name, names, width, key) for key, name in left_out.items()}
     kept = [position for position in range(width) if position not in dropped]
-    rows = Blocks(lambda: _blocks(file, width, kept, header=bool(names)), len(kept), np.dtype(np.float64))
+    layout = Layout(file, written, width, names, reader.line_num if names else 0, kept)
+    rows = Blocks(partial(_blocks, layout), len(kept), np.dtype(np.float64))
     return rows, [names[position] for position in kept] if names else []
 
 
-def _blocks(file: Path, width: int, kept: list[int], *, header: bool) -> Iterator[Array]:
-    """Blocks of the columns that are ``kept`` of so many; the others may be no numbers."""
-    ignored: Any = {position: lambda cell: 0.0 for position in set(range(width)) - set(kept)} or None
-    seen = 0
-    with open(file, encoding="utf-8-sig") as stream:
-        lines = (line for line in stream if line != "\n")
-        if header:
-            next(lines)
-        for line in lines:
-            try:
-                rows = np.loadtxt(
-                    itertools.chain([line], lines),
-                    delimiter=",",
-                    max_rows=max(64, CACHE_ELEMENTS // width),
-                    converters=ignored,
-                    ndmin=2,
-                    comments=None,
-                    quotechar='"',
-                )
-            except ValueError as error:
-                raise DataError(
-                    "the .csv file has cells that are empty or not numbers, or lines of different length "
-                    "(the site's log says where)",
-                    local=f"{_place(str(error), seen)} of {file}",
-                ) from None
-            _require_width(rows.shape[1], width, file, header=header, first=not seen)
-            yield rows[:, kept] if ignored else rows
+def cells_of(file: Path, column: str, rows: int) -> list[str]:
+    """The cells of one column of a file's last ``rows`` lines, without surrounding spaces.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    written = format_of(file)
+    with cells_within_limits():
+        lines = [line for line in csv.reader(written.lines(file), delimiter=written.separator) if line]
+    position = column_position(column, [cell.strip() for cell in lines[0]], len(lines[0]), "ids")
+    return [line[position].strip() for line in lines[len(lines) - rows :]]
+
+
+def _blocks(layout: Layout) -> Iterator[Array]:
+    """Blocks of the columns that are kept; the others may be no numbers.
+
+    After the first fault the rest of the file is read for others only.
+    """
+    seen, faults = 0, Faults(layout.width, layout.names)
+    for before, lines in _blocks_of_lines(layout):
+        rows = None if faults else _as_numbers(layout, lines)
+        if rows is None:
+            with cells_within_limits():
+                rows = _cell_by_cell(layout, before, lines, faults)
+        faults.good |= bool(len(rows))
+        if not faults and len(rows):
+            yield rows
             seen += len(rows)
+    if faults:
+        raise faults.error()
+    if not seen:
+        raise DataError("the .csv file has column names, but no rows", local=str(layout.file))
 
 
-def _place(text: str, before: int) -> str:
-    """Row and column in numpy's text about rows that come after others; the rest of it may quote a cell."""
-    found = re.findall(r"(row|column) (\d+)", text)
-    return ", ".join(f"{what} {int(number) + before * (what == 'row')}" for what, number in found)
+def _blocks_of_lines(layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    """Lines of whole rows, and how many lines of the file come before them."""
+    before = layout.format.skipped + layout.start
+    remaining = itertools.islice(layout.format.lines(layout.file), layout.start, None)
+    while lines := list(itertools.islice(remaining, max(64, CACHE_ELEMENTS // layout.width))):
+        quotes = sum(line.count('"') for line in lines)
+        for line in itertools.islice(remaining, LONGEST_CELL if quotes % 2 else 0):
+            lines.append(line)
+            if line.count('"') % 2:
+                break
+        yield before, lines
+        before += len(lines)
 
 
-def _require_width(found: int, width: int, file: Path, *, header: bool, first: bool) -> None:
-    if found == width:
-        return
-    if header and first:
-        raise DataError(
-            f"the .csv file has {width} column names but {found} columns; does a column of row numbers have no name? "
-            "leave it out",
-            local=str(file),
+def _as_numbers(layout: Layout, lines: Sequence[str]) -> Array | None:
+    """The rows of lines whose cells are all numbers, by NumPy's own reader; None of others."""
+    ignored: Any = {position: lambda cell: 0.0 for position in set(range(layout.width)) - set(layout.kept)} or None
+    if layout.format.decimal_comma:
+        lines = [line.replace(".", "\0").replace(",", ".") for line in lines]
+    full = [line for line in lines if line.strip()]
+    if not full:
+        return None
+    try:
+        rows = np.loadtxt(
+            full, delimiter=layout.format.separator, converters=ignored, ndmin=2, comments=None, quotechar='"'
         )
-    raise DataError("the .csv file has lines of different length", local=str(file))
+    except ValueError:
+        return None
+    if rows.shape[1] != layout.width:
+        return None
+    return rows[:, layout.kept] if ignored else rows
 
 
-def _header(first: list[str], left_out: LeftOut) -> list[str]:
+def _cell_by_cell(layout: Layout, before: int, lines: Sequence[str], faults: Faults) -> Array:
+    """The same of any lines: what is missing is NaN, and what is no number is noted."""
+    reader = csv.reader(lines, delimiter=layout.format.separator)
+    found, line = [], before + 1
+    for row in reader:
+        if len(row) == layout.width and (len(row) > 1 or row[0].strip()):
+            values = [_number(layout.format, row[position]) for position in layout.kept]
+            for position, value in zip(layout.kept, values, strict=True):
+                if value is None:
+                    faults.cell(line, position, row[position])
+            found.append([np.nan if value is None else value for value in values])
+        elif any(map(str.strip, row)) or len(row) > 1:
+            faults.length(line, row)
+        line = before + reader.line_num + 1
+    return np.array(found, dtype=np.float64).reshape(len(found), len(layout.kept))
+
+
+def _number(written: CsvFormat, cell: str) -> float | None:
+    """The number in a cell, NaN where it is missing, None where there is none."""
+    if written.decimal_comma:
+        cell = cell.replace(".", "\0").replace(",", ".")
+    try:
+        if cell.isascii() and "_" not in cell:  # Python's own 1_000, and digits of other scripts
+            return float(cell)
+    except ValueError:
+        pass
+    return np.nan if is_missing(cell) else BOOLEANS.get(cell.strip().lower())
+
+
+def _header(first: list[str], left_out: LeftOut, written: CsvFormat) -> list[str]:
     """The column names of a .csv file, or none where its first line holds rows already.
 
     Raises
@@ -87,21 +172,36 @@ def _header(first: list[str], left_out: LeftOut) -> list[str]:
         Where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
     """
     own = [cell for j, cell in enumerate(first) if str(j) not in left_out.values()]
-    numbers = sum(map(_is_number, own))
-    if numbers == 0:
-        names = [cell.strip() for cell in first]
-        if "" in names:
-            raise DataError("the .csv file has a column without a name; is it an index? leave it out")
-        return names
-    if numbers < len(own):
-        raise DataError("the first line of the .csv file is neither all names nor all numbers")
-    if len(own) > 1 and [float(cell) for cell in own] == list(range(len(own))):
+    numbers = [cell for cell in own if written.number(cell)]
+    others = [cell for cell in own if not (written.number(cell) or is_missing(cell))]
+    if not numbers:
+        return _names(first)
+    if others:
+        raise DataError(
+            "the first line of the .csv file is neither all names nor all numbers: give every column a name, or name a "
+            "column of labels as node-config 'label', by its number from 0 where no column has a name"
+        )
+    if len(own) > 1 and [cell.strip() for cell in own] == [str(place) for place in range(len(own))]:
         raise DataError("the first line of the .csv file counts its columns; give them names, or leave that line out")
     return []
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        return bool(np.isfinite(float(cell)))  # "nan" and "inf" may be names
-    except ValueError:
-        return False
+def _names(first: Sequence[str]) -> list[str]:
+    names = [cell.strip() for cell in first]
+    nameless = [place + 1 for place, name in enumerate(names) if not name]
+    if nameless:
+        what = "do lines end with a separator?" if nameless == [len(names)] else "is it an index? leave it out"
+        raise DataError(
+            f"the .csv file has a column without a name; {what}", local=f"columns {', '.join(map(str, nameless))}"
+        )
+    doubled = [name for name, times in Counter(names).items() if times > 1]
+    if doubled:
+        places = [
+            f"{name!r} in columns {', '.join(str(j + 1) for j, other in enumerate(names) if other == name)}"
+            for name in doubled
+        ]
+        raise DataError(
+            "the .csv file has columns of the same name; give each a name of its own, or leave out what is there twice",
+            local="; ".join(places),
+        )
+    return names

@@ -13,6 +13,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import blocks
 from fedpca_flwr.maths.blocks import Blocks, sparse_rows, whole
 from fedpca_flwr.site import csv_file, parquet_file
+from fedpca_flwr.site.alignment import read_ids
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import check, complete
 from tests.families import rows
@@ -67,9 +68,9 @@ def test_what_is_not_kept_is_read_in_blocks(suffix, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "message", "place"),
     [
-        ("1,x,3", "not numbers", "row 100, column 2"),
-        ("1,2", "different length", "row 101"),
-        ("1,2,3,4", "different length", "row 101"),
+        ("1,x,3", "not numbers", "line 101, column 2"),
+        ("1,2", "different length", "line 101 with 2 cells"),
+        ("1,2,3,4", "different length", "line 101 with 4 cells"),
     ],
 )
 def test_a_fault_in_a_later_block_is_told_with_its_row(line, message, place, tmp_path, monkeypatch):
@@ -155,8 +156,7 @@ def test_one_line_is_one_row(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1,\n", "empty or not numbers"),
-        ("a,b\n1,4711x\n", "empty or not numbers"),
+        ("a,b\n1,4711x\n", "cells that are not numbers"),
         ("a,b\n1,2\n3\n", "different length"),
         ("a,b\n1,2\n3,4,5\n", "different length"),
         ("", "is empty"),
@@ -186,15 +186,22 @@ def test_a_missing_file_and_an_unknown_format_are_named(tmp_path):
         read("site.xlsx")
     with pytest.raises(ConfigError, match="'label' names no column"):
         read(write(tmp_path, ".csv"), "pulze")
-    parquet.write_table(pa.table({"a": [1, None]}), tmp_path / "holes.parquet")
-    with pytest.raises(DataError, match="missing values in columns of whole numbers.*float64"):
-        read(str(tmp_path / "holes.parquet"))
 
 
-def test_missing_values_of_a_file_are_counted(tmp_path):
-    holes = pa.table({"a": [1.0, None, 3.0], "b": [1.0, 2.0, 3.0]})
+@pytest.mark.parametrize(
+    ("cell", "whole"),
+    [
+        ("nan", [1.0, None, 3.0]),
+        ("", [1, None, 3]),
+        (" ", pa.array([1, None, 3], pa.int8())),
+        ("NA", pa.array([1, None, 3]).cast(pa.decimal128(30, 2))),
+        ("null", pa.array([1, None, 3], pa.float32())),
+    ],
+)
+def test_missing_values_of_a_file_are_counted(cell, whole, tmp_path):
+    holes = pa.table({"a": whole, "b": [1.0, 2.0, 3.0]})
     parquet.write_table(holes, tmp_path / "holes.parquet")
-    (tmp_path / "holes.csv").write_text("a,b\n1,1\nnan,2\n3,3\n")
+    (tmp_path / "holes.csv").write_text(f"a,b\n1,1\n{cell},2\n3,3\n")
     np.save(tmp_path / "holes.npy", np.array([[1.0, 1.0], [np.nan, 2.0], [3.0, 3.0]]))
     for kind in ("parquet", "csv", "npy"):
         table = read(str(tmp_path / f"holes.{kind}"))
@@ -217,6 +224,80 @@ def test_a_csv_that_could_be_misread_is_refused(text, label, message, tmp_path):
     path.write_text(text)
     with pytest.raises(DataError, match=message):
         read(str(path), label)
+
+
+HELD = np.array([[1.5, -2.25, 3.0], [0.001, 1e-5, 12345.678], [7.0, 8.0, -0.5]])
+
+
+def written(separator=",", comma=False, header="größe,b,c", ending="\n"):
+    body = [[f"{value:.17g}".replace(".", "," if comma else ".") for value in row] for row in HELD]
+    first = [header.replace(",", separator)] if header else []
+    return ending.join([*first, *(separator.join(row) for row in body), ""])
+
+
+@pytest.mark.parametrize("header", ["größe,b,c", ""])
+@pytest.mark.parametrize(
+    ("separator", "comma"),
+    [(",", False), (";", False), (";", True), ("\t", False), ("\t", True), ("|", False), ("|", True)],
+)
+def test_separators_and_decimal_commas_are_recognised(separator, comma, header, tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text(written(separator, comma, header), encoding="utf-8")
+    found = read(str(path))
+    np.testing.assert_array_equal(found.rows, HELD)
+    assert found.names == (("größe", "b", "c") if header else ())
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-32"])
+def test_encodings_and_ends_of_lines_are_recognised(encoding, ending, tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_bytes(written(ending=ending).encode(encoding))
+    found = read(str(path))
+    np.testing.assert_array_equal(found.rows, HELD)
+    assert found.names == ("größe", "b", "c")
+
+
+def test_a_line_of_excel_that_names_the_separator_is_no_row(tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text("sep=;\n" + written(";", comma=True))
+    assert read(str(path)).names == ("größe", "b", "c")
+    path.write_text("sep=;\na;b\n1;2\nx;3\n")
+    with pytest.raises(DataError) as caught:
+        read(str(path))
+    assert "line 4, column 1 ('a')" in caught.value.local
+
+
+def test_decimals_that_come_late_are_recognised(tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text("a;b\n" + "1;2\n" * 500 + "1,5;2\n")
+    assert read(str(path)).rows[-1].tolist() == [1.5, 2.0]
+
+
+def test_booleans_and_missing_cells_are_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    path = tmp_path / "site.csv"
+    path.write_text("a,b\n" + "1,2\n" * 100 + "True,\nfalse,3\n" + "1,2\n" * 100)
+    found = read(str(path))
+    np.testing.assert_array_equal(found.rows[100:102], [[1, np.nan], [0, 3]])
+    assert found.rows.shape == (202, 2)
+    assert found.missing.tolist() == [0, 1]
+
+
+def test_a_line_is_counted_as_an_editor_counts_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    text = "\na,note\n" + "".join(f'{i},"one,\ntwo"\n\n' for i in range(90)) + "x,y\n"
+    path = tmp_path / "site.csv"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        read(str(path), "note")
+    assert caught.value.local == f"line {text.splitlines().index('x,y') + 1}, column 1 ('a'): texts"
+
+
+def test_ids_are_read_as_the_file_is_written(tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_bytes("sep=;\nid;a\nmüller;1,5\nmeier;2,5\n".encode("cp1252"))
+    assert read_ids(str(path), "id", 2) == ["müller", "meier"]
 
 
 def test_names_that_look_like_numbers_to_python_are_names(tmp_path):

@@ -123,7 +123,7 @@ def test_a_cell_too_long_for_an_id_is_refused(tmp_path):
     node = {"data": str(tmp_path / "own.csv"), "ids": "id", "split": "columns"}
     assert said(node, "vertical", "rows") == (
         "DataError",
-        "the id column of the .csv file cannot be read; see this site's own log",
+        "the .csv file has a cell of more than 131,072 characters: is a quote not closed?; see this site's own log",
     )
 
 

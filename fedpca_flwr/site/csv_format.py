@@ -1,0 +1,191 @@
+"""How a .csv file is written: its encoding, what separates its cells, and whether decimals have a comma."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpca_flwr.errors import DataError
+
+SEPARATORS = (",", ";", "\t", "|")
+
+SAMPLE = 100
+"""Lines by which a file's separator is known."""
+
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before that of UTF-16, with which it begins
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+"""With which files begin that say how they are encoded."""
+
+OTHER_KINDS = (
+    (b"PK\x03\x04", "a workbook or an archive (zip): save the sheet as CSV"),
+    (b"\xd0\xcf\x11\xe0", "a workbook of Excel: save the sheet as CSV"),
+    (b"\x1f\x8b", "compressed (gzip): unpack it"),
+    (b"BZh", "compressed (bzip2): unpack it"),
+    (b"\xfd7zXZ", "compressed (xz): unpack it"),
+    (b"PAR1", "a parquet file: name it .parquet"),
+    (b"\x93NUMPY", "an array of NumPy: name it .npy"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"%PDF", "a PDF"),
+    (b"<", "HTML or XML: save the table as CSV"),
+    (b"{", "JSON: save the table as CSV"),
+    (b"[", "JSON: save the table as CSV"),
+)
+"""How files of other kinds begin, and what to do."""
+
+NUMBER = r"[+-]?(\d+%s?\d*|%s\d+)([eE][+-]?\d+)?"
+POINT, COMMA = (re.compile(NUMBER % (sign, sign), re.ASCII) for sign in (r"\.", ","))
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
+
+MISSING = {"", "na", "nan", "n/a", "#n/a", "<na>", "null", "none"}
+"""Cells in which a value is missing, in small letters."""
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How a .csv file is written.
+
+    Attributes
+    ----------
+    encoding : str
+    separator : str
+    decimal_comma : bool
+    skipped : int
+        Lines before the first that holds cells: Excel's ``sep=;``.
+    """
+
+    encoding: str
+    separator: str
+    decimal_comma: bool = False
+    skipped: int = 0
+
+    def lines(self, file: Path) -> Iterator[str]:
+        """The lines that hold cells, and blank ones, each with its end."""
+        with open(file, encoding=self.encoding) as stream:
+            yield from itertools.islice(stream, self.skipped, None)
+
+    def number(self, cell: str) -> bool:
+        """Whether a cell holds a finite number."""
+        return bool((COMMA if self.decimal_comma else POINT).fullmatch(cell.strip()))
+
+
+def format_of(file: Path) -> CsvFormat:
+    """How a file is written, by all of it.
+
+    Raises
+    ------
+    DataError
+        Where it is empty, no .csv file, or could be read in two ways.
+    """
+    plain = CsvFormat(_encoding(file), ",")
+    first = next(plain.lines(file), "")
+    said = re.fullmatch(r'"?sep=(.)"?', first.strip("\r\n "), re.IGNORECASE)
+    skipped = 1 if said else 0
+    sample = list(
+        itertools.islice(filter(str.strip, CsvFormat(plain.encoding, ",", skipped=skipped).lines(file)), SAMPLE)
+    )
+    if not sample:
+        raise DataError("the .csv file is empty", local=str(file))
+    with cells_within_limits():
+        separator = said[1] if said else _separator(sample)
+        found = CsvFormat(plain.encoding, separator, skipped=skipped)
+        decimal_comma = separator != "," and _decimal_comma(found, file)
+    return CsvFormat(plain.encoding, separator, decimal_comma, skipped)
+
+
+@contextmanager
+def cells_within_limits() -> Iterator[None]:
+    """Refuse a cell that Python's reader holds for too long, whose own error may quote it."""
+    try:
+        yield
+    except csv.Error as error:
+        raise DataError(
+            f"the .csv file has a cell of more than {csv.field_size_limit():,} characters: is a quote not closed?",
+            local=type(error).__name__,
+        ) from None
+
+
+def _encoding(file: Path) -> str:
+    with open(file, "rb") as stream:
+        start = stream.read(4096)
+    for magic, kind in OTHER_KINDS:
+        if start.lstrip().startswith(magic):
+            raise DataError(f"the .csv file is no CSV, but {kind}", local=str(file))
+    marked = next((name for mark, name in MARKS if start.startswith(mark)), "")
+    if not marked and b"\0" in start:
+        raise DataError(
+            "the .csv file holds bytes that are no text; if it is UTF-16 without its mark, save it as UTF-8",
+            local=str(file),
+        )
+    for name in [marked] if marked else ["utf-8", "cp1252"]:
+        if _decodes(file, name):
+            return name
+    raise DataError("the .csv file is in an encoding that is not known: save it as UTF-8", local=str(file))
+
+
+def _decodes(file: Path, encoding: str) -> bool:
+    decoder = codecs.getincrementaldecoder(encoding)()
+    try:
+        with open(file, "rb") as stream:
+            while piece := stream.read(2**20):
+                decoder.decode(piece)
+        decoder.decode(b"", final=True)
+    except UnicodeError:
+        return False
+    return True
+
+
+def _separator(sample: list[str]) -> str:
+    """That by which most cells are numbers, or missing, and lines are of one length; of equal ones the first."""
+
+    def share(separator: str) -> float:
+        rows = list(csv.reader(sample, delimiter=separator))
+        cells = [cell for row in rows[1:] or rows for cell in row]
+        signs = (POINT,) if separator == "," else (POINT, COMMA)
+        good = sum(any(sign.fullmatch(cell.strip()) for sign in signs) or is_missing(cell) for cell in cells)
+        width, times = Counter(map(len, rows)).most_common(1)[0]
+        return (1 + good / len(cells)) * times / len(rows) if width > 1 else 0.0
+
+    return max(SEPARATORS, key=share)
+
+
+def _decimal_comma(found: CsvFormat, file: Path) -> bool:
+    """Whether the first cells with decimals have a comma.
+
+    Raises
+    ------
+    DataError
+        Where it may stand between thousands.
+    """
+    seen = []
+    for row in csv.reader(
+        (line for line in found.lines(file) if "," in line or "." in line), delimiter=found.separator
+    ):
+        cells = [cell.strip() for cell in row if "," in cell or "." in cell]
+        if any(POINT.fullmatch(cell) for cell in cells):
+            break
+        seen += [cell for cell in cells if COMMA.fullmatch(cell) or THOUSANDS.fullmatch(cell)]
+        if len(seen) >= SAMPLE:
+            break
+    if seen and all(map(THOUSANDS.fullmatch, seen)):
+        raise DataError(
+            "the .csv file has commas in its numbers that may be decimal commas or stand between thousands: write "
+            "numbers with a decimal point, and without signs between thousands",
+            local=str(file),
+        )
+    return bool(seen)
+
+
+def is_missing(cell: str) -> bool:
+    return cell.strip().lower() in MISSING

@@ -1,0 +1,341 @@
+"""Bad input of every kind gets one clear error, and never a number: files at a site, and tables in Python.
+
+What travels says what is wrong and what to do; where, with the columns' names, is in the site's log, or is told to
+whoever hands over the rows. Neither holds a cell.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import io
+import logging
+import re
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from flwr.app import Context, RecordDict
+from pyarrow import parquet
+from scipy import sparse
+
+from fedpca_flwr.errors import DataError
+from simulations import run
+from strategies import build_client, run_config_of
+from tests.families import rows
+
+SECRET = "4711"
+GOOD = "age,weight,height\n" + "".join(f"{i % 7}.5,{i % 5},{i * i % 11}\n" for i in range(30))
+
+
+def lines(*changed, before=GOOD, separator=","):
+    """A good file with these lines at its end, the first of which is line 32 of the file."""
+    return before.replace(",", separator) + "".join(f"{line}\n" for line in changed)
+
+
+def in_comma_style(*changed):
+    return lines(*changed, before=GOOD.replace(",", ";").replace(".", ","))
+
+
+CSV = {
+    "nothing": ("", "the .csv file is empty", ""),
+    "blank lines": ("\n\n  \n", "the .csv file is empty", ""),
+    "a header alone": ("age,weight\n", "column names, but no rows", ""),
+    "a header and blank lines": ("age,weight\n\n\n", "column names, but no rows", ""),
+    "a line that is too short": (lines("1,2"), "lines of different length", "line 32 with 2 cells instead of 3"),
+    "a line that is too long": (lines("1,2,3,4711"), "lines of different length", "line 32 with 4 cells instead of 3"),
+    "lines of several lengths": (
+        lines("1,2", "1,2,3", "1", "1,2"),
+        "lines of different length",
+        "lines 32, 35 with 2 cells instead of 3; line 34 with 1 cell instead of 3",
+    ),
+    "row numbers without a name": (
+        "a,b\n1,10,20\n2,30,40\n",
+        "2 column names but 3 columns; .*row numbers",
+        "lines 2, 3",
+    ),
+    "more names than columns": ("a,b,c\n1,2\n3,4\n", "3 column names but 2 columns", "lines 2, 3 with 2 cells"),
+    "rows that end with a separator": (
+        "a,b\n1,2,\n3,4,\n",
+        "end with a separator, but the first does not",
+        "lines 2, 3",
+    ),
+    "all lines end with a separator": ("a,b,\n1,2,\n", "a column without a name; do lines end with", "columns 3"),
+    "an index without a name": (",a,b\n0,1,2\n", "a column without a name; is it an index", "columns 1"),
+    "a name twice": ("a,b,a\n1,2,3\n", "columns of the same name", "'a' in columns 1, 3"),
+    "names and numbers in the first line": ("a,2,3\n4,5,6\n", "neither all names nor all numbers.*'label'", ""),
+    "a first line that counts": ("0,1,2\n5.5,6,7\n", "counts its columns", ""),
+    "texts": (
+        lines("male,2,3", "1,2,4711 Street"),
+        "not numbers: .*texts .*'label'",
+        "line 32, column 1 \\('age'\\): texts; line 33",
+    ),
+    "one text in a long column": (lines("1,unknown,2"), "not numbers: texts", "line 32, column 2 \\('weight'\\)"),
+    "a column of texts": (
+        "sex,age\n" + "f,1\n" * 9,
+        "not numbers: texts",
+        "lines 2, 3, 4, 5, 6 and 4 more, column 1 \\('sex'\\): texts",
+    ),
+    "dates": (
+        lines("2020-01-01,2,3", "1,2,4/7/11"),
+        "dates or times .*days since a date",
+        "line 33, column 3 \\('height'\\)",
+    ),
+    "times": (lines("1,12:30,3"), "dates or times", "column 2 \\('weight'\\): dates"),
+    "units": (lines("1,4711 kg,3"), "units or signs .*the numbers alone", "column 2"),
+    "per cent": (lines("1,4711%,3"), "units or signs", "column 2"),
+    "money": (lines("1,€ 4711,3"), "units or signs", "column 2"),
+    "below the limit of detection": (lines("1,<0.4711,3"), "units or signs", "column 2"),
+    "signs between thousands": (lines('1,"4,711.5",3'), "signs between thousands .*without them", "column 2"),
+    "apostrophes between thousands": (lines("1,4'711,3"), "signs between thousands", "column 2"),
+    "decimal commas in quotes": (lines('1,"47,11",3'), "decimal commas beside decimal points", "column 2"),
+    "decimal commas between commas": (
+        "weight\n47,11\n1,5\n",
+        "1 column name but 2 columns.*decimal commas",
+        "lines 2, 3",
+    ),
+    "points among decimal commas": (
+        in_comma_style("1;47.11;3"),
+        "decimal points beside decimal commas",
+        "line 32, column 2",
+    ),
+    "points between thousands": (in_comma_style("1;4.711,5;3"), "signs between thousands", "line 32, column 2"),
+    "commas among decimal points": (
+        lines("1;47,11;3", separator=";"),
+        "decimal commas beside decimal points",
+        "line 32",
+    ),
+    "commas of two meanings": ("a;b\n1,234;5,678\n2,345;6,789\n", "decimal commas or stand between thousands", ""),
+    "spaces between cells": ("a b c\n1 2 3\n4 5 6\n", "several numbers .*separate cells by", "lines 2, 3, column 1"),
+    "underscores": (lines("1,4_711,3"), "not numbers", "line 32, column 2"),
+    "hexadecimal numbers": (lines("1,0x4711,3"), "not numbers", "line 32, column 2"),
+    "complex numbers": (lines("1,1+4711j,3"), "not numbers", "line 32, column 2"),
+    "digits of another script": (lines("1,٤٧١١,3"), "not numbers", "line 32, column 2"),
+    "a mark for what is missing": (
+        lines("1,?,3", "1,-,3", "1,.,3"),
+        "not numbers: texts",
+        "lines 32, 33, 34, column 2",
+    ),
+    "infinity": (lines("1,inf,3"), "infinite values", "columns: 'weight'"),
+    "numbers beyond floats": (lines("1,1e400,3"), "infinite values", "columns: 'weight'"),
+    "numbers whose squares overflow": (lines("1,1e200,3"), "too large to be squared", "columns: 'weight'"),
+    "empty cells": (lines("1,,3", ",,3"), "missing values .*method='em'", "columns: 'age', 'weight'"),
+    "NA, null and blanks": (lines("1,NA,3", "null, ,3"), "missing values .*method='em'", "columns: 'age', 'weight'"),
+    "UTF-16 without its mark": (GOOD.encode("utf-16-le"), "UTF-16 without its mark, save it as UTF-8", ""),
+    "UTF-16 that is cut off": (GOOD.encode("utf-16")[:-1], "encoding that is not known", ""),
+    "UTF-8 with a mark, and other bytes": (b"\xef\xbb\xbf" + "größe\n1\n".encode("cp1252"), "encoding that is not", ""),
+    "bytes of no encoding": (b"a\x81,b\n1,2\n", "encoding that is not known: save it as UTF-8", ""),
+    "a quote that is not closed": (
+        lines('1,2,"3', *["1,2,3"] * 40_000),
+        "more than 131,072 characters: is a quote",
+        "",
+    ),
+    "a workbook": (b"PK\x03\x04" + bytes(90), "no CSV, but a workbook .*save the sheet as CSV", ""),
+    "a workbook of old Excel": (b"\xd0\xcf\x11\xe0" + bytes(90), "no CSV, but a workbook", ""),
+    "a compressed file": (gzip.compress(GOOD.encode()), "no CSV, but compressed", ""),
+    "a parquet file by another name": (b"PAR1" + bytes(90), "no CSV, but a parquet file", ""),
+    "an array by another name": (b"\x93NUMPY" + bytes(90), "no CSV, but an array", ""),
+    "a web page": ("<!DOCTYPE html>\n<table>", "no CSV, but HTML", ""),
+    "JSON": ('[{"a": 4711}]', "no CSV, but JSON", ""),
+    "a PDF": (b"%PDF-1.7\n", "no CSV, but a PDF", ""),
+}
+
+
+def in_parquet(columns):
+    stream = io.BytesIO()
+    parquet.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), stream)
+    return stream.getvalue()
+
+
+X = rows(30, 3)
+DAY = datetime.date(2020, 1, 1)
+BAD_COLUMNS = {
+    "texts": (["4711"] * 30, "texts"),
+    "categories": (pa.array(["a"] * 30).dictionary_encode(), "categories"),
+    "dates": ([DAY] * 30, "dates or times"),
+    "times": (pa.array([1] * 30, pa.time64("us")), "dates or times"),
+    "durations": (pa.array([1] * 30, pa.duration("s")), "dates or times"),
+    "lists": ([[1.0]] * 30, "objects"),
+    "structures": ([{"a": 1}] * 30, "objects"),
+    "bytes": ([b"4711"] * 30, "objects"),
+}
+PARQUET = {
+    **{
+        f"{kind} in a column": (
+            in_parquet({"age": X[:, 0], "odd": column}),
+            f"not numbers: {told}.*'label'",
+            "in 'odd'",
+        )
+        for kind, (column, told) in BAD_COLUMNS.items()
+    },
+    "several such columns": (
+        in_parquet({"age": X[:, 0], "sex": ["f"] * 30, "born": [DAY] * 30, "ward": ["4711"] * 30}),
+        "texts .*dates",
+        "texts in 'sex', 'ward'; dates or times in 'born'",
+    ),
+    "an index": (in_parquet({"a": X[:, 0], "__index_level_0__": range(30)}), "an index column", ""),
+    "no column": (in_parquet({}), "no feature", ""),
+    "no row": (in_parquet({"a": pa.array([], pa.float64())}), "expected at least one row", ""),
+    "a name twice": (
+        in_parquet(pa.Table.from_arrays([pa.array(X[:, 0])] * 2, names=["a", "a"])),
+        "columns of the same name",
+        "'a'",
+    ),
+    "missing numbers": (in_parquet({"a": [1.0, None] * 15}), "missing values .*method='em'", "columns: 'a'"),
+    "missing whole numbers": (in_parquet({"a": [1, None] * 15}), "missing values .*method='em'", "columns: 'a'"),
+    "missing booleans": (in_parquet({"a": [True, None] * 15}), "missing values .*method='em'", "columns: 'a'"),
+    "a column of nothing": (in_parquet({"a": [None] * 30, "b": X[:, 0]}), "missing values", "columns: 'a'"),
+    "infinity": (in_parquet({"a": [np.inf] * 30}), "infinite values", "columns: 'a'"),
+    "half a file": (in_parquet({"a": X[:, 0]})[:100], "damaged or not what its name says", ""),
+    "another file": (b"4711,4711\n", "damaged or not what its name says", ""),
+}
+
+
+def saved(array, **more):
+    stream = io.BytesIO()
+    np.savez(stream, array, **more) if more else np.save(stream, array)
+    return stream.getvalue()
+
+
+NPY = {
+    "one axis": (saved(X[:, 0]), "1 axes, expected 2", ""),
+    "three axes": (saved(X[None]), "3 axes, expected 2", ""),
+    "no row": (saved(X[:0]), "expected at least one row", ""),
+    "no column": (saved(X[:, :0]), "expected at least one row and one feature", ""),
+    "texts": (saved(X.astype(str)), "dtype <U", ""),
+    "complex numbers": (saved(X.astype(complex)), "dtype complex128", ""),
+    "dates": (saved(np.full((30, 3), np.datetime64(DAY))), "dtype datetime64", ""),
+    "fields": (saved(np.zeros(30, [("a", float)])), "axes|dtype", ""),
+    "objects": (saved(np.array([[1, None]] * 30, dtype=object)), "not a plain array", ""),
+    "NaN": (saved(np.where(X > 1, np.nan, X)), "missing values .*method='em'", "columns \\(from 0\\): \\["),
+    "infinity": (saved(np.where(X > 1, -np.inf, X)), "infinite values", "columns \\(from 0\\): \\["),
+    "half a file": (saved(X)[:300], "not a plain array", ""),
+    "an archive": (saved(X, y=X), "not a plain array", ""),
+    "a text": (b"4711", "not a plain array", ""),
+}
+
+
+def sparse_file(**changes):
+    held = sparse.random_array((30, 8), density=0.3, rng=np.random.default_rng(0), format="csr")
+    stream = io.BytesIO()
+    sparse.save_npz(stream, held)
+    arrays = dict(np.load(io.BytesIO(stream.getvalue())))
+    changed = {key: change(arrays[key]) for key, change in changes.items()}
+    stream = io.BytesIO()
+    np.savez(stream, **{**arrays, **changed})
+    return stream.getvalue()
+
+
+NPZ = {
+    "several arrays": (saved(X, y=X), "holds 2 arrays and none is named 'X'", ""),
+    "indices beyond the columns": (sparse_file(indices=lambda own: own + 8), "damaged", ""),
+    "rows beyond the entries": (sparse_file(indptr=lambda own: own + 1000), "damaged", ""),
+    "sparse texts": (sparse_file(data=lambda own: own.astype(str)), "damaged|dtype", ""),
+    "sparse NaN": (sparse_file(data=lambda own: own * np.nan), "missing values", "columns"),
+    "sparse infinity": (sparse_file(data=lambda own: own * np.inf), "infinite", "columns"),
+    "a text": (b"4711", "damaged", ""),
+}
+
+FILES = {
+    f"{suffix} {kind}": (suffix, *case)
+    for suffix, cases in ((".csv", CSV), (".parquet", PARQUET), (".npy", NPY), (".npz", NPZ))
+    for kind, case in cases.items()
+} | {
+    ".h5ad another file": (".h5ad", b"4711", "damaged or not what its name says", ""),
+    ".xlsx": (".xlsx", b"4711", "a file of unknown kind, expected one of: .npy", ""),
+}
+
+
+def asked(node):
+    """What a site's client replies to its first question: arrays, and what it says."""
+    node = {"partition-id": 0, "num-partitions": 1, "min-rows": 1, **node}
+    values = run_config_of({"method": "p-cov", "n-components": 1})
+    context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=values)
+    arrays, _, said = build_client(context).fit([], {"phase": "statistics"})
+    return arrays, said
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_bad_file_gets_one_clear_error_and_never_a_number(kind, tmp_path, caplog):
+    suffix, content, text, place = FILES[kind]
+    file = tmp_path / f"patients{suffix}"
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    with caplog.at_level(logging.ERROR, "fedpca_flwr.client"):
+        arrays, said = asked({"data": str(file)})
+    assert arrays == []
+    assert said["error"] == ("ConfigError" if suffix == ".xlsx" else "DataError")
+    assert re.search(text, said["message"]), said["message"]
+    assert re.search(place, caplog.text), caplog.text
+    for private in (SECRET, "patients", str(tmp_path), "weight", "'a'", "'odd'"):  # cells, paths, names of columns
+        assert private not in said["message"]
+    assert SECRET not in caplog.text
+
+
+def test_there_are_as_many_kinds_as_promised():
+    assert len(FILES) + len(FRAMES) >= 60
+
+
+def frame(**columns):
+    return pd.DataFrame({"age": X[:, 0], "weight": X[:, 1], **columns})
+
+
+FRAMES = {
+    "texts": (lambda: frame(sex=["4711"] * 30), "texts in 'sex'"),
+    "numbers as texts": (lambda: frame(sex=["1"] * 30), "texts in 'sex'"),
+    "texts of pandas": (lambda: frame(sex=pd.array(["4711"] * 30, "string")), "texts in 'sex'"),
+    "categories": (lambda: frame(sex=pd.Categorical(["4711"] * 30)), "categories in 'sex'.*get_dummies"),
+    "categories of numbers": (lambda: frame(sex=pd.Categorical([4711] * 30)), "categories in 'sex'"),
+    "dates": (lambda: frame(born=pd.Timestamp("2020-01-01")), "dates or times in 'born'"),
+    "dates in a zone": (lambda: frame(born=pd.Timestamp("2020-01-01", tz="UTC")), "dates or times in 'born'"),
+    "durations": (lambda: frame(stay=pd.Timedelta(days=3)), "dates or times in 'stay'"),
+    "objects": (lambda: frame(odd=[{"a": 1}] * 30), "objects in 'odd'"),
+    "one text among numbers": (lambda: frame(odd=[1.0] * 29 + ["4711"]), "texts in 'odd'"),
+    "complex numbers": (lambda: frame(odd=1j), "complex numbers in 'odd'"),
+    "numbers beyond floats": (lambda: frame(odd=pd.Series([10**400] * 30, dtype=object)), "objects in 'odd'"),
+    "a name twice": (lambda: pd.concat([frame(), frame()], axis=1), "columns of the same name: 'age', 'weight'"),
+    "no rows": (lambda: frame().head(0), "expected at least one row"),
+    "no columns": (lambda: pd.DataFrame(index=range(30)), "expected at least one row and one feature"),
+    "NA": (lambda: frame().astype("Float64").mask(X[:, :2] > 1), "missing values .*'em'.*; columns: '"),
+    "infinity": (lambda: frame().where(X[:, :2] < 1, np.inf), "infinite values.*columns: '"),
+    "texts of Arrow": (lambda: pa.table({"age": X[:, 0], "sex": ["4711"] * 30}), "texts in 'sex'"),
+    "lists of Arrow": (lambda: pa.table({"age": X[:, 0], "odd": [[1]] * 30}), "objects in 'odd'"),
+    "one column": (lambda: frame()["age"], "1 axes, expected 2"),
+    "masked": (lambda: np.ma.masked_greater(X, 1), "missing values"),
+    "masked texts": (lambda: np.ma.masked_array(X.astype(str), X > 1), "dtype <U"),
+    "a dict": (lambda: {"a": [4711]}, "of type dict, expected an array, a data frame"),
+    "a set": (lambda: {1, 2}, "of type set, expected"),
+    "a path": (lambda: "4711.csv", "of type str, expected .*read a file first"),
+    "bytes": (lambda: b"4711", "of type bytes, expected"),
+    "nothing": (lambda: None, "of type NoneType, expected"),
+    "a generator": (lambda: iter([[1, 2]]), "expected an array"),
+    "ragged rows": (lambda: [[1, 2], [4711]], "its rows differ in length"),
+    "an array of texts": (lambda: X.astype(str), "dtype <U"),
+    "an array of objects": (lambda: np.array([[1, "4711"]] * 30, dtype=object), "dtype object"),
+    "an array of dates": (lambda: np.full((30, 2), np.datetime64(DAY)), "dtype datetime64"),
+    "an array of complex numbers": (lambda: X * 1j, "dtype complex128"),
+    "a number": (lambda: 4711, "0 axes, expected 2"),
+    "sparse indices beyond the columns": (lambda: damaged(), "indices do not fit its shape"),
+    "sparse NaN": (lambda: sparse.csr_array(np.where(X > 1, np.nan, 0.0)), "missing values"),
+    "sparse objects": (lambda: Unruly(), "cannot be made an array \\(RuntimeError\\)"),
+}
+
+
+class Unruly:
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError(SECRET)
+
+
+def damaged():
+    held = sparse.csr_array(np.eye(3))
+    held.indices += 2
+    return held
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_a_bad_table_gets_one_clear_error_and_never_a_number(kind):
+    make, text = FRAMES[kind]
+    with pytest.raises(DataError, match=text) as caught:
+        run("p-cov", {"north": make()}, n_components=1, min_rows=1)
+    assert "north" in str(caught.value)
+    assert SECRET not in str(caught.value)
