@@ -90,6 +90,17 @@ def left_out(numbers: Numbers, model: FittedPCA) -> str:
     return f"{share:.4%} of the variance, spread over some {numbers['left_out_directions']:.0f} directions"
 
 
+def odd_rows(numbers: Numbers, model: FittedPCA) -> str:
+    t_squared, spe = numbers["rows_above_t_squared_limit"], numbers["rows_above_spe_limit"]
+    told = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 %)"
+    parties = [
+        (max(one["above_t_squared_limit"], one["above_spe_limit"]) / one["rows"], one["party"])
+        for one in model.log.get("outliers", [])
+    ]
+    share, party = max(parties, default=(0.0, ""))
+    return f"{told}; most at {party}: {share:.1%} of its rows" if share else told
+
+
 def influence(numbers: Numbers, model: FittedPCA) -> str:
     share, angle = numbers["influence_component_share"], numbers["influence_angle_degrees"]
     return (

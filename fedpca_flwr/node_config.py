@@ -41,7 +41,7 @@ class NodeConfig(Config):
     loadings: LocalPath = ""
     """Where the components by which the site projects its rows are written (.npz), with data split by columns those of
     its own columns; and where 'vertical-scores' reads them; empty: nowhere."""
-    may_show: Literal["", "nothing", "scores", "inner products"] = ""
+    may_show: Literal["", "nothing", "distribution", "scores", "inner products"] = ""
     """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10
     """Refuse to answer about fewer rows than this."""

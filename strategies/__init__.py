@@ -30,7 +30,7 @@ TRAVEL = {
 METHODS = Registry(
     "strategies",
     {
-        "p-cov": ("pooled_covariance:PooledCovariance", "pooled_covariance:PooledCovarianceClient"),
+        "p-cov": ("pooled_covariance.method:PooledCovariance", "pooled_covariance.client:PooledCovarianceClient"),
         "ap-cov": (
             "approximate_covariance:ApproximateCovariance",
             "approximate_covariance:ApproximateCovarianceClient",

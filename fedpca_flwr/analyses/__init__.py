@@ -5,7 +5,7 @@ from fedpca_flwr.analyses.covariates import Adjusted, adjusted
 from fedpca_flwr.analyses.discriminant import Discriminant, discriminant
 from fedpca_flwr.analyses.factors import FactorModel, factor_analysis
 from fedpca_flwr.analyses.how_many import HowMany, how_many
-from fedpca_flwr.analyses.how_sure import HowSure, Spikes, how_sure, how_sure_by_parties, spikes
+from fedpca_flwr.analyses.how_sure import HowSure, Spikes, how_sure, how_sure_by_parties, spikes, variance_intervals
 from fedpca_flwr.analyses.outliers import Drift, Outliers, drift, outliers
 from fedpca_flwr.analyses.pca import pca
 from fedpca_flwr.analyses.reading import Reading, read, whitened
@@ -45,5 +45,6 @@ __all__ = [
     "read",
     "ridge",
     "spikes",
+    "variance_intervals",
     "whitened",
 ]

@@ -11,10 +11,8 @@ from fedpca_flwr.data_frames import column_names
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.frames import finite_matrix
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.outliers import ROUNDING
 from fedpca_flwr.second_moments import Features, SecondMoments
-
-ROUNDING = 1e-13
-"""Share of the first variance below which another is none."""
 
 
 class Blocks(NamedTuple):

@@ -13,6 +13,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import sampling_error
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
+from fedpca_flwr.model import PCAModel
 from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.solution import require_variance
 
@@ -54,7 +55,8 @@ class Spikes:
 def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
     """Intervals and errors for normal rows, many more than features, with well separated variances (Anderson 1963).
 
-    For scaled features, or rows that are not normal, take `how_sure_by_parties`.
+    For scaled features, or rows that are not normal, take `how_sure_by_parties`; for variances of these, also
+    `variance_intervals`.
 
     Raises
     ------
@@ -65,6 +67,28 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
     n = moments.n_samples
     intervals = sampling_error.eigenvalue_intervals(values[:k], n, level)
     return HowSure(values[:k], intervals, sampling_error.loading_errors(values, vectors, k, n).T)
+
+
+def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
+    """Intervals (k, 2) for the variances of the population, of rows of any distribution, many more than components.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Of a run with ``fourth_moments=True``.
+
+    Raises
+    ------
+    ConfigError, ContractError
+    """
+    _require_level(level)
+    kurtosis = model.log.get("kurtosis")
+    if kurtosis is None:
+        raise ConfigError(
+            "the model does not know the fourth moments of its scores: run p-cov with fourth_moments=True"
+        )
+    require_resolved(model.explained_variance_)
+    return sampling_error.robust_intervals(model.explained_variance_, np.array(kurtosis), model.n_samples_, level)
 
 
 def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:

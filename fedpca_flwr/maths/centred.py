@@ -78,6 +78,13 @@ class CentredBlock:
     def T(self) -> Transposed:  # noqa: N802  # an array's name
         return Transposed(self)
 
+    def rows(self, start: int, stop: int) -> Array:
+        """Some of the rows as an array."""
+        found: Array = self.rest[start:stop].toarray()
+        found -= self.centre
+        found[:, self.full] = self.dense[start:stop]
+        return found
+
     def squares(self) -> Array:
         """Sums of squares (d,) of each column."""
         rest = self.rest
@@ -113,6 +120,17 @@ def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Ite
             if scale is not None:
                 centred /= scale
             yield centred
+
+
+def dense_rows(centred: Any) -> Iterator[Array]:
+    """What `centred_chunks` gives as arrays, sparse rows few at a time."""
+    if not isinstance(centred, CentredBlock):
+        yield centred
+        return
+    m, d = centred.rest.shape
+    step = max(1, ENTRIES // d)
+    for start in range(0, m, step):
+        yield centred.rows(start, start + step)
 
 
 def energy(centred: Any) -> float:

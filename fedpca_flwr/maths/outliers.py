@@ -23,6 +23,10 @@ NEGLIGIBLE = 1e-10
 """A smaller share of the variance that is left out is rounding, and has no directions."""
 
 
+ROUNDING = 1e-13
+"""Share of the first variance below which another is none."""
+
+
 def left_out_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     """Over how many directions the variance is spread that the pairs leave out; None where they leave nothing.
 

@@ -5,6 +5,9 @@ Of normal rows, for well separated eigenvalues and many more rows than features 
     l_i / (1 + z sqrt(2 / f))  to  l_i / (1 - z sqrt(2 / f))
     Var(v_i) = sum_{j != i} l_i l_j / (l_i - l_j)^2 v_j v_j^T / f
 
+Of rows of any distribution with fourth moments, where the i-th scores have the kurtosis K_i (3 of normal ones), the
+variance of l_i is (K_i - 1) l_i^2 / n, so the step is z sqrt((K_i - 1) / n) (Waternaux 1976).
+
 Where features are not few beside the rows, a component r that rises over noise s2 of all features comes out larger and
 turned (spiked model; Paul 2007, Benaych-Georges and Nadakuditi 2011), with ratio g = d / f::
 
@@ -18,12 +21,28 @@ from scipy.special import ndtri, stdtrit
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.component_number import edge, noise_variance
+from fedpca_flwr.maths.outliers import ROUNDING
 
 
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
     """Intervals (k, 2) for the population's eigenvalues, of which ``values`` (k,) are those of n normal rows."""
     step = ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
     upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
+    return np.column_stack([values / (1 + step), upper])
+
+
+def fourth_powers(scores: Array, variances: Array) -> Array:
+    """Sums (k,) of the fourth powers of scores (n, k) in their deviations; 0 where there is no variance."""
+    unit = np.where(variances > ROUNDING * variances.max(initial=0.0), variances, np.inf)
+    sums: Array = np.sum((scores**2 / unit) ** 2, axis=0)
+    return sums
+
+
+def robust_intervals(values: Array, kurtosis: Array, n: int, level: float) -> Array:
+    """The same as `eigenvalue_intervals` for rows whose scores have this kurtosis (k,)."""
+    step = ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
+    with np.errstate(divide="ignore"):
+        upper = np.where(step < 1, values / (1 - step), np.inf)
     return np.column_stack([values / (1 + step), upper])
 
 

@@ -6,13 +6,14 @@ A method's server half is a generator, a *program*. It yields `Ask` and `Sum`, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 
 SERVER = "the server"
@@ -166,12 +167,15 @@ class Total(Mapping[str, Array]):
         What rounding each sum to float64 left out, where the transport knows it.
     missed : mapping of str to ndarray
         Bound on what fixed point rounded off in each entry; empty where nothing was.
+    replies : sequence of Reply
+        What it is the sum of, where the server sees that.
     """
 
     fields: Fields
     parties: int
     low: Fields = field(default_factory=dict)
     missed: Fields = field(default_factory=dict)
+    replies: Sequence[Reply] = ()
 
     def __getitem__(self, name: str) -> Array:
         return self.fields[name]

@@ -24,8 +24,8 @@ from fedpca_flwr.table import Table, complete, told
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-5
 """Of one run, where a site with a file of its own does not say."""
 
-EXPOSURES = ("nothing", "scores", "inner products")
-"""What a run may show of single rows, the least first."""
+EXPOSURES = ("nothing", "distribution", "scores", "inner products")
+"""What a run may show of single rows, the least first; their distribution is what moments do not tell of them."""
 
 
 def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:

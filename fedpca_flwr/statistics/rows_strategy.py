@@ -131,6 +131,10 @@ class RowsStrategy(PCAStrategy):
             return
         self._require_same_rows(int(fit["count"]), model)
         self._verify(model, float(fit["squared"]) / int(fit["count"]))
+        self.conclude(model, fit)
+
+    def conclude(self, model: PCAModel, fit: Total) -> None:
+        """Note what else the last round told, of a method that asks more in it."""
 
     def _require_same_rows(self, rows: int, model: PCAModel) -> None:
         if rows != self.rows_here(model):

@@ -32,7 +32,8 @@ class ClearServer(Clear, ServerTransport):
             answer = replies = yield question
             if isinstance(question, Sum):
                 names = replies[0].fields
-                answer = Total({name: added([r.fields[name] for r in replies]) for name in names}, len(replies))
+                sums = {name: added([r.fields[name] for r in replies]) for name in names}
+                answer = Total(sums, len(replies), replies=replies)
 
 
 class ClearParty(Clear, PartyTransport):

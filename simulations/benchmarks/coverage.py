@@ -9,6 +9,7 @@ of very unequal size; rows are normal, or have the heavier tails of Student's di
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.random import Generator
@@ -20,6 +21,8 @@ from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.moments import Moments, pool
+from fedpca_flwr.maths.sampling_error import fourth_powers
+from fedpca_flwr.model import PCAModel
 from fedpca_flwr.second_moments import SecondMoments
 from simulations.benchmarks.setting import parser
 
@@ -33,14 +36,21 @@ PARTIES = {
 FREEDOM = 9
 
 
-def drawn(sizes: Sequence[int], basis: Array, rng: Generator, *, heavy: bool) -> SecondMoments:
-    """The moments of parties of so many rows."""
-    parties = {}
-    for i, rows in enumerate(sizes):
+def drawn(sizes: Sequence[int], basis: Array, rng: Generator, *, heavy: bool) -> list[Array]:
+    """Parties of so many rows."""
+    parties = []
+    for rows in sizes:
         shape = rows, len(VARIANCES)
         noise = rng.standard_t(FREEDOM, shape) * np.sqrt(1 - 2 / FREEDOM) if heavy else rng.standard_normal(shape)
-        parties[f"party {i}"] = Moments.of(noise * np.sqrt(VARIANCES) @ basis.T)
-    return SecondMoments(pool(parties.values()), parties=parties)
+        parties.append(noise * np.sqrt(VARIANCES) @ basis.T)
+    return parties
+
+
+def by_fourth_moments(parties: Sequence[Array], model: PCAModel, plain: HowSure) -> HowSure:
+    """Intervals by what the parties of a run with ``fourth_moments=True`` add up in its last round."""
+    fourth = np.sum([fourth_powers(model.transform(rows), model.explained_variance_) for rows in parties], axis=0)
+    told = replace(model, log={**model.log, "kurtosis": (fourth / model.n_samples_).tolist()})
+    return replace(plain, variance_intervals=analyses.variance_intervals(told))
 
 
 def covered(found: HowSure, components: Array, basis: Array, step: float) -> tuple[Array, Array]:
@@ -59,12 +69,17 @@ def main(arguments: Sequence[str]) -> None:
     for heavy in (False, True):
         for name, sizes in PARTIES.items():
             rng = np.random.default_rng(0)
-            steps = {"asymptotic": norm.ppf(0.975), "by parties": t.ppf(0.975, len(sizes) - 1)}
+            normal = norm.ppf(0.975)
+            steps = {"asymptotic": normal, "fourth moments": normal, "by parties": t.ppf(0.975, len(sizes) - 1)}
             hits = {way: np.zeros((2, COMPONENTS)) for way in steps}
             for _ in range(trials):
-                moments = drawn(sizes, basis, rng, heavy=heavy)
-                components, _ = analyses.pca(moments, COMPONENTS).loadings()
-                ways = analyses.how_sure(moments, COMPONENTS), analyses.how_sure_by_parties(moments, COMPONENTS)
+                parties = drawn(sizes, basis, rng, heavy=heavy)
+                own = {f"party {i}": Moments.of(rows) for i, rows in enumerate(parties)}
+                moments = SecondMoments(pool(own.values()), parties=own)
+                model, plain = analyses.pca(moments, COMPONENTS), analyses.how_sure(moments, COMPONENTS)
+                components, _ = model.loadings()
+                robust = by_fourth_moments(parties, model, plain)
+                ways = plain, robust, analyses.how_sure_by_parties(moments, COMPONENTS)
                 for way, found in zip(steps, ways, strict=True):
                     hits[way] += covered(found, components, basis, steps[way])
             for way, counts in hits.items():

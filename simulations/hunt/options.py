@@ -33,7 +33,12 @@ MERGE: Choices = {
 }
 
 OPTION_VALUES: dict[str, Callable[[int, int, int], Choices]] = {
-    "p-cov": lambda k, n, d: {**MOMENTS, "keep": ["moments", "parties"]},
+    "p-cov": lambda k, n, d: {
+        **MOMENTS,
+        "keep": ["moments", "parties"],
+        "outliers": ["sites", "counts"],
+        "fourth_moments": FLAG,
+    },
     "ap-cov": lambda k, n, d: MOMENTS,
     "sub-it": lambda k, n, d: {
         "block_size": [1, 2, k, k + 1, d, 1000],

@@ -43,6 +43,7 @@ DEPLOYED = [
 party. A round takes seconds in a deployment; `dp-pca`, whose noise is never the same there, has a test of its own."""
 
 SIMULATED = [
+    ("p-cov", {"outliers": "counts", "fourth_moments": True}),
     ("ap-cov", {"scale": True}),
     ("sub-it", {"warm_start": "svd", "wire": "float32"}),
     ("qr-pca", {"scale": True, "center": False}),

@@ -31,6 +31,7 @@ RUNS = [
     ("dp-pca", {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}),
     ("dp-pca", {"trust": "distributed", "honest_parties": 2}),
     ("p-cov", {**SECURE, "survivors": 3}),
+    ("p-cov", {"outliers": "counts", "fourth_moments": True}),
     ("vertical", SECURE),
     ("vfedpca", {"graph": "ring"}),
 ]

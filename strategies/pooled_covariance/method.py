@@ -9,6 +9,7 @@ and takes its leading eigenvectors. Exact up to rounding for any partition of th
 Upload per party: d (d + 1) / 2 + d + 1 values, in one round. The server sees each party's covariance; with secure
 aggregation sums only, in more rounds (docs/secure-aggregation.md has the bytes of each). What a party is asked, in
 clear, masked and with survivors, is `fedpca_flwr.statistics.rows.moments_phases`; what it answers is in `rows_client`.
+The last round may have more than the projection (`fedpca_flwr.statistics.last_round`).
 """
 
 from __future__ import annotations
@@ -16,24 +17,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from fedpca_flwr.config import RunConfig
-from fedpca_flwr.protocol.card import MethodCard, MomentsOptions
-from fedpca_flwr.protocol.phase import Ask, Phases
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.phase import Ask, Total
 from fedpca_flwr.solution import Solution, solve
-from fedpca_flwr.statistics.genotypes import GenotypeOptions, genotype_phases
-from fedpca_flwr.statistics.rows import moments_phases, pooled_moments, projection_phase
-from fedpca_flwr.statistics.rows_client import RowsClient
+from fedpca_flwr.statistics.last_round import conclude, more_asked
+from fedpca_flwr.statistics.rows import pooled_moments
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-
-
-class PooledOptions(MomentsOptions, GenotypeOptions):
-    """Options of P-COV."""
-
-
-def phases(config: RunConfig, options: PooledOptions) -> Phases:
-    """The moments, in the way that the transport asks for."""
-    return {**moments_phases(config, keep=options.keep), **projection_phase(config)}
-
+from strategies.pooled_covariance.script import PooledOptions, phases
 
 CARD = MethodCard(
     name="p-cov",
@@ -44,7 +36,7 @@ CARD = MethodCard(
     server_sees="each party's covariance",
     pools_moments=True,
     options=PooledOptions,
-    phases=lambda config, options: genotype_phases(config, options, phases),
+    phases=phases,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",
     examples=({}, {"genotypes": True}),
 )
@@ -58,8 +50,10 @@ class PooledCovariance(RowsStrategy):
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         moments, diagonal = yield from pooled_moments(self)
-        return solve(moments, diagonal, **self.options.model_dump(exclude={"keep", "genotypes"}))
+        return solve(moments, diagonal, **self.options.model_dump(include=set(ScaledOptions.model_fields)))
 
+    def loadings(self, model: PCAModel, solution: Solution) -> Fields:
+        return {**super().loadings(model, solution), **more_asked(model, self.options)}
 
-class PooledCovarianceClient(RowsClient):
-    """Sends the moments of its rows."""
+    def conclude(self, model: PCAModel, fit: Total) -> None:
+        conclude(model, fit, self.options)

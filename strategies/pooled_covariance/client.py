@@ -1,0 +1,48 @@
+"""What a party of P-COV returns about its own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.blocks import Rows
+from fedpca_flwr.maths.centred import dense_rows
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.phase import SERVER
+from fedpca_flwr.site.odd_rows import OddRows, outlier_file
+from fedpca_flwr.statistics.last_round import told_count
+from fedpca_flwr.statistics.rows_client import RowsClient
+from strategies.pooled_covariance.script import PooledOptions
+
+
+class PooledCovarianceClient(RowsClient):
+    """Sends the moments of its rows; in the last round it judges each of them, where the run has limits for that."""
+
+    options: PooledOptions
+    odd: OddRows | None = None
+
+    @property
+    def exposes(self) -> str:
+        return "distribution" if self.options.tells_more else self.card.exposes
+
+    def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
+        for centred in super().centred(rows, asked):
+            if self.odd is not None:
+                for part in dense_rows(centred):
+                    self.odd.add(part)
+            yield centred
+
+    def project(self, asked: Fields) -> Fields:
+        if "variances" not in asked:
+            return super().project(asked)
+        components, variances, limits = asked["components"], asked["variances"], asked.get("limits", np.empty(0))
+        if len(components) != variances.size:
+            raise ContractError(f"{SERVER}: it sent {variances.size} variances of {len(components)} components")
+        with outlier_file(self.site.node.scores, limits) as stream:
+            self.odd = OddRows(components, variances, limits, len(self.data), stream)
+            reply = super().project(asked)
+        counts = [told_count(int(count), len(self.data), self.site.node.min_rows) for count in self.odd.above]
+        return {**reply, "above": np.array(counts), "fourth": self.odd.fourth}
