@@ -103,10 +103,6 @@ class Faults:
                 "commas between cells that commas separate (write decimal points)?"
             )
         return (
-                f"{_count(self.width, 'column name')} but {_count(one, 'column')}; does a column of row numbers have no name (leave it "
-                "out), or are there decimal commas between cells that commas separate (write decimal points)?"
-            )
-        return (
             "lines of different length; are there separators within texts (put these into quotes), or decimal commas "
             "between cells that commas separate (write decimal points)?"
         )
