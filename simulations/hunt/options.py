@@ -51,7 +51,7 @@ OPTION_VALUES: dict[str, Callable[[int, int, int], Choices]] = {
         "center": FLAG,
         "scale": FLAG,
     },
-    "qr-pca": lambda k, n, d: {"rank": [k, 2 * k, 100], "filler": FLAG, **COVARIANCE},
+    "qr-pca": lambda k, n, d: {"rank": [k, 2 * k, 100], "filler": FLAG, "wire": ["float64", "float32"], **COVARIANCE},
     "ap-stack": lambda k, n, d: {"rank": [k, 2 * k, 100], "weights": ["none", "rows"]},
     "compressed": lambda k, n, d: {
         "codec": ["quantise", "shared-step", "low-rank", "combined", "top-k", "sketch"],

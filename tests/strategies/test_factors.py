@@ -94,3 +94,21 @@ def test_a_stack_of_parties_without_any_variance_is_refused():
         run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1)
     exact = run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1, weights="rows")
     assert principal_angles(exact, pooled_pca(np.vstack(parties), 2)).max <= 1e-6
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-60, 1e60])
+@pytest.mark.parametrize("center", [True, False])
+def test_factors_in_float32_take_half_the_bytes_and_the_stated_bound_holds(unit, center):
+    X = [part * unit for part in parties()]
+    model = run("qr-pca", X, n_components=4, wire="float32", center=center)
+    truth = pooled_pca(np.vstack(X), 4, center=center)
+    bound = model.log["measured"]["angle_bound_degrees"]
+    assert 1e-9 < principal_angles(model, truth).max <= bound < 1e-3
+    assert model.log["exact"] is False
+    assert max(model.bytes_up_by_party) < 0.6 * max(run("qr-pca", X, n_components=4).bytes_up_by_party)
+
+
+@pytest.mark.parametrize("options", [{"rank": 10}, {"scale": True}], ids=str)
+def test_factors_in_float32_are_whole_and_of_one_scale(options):
+    with pytest.raises(ConfigError, match="'wire' is 'float32', which goes only with rank=0 and scale=false"):
+        angle("qr-pca", wire="float32", **options)

@@ -16,6 +16,7 @@ WAYS = [
     *(("sub-it", way) for way in ({}, SUMS, {"warm_start": "svd"})),
     ("qr-pca", {}),
     ("qr-pca", {"rank": 90}),
+    ("qr-pca", {"wire": "float32"}),
 ]
 
 
@@ -47,8 +48,8 @@ def test_components_are_those_of_the_standardised_genotypes(method, way):
     G[:50, 9] = np.nan  # a party that never called a variant
     model = fit(method, parties_of(G), n_components=2, genotypes=True, **way)
     _, values, vectors = np.linalg.svd(by_hand(G), full_matrices=False)
-    assert principal_angles(model.components_.T, vectors[:2].T).max() <= 1e-6
-    np.testing.assert_allclose(model.singular_values_, values[:2], rtol=1e-9)
+    assert principal_angles(model.components_.T, vectors[:2].T).max() <= 2e-6
+    np.testing.assert_allclose(model.singular_values_, values[:2], rtol=1e-7 if "wire" in way else 1e-9)
     np.testing.assert_allclose(model.mean_, np.nanmean(G, axis=0), atol=1e-12)
     np.testing.assert_allclose(model.transform(G), by_hand(G) @ model.components_.T, atol=1e-9)
     measured = model.log["measured"]
