@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedpca_flwr.analyses import HowMany, Outliers, Reading
 from fedpca_flwr.errors import ConfigError
@@ -54,8 +55,19 @@ def outlier_map(found: Outliers) -> Figure:
         axes.axvline(found.t_squared_limit, color=GREY, linestyle="--", linewidth=1, label="limits")
         axes.axhline(found.spe_limit, color=GREY, linestyle="--", linewidth=1)
         axes.set(xlabel="T² (within the components)", ylabel="SPE (off the components)", xscale="log", yscale="log")
-        axes.legend()
+        for axis, values in ((axes.xaxis, found.t_squared), (axes.yaxis, found.spe)):
+            _few_ticks(axis, values)
+        axes.legend(loc="best")
         return figure
+
+
+def _few_ticks(axis: Axis, values: Array) -> None:
+    """Numbers at 1, 2 and 5 of each power of ten, or over several powers at these alone: none overprints another."""
+    positive = values[values > 0]
+    wide = positive.size > 0 and np.log10(positive.max() / positive.min()) > 2
+    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=8 if wide else 99))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def biplot(found: Reading, scores: Array) -> Figure:
@@ -86,8 +98,23 @@ def biplot(found: Reading, scores: Array) -> Figure:
         axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
         for j in shown.tolist():
             axes.annotate("", (x[j], y[j]), (0, 0), arrowprops={"arrowstyle": "->", "color": COLOURS[3]})
+        for j, place in zip(shown.tolist(), _apart(found.correlations[:2, shown]), strict=True):
             name = found.features[j] if found.features else str(j)
-            axes.annotate(name, (x[j] * 1.08, y[j] * 1.08), ha="center", va="center", fontsize=8)
+            axes.annotate(name, place, ha="center", va="center", fontsize=8)
         axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal")
         axes.set(xlabel="correlation with the first component", ylabel="correlation with the second")
         return figure
+
+
+def _apart(tips: Array) -> list[tuple[float, float]]:
+    """Places for the names of arrows with these tips (2, n): beyond the tip, as far out as others leave room."""
+    places: list[tuple[float, float]] = []
+    for x, y in tips.T.tolist():
+        length = max(np.hypot(x, y), 1e-9)
+        for step in range(12):
+            reach = 1 + (0.07 + 0.055 * step) / length
+            place = (x * reach, y * reach)
+            if all(abs(place[0] - a) > 0.09 or abs(place[1] - b) > 0.06 for a, b in places):
+                break
+        places.append(place)
+    return places

@@ -220,7 +220,9 @@ def _legend(axes: Axes) -> tuple[list[Any], list[str]]:
     handles, names = axes.get_legend_handles_labels()
     circle = axes.scatter([], [], s=26, facecolors="none", edgecolors=GREY)
     cross = axes.scatter([], [], s=12, marker="x", color=GREY)
-    return [circle, cross, *handles], ["pooled PCA", "federated", *names]
+    if names == ["rows"]:
+        return [circle, cross, *handles], ["pooled PCA", "federated", *names]
+    return [circle, cross, axes.scatter([], [], s=0), *handles], ["pooled PCA", "federated", "class:", *names]
 
 
 def _front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

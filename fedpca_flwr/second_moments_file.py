@@ -17,6 +17,9 @@ from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.member_moments import checked_moments
 
 TEXT, FORMAT = "second-moments.json", 1
+MOST_ROWS = 2**53
+"""Whole numbers up to it are what float64 takes them for."""
+
 ARRAYS = ("mean", "remainder", "scatter")
 
 
@@ -72,9 +75,13 @@ def read(path: str | os.PathLike[str]) -> Kept:
 def _whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Kept:
     names = about["parties"]
     whole, *parties = (
-        checked_moments("this file", Moments(int(rows), *(_floats(arrays[f"{prefix}{name}"]) for name in ARRAYS)))
+        checked_moments("this file", Moments(_count(rows), *(_floats(arrays[f"{prefix}{name}"]) for name in ARRAYS)))
         for (prefix, _), rows in zip(_prefixed(names, None), about["rows"], strict=True)
     )
+    if parties and sum(party.count for party in parties) != whole.count:
+        raise ValueError("the parties' rows are not all rows")
+    if any(one.count == 1 and one.diagonal().any() for one in (whole, *parties)):
+        raise ValueError("a single row does not vary")
     missed = _floats(arrays["missed"])
     if missed.shape != whole.mean.shape or any(party.n_features != whole.n_features for party in parties):
         raise ValueError("its parts are not of the same features")
@@ -85,6 +92,12 @@ def _whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Kept
 def _prefixed(parties: list[Any], whole: Any) -> list[tuple[str, Any]]:
     """What the names of the arrays begin with: nothing for all rows, a number for a party."""
     return [("", whole), *((f"party-{i}-", party) for i, party in enumerate(parties))]
+
+
+def _count(rows: Any) -> int:
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+        raise ValueError("a number of rows is none")
+    return rows
 
 
 def _floats(array: NDArray[Any]) -> Array:

@@ -10,6 +10,7 @@ whether either exceeds its limit, and the three features (from 0) that add most 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.site.readers import read
 
 TOP = 3
+
+OF_HERE = {"data": "ROWS", "label": "--label"}
+"""What a reader of a site's file calls by the keys of a node-config."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.output:
             _write(args.output, found)
     except (FedPCAError, OSError) as error:
-        print(f"{type(error).__name__}: {error} {getattr(error, 'local', '')}".rstrip(), file=sys.stderr)
+        text = f"{type(error).__name__}: {error} {getattr(error, 'local', '')}".rstrip()
+        for key, word in OF_HERE.items():
+            text = re.sub(f"node-config:? '{key}'", word, text)
+        print(text, file=sys.stderr)
         return 2
     for name, values, limit in (
         ("T2", found.t_squared, found.t_squared_limit),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.analyses.blocks import blocks, require_count, rows_of
+from fedpca_flwr.analyses.kinds import of_moments
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths import canonical
 from fedpca_flwr.maths.arrays import Array
@@ -47,6 +48,7 @@ class CanonicalCorrelations:
         return x @ self.x_directions, y @ self.y_directions
 
 
+@of_moments
 def canonical_correlations(
     moments: SecondMoments, x: Features, y: Features | None = None, *, k: int = 2
 ) -> CanonicalCorrelations:

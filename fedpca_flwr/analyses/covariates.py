@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.analyses.blocks import blocks, rows_of
+from fedpca_flwr.analyses.kinds import of_moments
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, pool_within
@@ -62,6 +63,7 @@ class Adjusted:
         return kept + self.moments.mean
 
 
+@of_moments
 def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = False) -> Adjusted:
     """The moments of the features after a linear regression on covariates, as of the pooled rows.
 

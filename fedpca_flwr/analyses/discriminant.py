@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.analyses.blocks import Blocks, blocks, rows_of
+from fedpca_flwr.analyses.kinds import of_moments
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.discriminant import discriminants
@@ -58,6 +59,7 @@ class Discriminant:
         return (rows_of(X, self.features, len(self.slopes)) - self.mean) @ self.directions
 
 
+@of_moments
 def discriminant(moments: SecondMoments, classes: Features, features: Features | None = None) -> Discriminant:
     """Linear discriminant analysis with the classes' shares as priors, as scikit-learn's.
 

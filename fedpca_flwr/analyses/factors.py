@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import cho_factor, cho_solve
 
 from fedpca_flwr.analyses.blocks import require_count, require_varying, rows_of
+from fedpca_flwr.analyses.kinds import of_moments
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.factor_analysis import factor_analysis as greatest_likelihood
@@ -61,6 +62,7 @@ class FactorModel:
         return scores
 
 
+@of_moments
 def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
     """The k factors of greatest likelihood (`fedpca_flwr.maths.factor_analysis`).
 

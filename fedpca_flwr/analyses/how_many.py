@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import eigvalsh
 
+from fedpca_flwr.analyses.blocks import require_count
+from fedpca_flwr.analyses.kinds import of_moments
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import component_number as rules
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.solution import require_variance
+
+MOST_DRAWS = 100_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +36,11 @@ class HowMany:
     null_band: Array
 
     def __str__(self) -> str:
-        return "\n".join(f"  {rule:<34}{'-' if k is None else k}" for rule, k in self.by_rule.items())
+        width = max(map(len, self.by_rule)) + 2
+        return "\n".join(f"  {rule:<{width}}{'-' if k is None else k}" for rule, k in self.by_rule.items())
 
 
+@of_moments
 def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0.95, draws: int = 100) -> HowMany:
     """What the rules of `fedpca_flwr.maths.component_number` say.
 
@@ -58,6 +64,7 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     """
     if not (isinstance(fraction, float) and 0 < fraction < 1):
         raise ConfigError(f"'fraction' is {fraction!r}, expected a fraction between 0 and 1, as 0.95")
+    require_count("draws", draws, MOST_DRAWS)
     used = moments.scaled() if scale else moments
     require_variance(used.moments.diagonal(), used.n_samples, used.mean)
     n, d = used.n_samples, used.n_features

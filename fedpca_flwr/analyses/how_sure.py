@@ -8,6 +8,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from fedpca_flwr.analyses.blocks import require_count, require_resolved
+from fedpca_flwr.analyses.kinds import of_model, of_moments
 from fedpca_flwr.analyses.pca import pca
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import sampling_error
@@ -52,6 +53,7 @@ class Spikes:
     angles: Array
 
 
+@of_moments
 def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
     """Intervals and errors for normal rows, many more than features, with well separated variances (Anderson 1963).
 
@@ -69,6 +71,7 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
     return HowSure(values[:k], intervals, sampling_error.loading_errors(values, vectors, k, n).T)
 
 
+@of_model
 def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     """Intervals (k, 2) for the variances of the population, of rows of any distribution, many more than components.
 
@@ -91,6 +94,7 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     return sampling_error.robust_intervals(model.explained_variance_, np.array(kurtosis), model.n_samples_, level)
 
 
+@of_moments
 def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
     """What is to be expected of components over noise where features are not few beside the rows (spiked model).
 
@@ -103,6 +107,7 @@ def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
     return Spikes(*sampling_error.spiked(values, k, used.n_samples))
 
 
+@of_moments
 def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, scale: bool = False) -> HowSure:
     """Intervals and errors by leaving out one party after the other (grouped jackknife): they presume no distribution.
 

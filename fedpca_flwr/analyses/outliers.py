@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc, stdtr
 
 from fedpca_flwr.analyses.blocks import require_resolved
+from fedpca_flwr.analyses.kinds import of_model
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths import outliers as maths
 from fedpca_flwr.maths.arrays import Array
@@ -66,6 +67,7 @@ class Drift:
     drifted: bool
 
 
+@of_model
 def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     """How odd each row of ``X`` (n, d) is, and by which features.
 
@@ -99,6 +101,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     )
 
 
+@of_model
 def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift:
     """Whether new rows ``X`` (n, d), 10 at least and drawn one apart from the other, are still of the model's kind.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedpca_flwr.analyses.kinds import of_moments
 from fedpca_flwr.certainty import SCALED, certainty
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.second_moments import SecondMoments
@@ -13,6 +14,7 @@ from fedpca_flwr.solution import solve
 from fedpca_flwr.table import names_digest
 
 
+@of_moments
 def pca(
     moments: SecondMoments, n_components: int | float | str = 10, *, center: bool = True, scale: bool = False
 ) -> PCAModel:

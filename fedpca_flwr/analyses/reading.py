@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.analyses.blocks import require_resolved
+from fedpca_flwr.analyses.kinds import of_model, of_moments
 from fedpca_flwr.analyses.pca import pca
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
@@ -43,6 +44,7 @@ class Reading:
     features: tuple[str, ...]
 
 
+@of_moments
 def read(moments: SecondMoments, k: int, *, scale: bool = False, rotation: str = "none") -> Reading:
     """The first k components in terms of the features.
 
@@ -84,6 +86,7 @@ def read(moments: SecondMoments, k: int, *, scale: bool = False, rotation: str =
     )
 
 
+@of_model
 def whitened(model: PCAModel, X: ArrayLike) -> Array:
     """Scores (n, k) of rows ``X`` (n, d) with variance 1 in each component, as ``PCA(whiten=True)``.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.analyses.blocks import blocks, require_count, require_varying, rows_of
+from fedpca_flwr.analyses.kinds import of_moments
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import regression
 from fedpca_flwr.maths.arrays import Array
@@ -46,6 +47,7 @@ class Regression:
         return rows_of(X, self.features, len(self.coefficients)) @ self.coefficients + self.intercepts
 
 
+@of_moments
 def least_squares(moments: SecondMoments, responses: Features, features: Features | None = None) -> Regression:
     """Ordinary least squares, of least norm where features are collinear.
 
@@ -64,6 +66,7 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
     return _fitted(moments, responses, features, regression.least_squares)
 
 
+@of_moments
 def ridge(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, alpha: float = 1.0
 ) -> Regression:
@@ -73,20 +76,22 @@ def ridge(
     return _fitted(moments, responses, features, lambda S_xx, S_xy: regression.ridge(S_xx, S_xy, alpha))
 
 
+@of_moments
 def principal_component_regression(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = False
 ) -> Regression:
     """Regression on the first k principal components; ``scale`` as in a PCA, all else as `least_squares`."""
-    return _fitted(moments, responses, features, lambda S_xx, S_xy: regression.on_components(S_xx, S_xy, k), k, scale)
+    return _fitted(moments, responses, features, lambda S_xx, S_xy: regression.on_components(S_xx, S_xy, k), [k], scale)
 
 
+@of_moments
 def partial_least_squares(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = True
 ) -> Regression:
     """Partial least squares with k latent variables, as `sklearn.cross_decomposition.PLSRegression`; ``scale`` divides
     features and responses by their deviations; else as `least_squares`."""
     return _fitted(
-        moments, responses, features, lambda S_xx, S_xy: regression.partial_least_squares(S_xx, S_xy, k), k, scale
+        moments, responses, features, lambda S_xx, S_xy: regression.partial_least_squares(S_xx, S_xy, k), [k], scale
     )
 
 
@@ -95,10 +100,10 @@ def _fitted(
     responses: Features,
     features: Features | None,
     slopes_of: Callable[[Array, Array], Array],
-    k: int | None = None,
+    directions: Sequence[int] = (),
     scale: bool = False,
 ) -> Regression:
-    """A regression whose slopes come of the blocks of the scatter."""
+    """A regression whose slopes come of the blocks of the scatter, for which the features must have ``directions``."""
     there = blocks(moments, responses, features)
     require_varying(moments, there.y)
     unit_x = unit_y = np.ones(1)
@@ -106,7 +111,7 @@ def _fitted(
         spread = np.where(moments.is_constant, 1.0, np.sqrt(moments.moments.diagonal().clip(min=0.0)))
         unit_x, unit_y = spread[there.x], spread[there.y]
     S_xx, S_xy = there.S_xx / unit_x / unit_x[:, None], there.S_xy / unit_x[:, None] / unit_y
-    if k is not None:
+    for k in directions:
         _require_directions(k, min(moments.n_samples - 1, len(there.x)), S_xx)
     slopes = slopes_of(S_xx, S_xy) / unit_x[:, None] * unit_y
     return Regression(

@@ -36,6 +36,27 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     assert axes.lines[3].get_ydata()[0] == found.spe_limit
 
 
+def test_numbers_of_an_axis_do_not_overprint():
+    """The fault: over less than a power of ten, each of 2 to 9 had a number of three letters' width."""
+    found = analyses.outliers(analyses.pca(MOMENTS, 3), X)
+    figure = analysis_plots.outlier_map(found)
+    figure.draw_without_rendering()
+    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        boxes = [tick.label1.get_window_extent() for tick in axis.get_major_ticks() if tick.label1.get_text()]
+        assert len(boxes) > 1
+        assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+        assert not any(text.get_text() for text in axis.get_minorticklabels())
+
+
+def test_names_of_arrows_do_not_overprint():
+    alike = np.column_stack([X[:, :1] + 0.01 * X[:, 1:6], X[:, 6:]])
+    moments = SecondMoments.of(alike)
+    (axes,) = analysis_plots.biplot(analyses.read(moments, 2), analyses.pca(moments, 2).transform(alike)).axes
+    places = np.array([text.get_position() for text in axes.texts if text.get_text()])
+    apart = np.abs(places[:, None] - places)
+    assert ((apart[..., 0] > 0.09) | (apart[..., 1] > 0.06) | np.eye(len(places), dtype=bool)).all()
+
+
 def test_arrows_are_correlations_with_the_first_two_components():
     found = analyses.read(MOMENTS, 2)
     scores = analyses.pca(MOMENTS, 2).transform(X)

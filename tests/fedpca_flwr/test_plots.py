@@ -31,6 +31,15 @@ def test_the_overlay_puts_every_cross_of_an_exact_model_into_its_circle():
     assert sum(map(len, circles_and_crosses)) == 600
 
 
+@pytest.mark.parametrize("labels", [None, np.arange(60) % 2])
+def test_the_legend_says_what_its_colours_are(labels):
+    X = rows(60)
+    model = pooled_pca(X, 2)
+    (axes,) = plots.projection_overlay(model, model, X, labels).axes
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["pooled PCA", "federated", *(["rows"] if labels is None else ["class:", "0", "1"])]
+
+
 def test_many_rows_are_thinned_evenly():
     many = np.tile(X, (20, 1))
     shown = points(plots.projection_overlay(TRUTH, MODEL, many).axes[0])[0]

@@ -107,7 +107,18 @@ def test_saved_and_loaded_is_the_same(whole, tmp_path):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-@pytest.mark.parametrize("spoil", ["torn", "NaN", "format", "narrow party", "negative", "names", "a model"])
+COUNTS = {
+    "no rows": [0, 50, 25, 15],
+    "more rows than can be": [2**53 + 90, 2**53, 75, 15],
+    "half a row": [90, 50, 25.5, 14.5],
+    "a text": ["90", 50, 25, 15],
+    "true": [90, 50, 39, True],
+    "others than the parties'": [10**9, 50, 25, 15],
+    "one row that varies": [51, 49, 1, 1],
+}
+
+
+@pytest.mark.parametrize("spoil", ["torn", "NaN", "format", "narrow party", "negative", "names", "a model", *COUNTS])
 def test_a_file_that_holds_something_else_is_named(whole, spoil, tmp_path):
     file = whole.save(tmp_path / "moments")
     arrays, about = archive.read(file, text="second-moments.json")
@@ -120,6 +131,7 @@ def test_a_file_that_holds_something_else_is_named(whole, spoil, tmp_path):
         arrays["scatter"] = arrays["scatter"] * (-1 if spoil == "negative" else 1)
         if spoil == "narrow party":
             arrays |= {f"party-1-{name}": arrays[name][:1] for name in ("mean", "remainder", "scatter")}
+        about |= {"rows": COUNTS[spoil]} if spoil in COUNTS else {}
         about |= {"format": 7} if spoil == "format" else {"features": ["a", "a", "b", "c"]} if spoil == "names" else {}
         archive.write(file, arrays, about, text="second-moments.json")
     with pytest.raises((ContractError, ConfigError)) as told:

@@ -57,3 +57,14 @@ def test_rows_of_another_kind_are_an_error_without_a_value(model, tmp_path, caps
     assert "X has 3 features" in said.err
     assert "4711" not in said.err
     assert monitor.main([model, str(tmp_path / "nowhere.npy")]) == 2
+    assert "the file that ROWS names does not exist" in capsys.readouterr().err
+
+
+def test_what_is_wrong_is_told_in_the_words_of_the_command(model, tmp_path, capsys):
+    np.savetxt(tmp_path / "rows.csv", X, delimiter=",")
+    assert monitor.main([model, str(tmp_path / "rows.csv"), "--label", "kind"]) == 2
+    assert monitor.main([model, "rows.txt"]) == 2
+    said = capsys.readouterr().err
+    assert "--label names no column" in said
+    assert "ROWS names a file of unknown kind" in said
+    assert "node-config" not in said
