@@ -22,8 +22,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e7)]
 Wanted = Annotated[Count | Fraction | Literal["auto"], Field(union_mode="left_to_right")]
 
 
-def possible_path(path: str) -> str:
-    """The path, if the system takes it for one; pydantic's error if not."""
+def _possible(path: str) -> str:
     try:
         Path(path).expanduser().lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -35,7 +34,7 @@ def possible_path(path: str) -> str:
     return path
 
 
-LocalPath = Annotated[str, AfterValidator(possible_path)]
+LocalPath = Annotated[str, AfterValidator(_possible)]
 """A path of this machine, where a file is or might be."""
 
 Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")]

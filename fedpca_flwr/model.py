@@ -14,7 +14,7 @@ from fedpca_flwr import model_file, notebook, sklearn_model
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.frames import dense_parts, finite_matrix, new_rows
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.incomplete import filled
+from fedpca_flwr.maths.factor_model import filled_by
 from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.solution import Solution
 from fedpca_flwr.summary import summary
@@ -49,6 +49,8 @@ class PCAModel:
         Names of the features, where the caller had them: `simulations.run` of data frames. Sites tell a digest only.
     covariance_ : ndarray of shape (d, d) or None
         Where rows may have missing values: by which these are expected, in the unit of the data.
+    factors_ : ndarray of shape (q + 1, d) or None
+        The same where it is a model of q factors: their loadings, and in the last row the variance of the noise.
     moments_ : SecondMoments or None
         The moments of all rows, where the run kept them (``keep="moments"``). `save` leaves them out: they tell far
         more than the model, and have a file of their own (`SecondMoments.save`).
@@ -70,6 +72,7 @@ class PCAModel:
     scores_: Array | None = None
     feature_names_in_: NDArray[Any] | None = None
     covariance_: Array | None = None
+    factors_: Array | None = None
     moments_: SecondMoments | None = None
     log: dict[str, Any] = field(default_factory=dict)
 
@@ -169,7 +172,7 @@ class PCAModel:
         return max(0.0, left) * (self.n_samples_ - 1) / self.n_samples_
 
     def centred(self, X: ArrayLike) -> Array:
-        """Rows ``X`` (n, d) less the mean, over the scale; NaN as ``covariance_`` expects it, of genotypes as the mean.
+        """Rows ``X`` (n, d) less the mean, over the scale; NaN as the model expects it, of genotypes as the mean.
 
         Raises
         ------
@@ -178,13 +181,11 @@ class PCAModel:
         """
         _, mean = self.loadings()
         of_genotypes = bool(self.log.get("options", {}).get("genotypes"))
-        names, incomplete = self.feature_names_in_, self.covariance_ is not None or of_genotypes
-        rows = new_rows(X, self.n_features_in_, names, self.log.get("columns", ""), incomplete=incomplete)
-        centred: Array = np.subtract(rows, mean, dtype=np.float64)
-        if self.covariance_ is not None:
-            centred = filled(centred, self.covariance_)
-        if of_genotypes:
-            np.nan_to_num(centred, copy=False)
+        incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
+        names, digest = self.feature_names_in_, self.log.get("columns", "")
+        rows = new_rows(X, self.n_features_in_, names, digest, incomplete=incomplete)
+        centred = filled_by(np.subtract(rows, mean, dtype=np.float64), self.covariance_, self.factors_)
+        centred = np.nan_to_num(centred) if of_genotypes else centred
         return centred if self.scale_ is None else centred / self.scale_
 
     def transform(self, X: ArrayLike) -> Array:

@@ -87,9 +87,8 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
     )
     if "components_" in arrays:
         _, d = arrays["components_"].shape
-        shapes |= {"components_": (k, d), "mean_": (d,)} | {
-            name: shape for name, shape in {"scale_": (d,), "covariance_": (d, d)}.items() if name in arrays
-        }
+        further = {"scale_": (d,), "covariance_": (d, d), "factors_": (len(arrays.get("factors_", ())), d)}
+        shapes |= {"components_": (k, d), "mean_": (d,)} | {x: shape for x, shape in further.items() if x in arrays}
     else:
         d = sum(party["features"] for party in log["parties"])
         shapes |= {"scores_": (n, k)}

@@ -40,7 +40,7 @@ METHODS = Registry(
         "ap-stack": ("approximate_stack:ApproximateStack", "approximate_stack:ApproximateStackClient"),
         "compressed": ("compressed.method:Compressed", "compressed.client:CompressedClient"),
         "adaptive": ("adaptive.method:Adaptive", "adaptive.method:AdaptiveClient"),
-        "em": ("em:EM", "em:EMClient"),
+        "em": ("em.method:EM", "em.method:EMClient"),
         "dsa": ("dsa:DSA", "dsa:DSAClient"),
         "fast-pca": ("fast_pca:FastPCA", "fast_pca:FastPCAClient"),
         "streaming": ("streaming.method:Streaming", "streaming.client:StreamingClient"),

@@ -54,8 +54,10 @@ class ObservedValues(NamedTuple):
         Rows of all parties.
     rows : int
         n, those with any value.
-    pairs : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle: how many rows have both of two features; on its diagonal, one.
+    counts : ndarray of shape (d,)
+        Rows that have each feature.
+    apart : int
+        Pairs of features that no row has both, where the server learns that.
     centre : ndarray of shape (d,)
         Their means, up to rounding.
     spread : ndarray of shape (d,)
@@ -66,25 +68,16 @@ class ObservedValues(NamedTuple):
 
     every: int
     rows: int
-    pairs: Array
+    counts: Array
+    apart: int
     centre: Array
     spread: Array
     mean: Array
 
     @property
-    def counts(self) -> Array:
-        """Rows that have each feature, (d,)."""
-        return self.pairs[diagonal_positions(self.centre.size)]
-
-    @property
     def share(self) -> float:
         """Of all values, those that are missing."""
         return 1.0 - float(self.counts.sum()) / (self.rows * self.centre.size)
-
-    @property
-    def apart(self) -> int:
-        """Pairs of features that no row has both."""
-        return int((self.pairs == 0).sum())
 
     def moments(self, mean: Array, scatter: Array) -> Moments:
         """Moments in the unit of the data, from the mean and packed scatter of standardised rows."""
@@ -95,21 +88,15 @@ class ObservedValues(NamedTuple):
 # The phases
 
 
-def observed_phases(config: RunConfig) -> Phases:
-    """The phases of `observed_values`."""
+def observed_phases(config: RunConfig, *, pairs: bool) -> Phases:
+    """The phases of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
     if config.transport != "clear":
         require_bound(config.bound)
+    counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
         "observed": Phase(
-            reply=Payload(
-                (
-                    COUNT,
-                    Field("empty", (), "int64", kind="size"),
-                    Field("pairs", ("d(d+1)/2",), kind="size"),
-                    Field("sum", ("d",)),
-                )
-            ),
-            limits=_observed_limits,
+            reply=Payload((COUNT, Field("empty", (), "int64", kind="size"), counts, Field("sum", ("d",)))),
+            limits=lambda asked, public: _observed_limits(public, pairs=pairs),
             words=FIRST_WORDS,
         ),
         "deviations": Phase(
@@ -132,13 +119,13 @@ def expected_phase(times: int) -> Phase:
     )
 
 
-def _observed_limits(asked: Fields, public: Public) -> SumLimits:
-    d = public.features
+def _observed_limits(public: Public, *, pairs: bool) -> SumLimits:
+    d, most = public.features, float(ROWS)
     return {
-        "count": np.array(float(ROWS)),
-        "empty": np.array(float(ROWS)),
-        "pairs": np.full(packed_size(d), float(ROWS)),
-        "sum": np.full(d, ROWS * public.config.bound),
+        "count": np.array(most),
+        "empty": np.array(most),
+        **({"pairs": np.full(packed_size(d), most)} if pairs else {"values": np.full(d, most)}),
+        "sum": np.full(d, most * public.config.bound),
     }
 
 
@@ -164,9 +151,9 @@ def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
     """Means and deviations of what was observed, by two sums."""
     first: Total = yield Sum("observed")
     count = rows_in(first["count"], first.parties)
-    rows, pairs = count - int(first["empty"]), np.rint(first["pairs"])
-    d = first["sum"].size
-    counts = pairs[diagonal_positions(d)]
+    rows, d = count - int(first["empty"]), first["sum"].size
+    pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(packed_size(d))
+    counts = pairs[diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
     _require_observed(rows, counts)
     centre = first["sum"] / counts
     second: Total = yield Sum("deviations", {"rows": np.asarray(count), "centre": centre})
@@ -175,7 +162,8 @@ def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
     require_resolved(run.config.bound, run.missed, diagonal)
     spread = np.sqrt((diagonal.clip(min=0.0) + 2 * run.missed) / counts)
     unit = np.where(spread > 0, spread, 1.0)
-    return ObservedValues(count, rows, pairs, centre, spread, second["shift"] / counts / unit)
+    apart = int((pairs == 0).sum())
+    return ObservedValues(count, rows, counts, apart, centre, spread, second["shift"] / counts / unit)
 
 
 def _require_observed(rows: int, counts: Array) -> None:

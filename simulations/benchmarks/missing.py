@@ -4,12 +4,19 @@
 
 Wine and breast-cancer, scaled, 3 parties, 3 components, values missing completely at random. Largest angle in degrees,
 mean of the draws; in brackets the mean number of rounds.
+
+    python -m simulations.benchmarks missing --wide --data-root DEST
+
+2,000 rows of MNIST (784 features, 10 components), and 400 simulated rows of 5,000 features and 5 factors, in the unit
+of the data, one draw: the covariance of all features beside models of few factors, with what each party sent in MB. Of
+5,000 features the covariance would take 100 MB a round; it is left out.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.decomposition import PCA
@@ -30,7 +37,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.2, 0.4])
     parser.add_argument("--datasets", nargs="+", default=["wine", "breast-cancer"])
+    parser.add_argument("--wide", action="store_true")
+    parser.add_argument("--data-root", default=".")
     args = parser.parse_args(arguments)
+    if args.wide:
+        wide(args.shares, args.data_root)
+        return
     print(head(["data", "missing", "filled by means", *(f"prior {prior:g}" for prior in PRIORS)]))
     for name in args.datasets:
         X = np.asarray(load(name).all_rows(), dtype=np.float64)
@@ -40,6 +52,39 @@ def main(arguments: Sequence[str]) -> None:
             means = [angle(filled_by_means(Y), truth) for Y in draws]
             cells = [by_em(draws, prior, truth) for prior in PRIORS]
             print(row([name, f"{share:.0%}", f"{np.mean(means):.1f}", *cells]), flush=True)
+
+
+def wide(shares: Sequence[float], root: str) -> None:
+    """The table of wide rows."""
+    pixels = np.asarray(load("mnist", root).all_rows()[:2000], dtype=np.float64)
+    sets = [("MNIST", pixels, 10, (10, 15, 30)), ("simulated", of_five_factors(), 5, (5, 10))]
+    print(head(["data", "missing", "filled by means", "gaussian", "k factors", "k + 5 factors", "k + 20 factors"]))
+    for name, X, k, factors in sets:
+        truth = PCA(k, svd_solver="full").fit(X).components_.T
+        for share in shares:
+            Y = with_holes(X, share, 0)
+            means = PCA(k, svd_solver="full").fit(np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y)).components_.T
+            options: list[dict[str, Any]] = [{"model": "factors", "factors": q} for q in factors]
+            whole = [{"model": "gaussian"}] if X.shape[1] < 1000 else []
+            cells = [*([] if whole else ["-"]), *(in_bytes(Y, k, truth, one) for one in (*whole, *options))]
+            print(
+                row([name, f"{share:.0%}", f"{angle(means, truth):.1f}", *cells, *["-"] * (4 - len(cells))]), flush=True
+            )
+
+
+def of_five_factors(rows: int = 400, features: int = 5000) -> Array:
+    """Rows whose features have noise of their own, in deviation between 0.5 and 1.5."""
+    rng = np.random.default_rng(0)
+    loadings = 0.3 * rng.standard_normal((5, features)) * np.array([[3.0], [2.5], [2.0], [1.5], [1.0]])
+    noise = rng.standard_normal((rows, features)) * (0.5 + rng.random(features))
+    simulated: Array = rng.standard_normal((rows, 5)) @ loadings + noise
+    return simulated
+
+
+def in_bytes(Y: Array, k: int, truth: Array, options: Mapping[str, Any]) -> str:
+    model = run("em", np.array_split(Y, 3), n_components=k, min_rows=1, engine="loopback", **options)
+    megabytes = max(model.bytes_up_by_party) / 1e6
+    return f"{angle(np.asarray(model.components_).T, truth):.1f} ({model.rounds}; {megabytes:.1f} MB)"
 
 
 def with_holes(X: Array, share: float, seed: int) -> Array:

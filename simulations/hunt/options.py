@@ -67,6 +67,7 @@ OPTION_VALUES: dict[str, Callable[[int, int, int], Choices]] = {
         "round_bytes": [0.0, 1e3, 1e6],
     },
     "em": lambda k, n, d: {
+        "model": ["factors"],
         "scale": FLAG,
         "prior": [1e-3, 1.0, 100.0],
         "tolerance": [1e-6, 1.0, 30.0],

@@ -45,3 +45,23 @@ def test_one_run_answers_no_more_models_than_it_said(tmp_path):
     session.ask("observed", [])
     session.ask("deviations", question[:2])
     assert [bool(session.ask("expected", question)[0]) for _ in range(3)] == [True, True, False]
+
+
+def test_of_few_factors_too_it_reads_the_one_row_that_misses_a_feature(tmp_path):
+    """One factor that the last feature shares with another, at almost no noise: what is expected is that value."""
+    rows = patients()
+    session = HostileSession(tmp_path, rows, {**RUN, "model": "factors"})
+    _, _, values, total = session.ask("observed", [])[0]
+    centre = total / values
+    assert session.ask("deviations", [np.asarray(30), centre])[0]
+
+    def first_with(feature):
+        basis = np.zeros((FEATURES, 1))
+        basis[[feature, 3]] = np.sqrt(0.5)
+        spread, mean = np.ones(FEATURES), np.zeros(FEATURES)
+        model = [spread, mean, basis, np.array([1.0]), np.asarray(2.0**-30)]
+        return session.ask("products", [np.asarray(30), centre, *model])[0][0]
+
+    known = np.nansum(rows[:, 3] - centre[3])
+    read = [first_with(feature)[3] - known + centre[feature] for feature in range(3)]
+    np.testing.assert_allclose(read, rows[17, :3], atol=1e-5)

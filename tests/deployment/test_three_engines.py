@@ -53,6 +53,7 @@ SIMULATED = [
     ("dsa", {}),
     ("dp-pca", {}),
     ("em", {}),
+    ("em", {"model": "factors"}),
     ("personalised", {"mu": 1.0, "solver": "stiefel"}),
     ("sapca", {"rank_rule": "paper"}),
 ]

@@ -58,6 +58,7 @@ LATER_SUMS = [
     for phase in OF_DIRECTIONS[1:]
     for step in (f"{phase} keys", f"{phase} shares", phase, f"{phase} agree", f"{phase} reveal")
 ]
+FACTORS = {"method": "em", "n-components": 2, "model": "factors"}
 SUB_IT = {"method": "sub-it", "n-components": 2, "max-rounds": 3}
 OF_GENOTYPES = {"n-components": 2, "genotypes": True}
 PERSONAL = {"method": "personalised", "n-components": 2, "iterations": 2, "mu": 1.0}
@@ -103,6 +104,8 @@ SCRIPTS = [
         {"method": "em", "n-components": 2, "max-rounds": 3, **SECURE},
         {**once("keys"), **OBSERVED, "expected": 3, "project": 1},
     ),
+    Script({**FACTORS, "max-rounds": 3}, {**OBSERVED, "products": 3, "project": 1}),
+    Script({**FACTORS, "max-rounds": 3, **SECURE}, {**once("keys"), **OBSERVED, "products": 3, "project": 1}),
     Script(PERSONAL, {"start": 1, "product": 30, "share": 2, "report": 1, "project": 1}),
     Script(
         {**PERSONAL, "mu": "held-out"},

@@ -12,73 +12,55 @@ are those of the expected scatter at the end; without missing values they are P-
 ``prior`` rows' worth of unrelated features keep S away from the accidents of few complete rows. The default was the
 best on two data sets, a twentieth to two fifths of whose values were made to be missing (docs/missing.md).
 
+``model='factors'`` is for wide rows: probabilistic PCA, in which `factors` directions and equal noise in all others
+stand for the covariance. A round then has products of the expected scatter with these directions instead of the
+scatter (`fedpca_flwr.maths.factor_model`, `factor_em`), and no party and no server forms a matrix of d x d.
+
 The iteration ends when what is left to go, as the last steps foretell it, is less than ``tolerance`` degrees. That is
 no certificate, and none of the distance to the components of complete rows, which nobody knows. What EM presumes:
 whether a value is missing does not depend on the value itself, given what is there (missing at random).
 
-Upload per party: 8 (d (d + 1) / 2 + d) bytes a round.
+Upload per party: 8 (d (d + 1) / 2 + d) bytes a round; of q factors 8 (d (q + 1) + 2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field as Limits
 
-from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.gaussian_em import GaussianEM
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.payload import Field, Fields
-from fedpca_flwr.protocol.phase import Ask, Phases
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, solve
-from fedpca_flwr.statistics.incomplete import ObservedValues, expected, expected_phase, observed_phases, observed_values
+from fedpca_flwr.statistics.incomplete import ObservedValues, expected, observed_values
 from fedpca_flwr.statistics.incomplete_client import IncompleteClient
-from fedpca_flwr.statistics.rows import projection_phase
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-
-
-class EMOptions(PCAOptions):
-    """Options of EM."""
-
-    scale: bool = False
-    """Divide each feature by its standard deviation, that of its expected values."""
-    prior: Annotated[float, Limits(gt=0, le=1e6)] = 10.0
-    """How many rows of unrelated features the model has seen before."""
-    tolerance: Annotated[float, Limits(gt=0, le=90)] = 0.01
-    """Degrees that the components may still have to go, by the last steps' forecast, when the iteration ends."""
-    max_rounds: Count = 100
-    """At most so many steps; the model says how far it still was."""
-
-
-def phases(config: RunConfig, options: EMOptions) -> Phases:
-    """What was observed, the steps, and the last question, with what rows are completed by."""
-    covariance = Field("covariance", ("d(d+1)/2",), kind="scatter")
-    return {
-        **observed_phases(config),
-        "expected": expected_phase(options.max_rounds),
-        **projection_phase(config, further=(covariance,)),
-    }
-
+from strategies.em.factors import by_factors
+from strategies.em.options import EMOptions, phases
 
 CARD = MethodCard(
     name="em",
     title="Expectation-maximisation",
     exact=False,
     result="maximum likelihood for rows with missing values",
-    rounds="2, then until it rests, some 10",
-    upload="d(d+1)/2 + d in each round",
-    server_sees="each party's expected covariances, how often each two features have values together",
+    rounds="2, then until it rests, some 10; `model='factors'` some 25",
+    upload="d(d+1)/2 + d in each round; `model='factors'` d(q+1) + 2, q = k + 5",
+    server_sees="each party's expected covariances, how often each two features have values together; "
+    "`model='factors'` their products with d x q blocks, how often each feature has a value",
     options=EMOptions,
     phases=phases,
     incomplete=True,
-    reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Varadhan and Roland 2008",
+    examples=({}, {"model": "factors"}),
+    reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Varadhan and Roland 2008; factors: "
+    "Tipping and Bishop 1999, Henderson and Varadhan 2019",
 )
 
 
@@ -89,22 +71,32 @@ class EM(RowsStrategy):
     ----------
     every : int
         Rows of all parties, also those without any value.
-    covariance : ndarray of shape (d, d)
+    covariance : ndarray of shape (d, d) or None
         The one under which missing values are expected.
+    factors : ndarray of shape (q + 1, d) or None
+        The same as loadings and noise, of a model of factors.
     """
 
     card = CARD
     options: EMOptions
     every: int
-    covariance: Array
+    covariance: Array | None = None
+    factors: Array | None = None
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
-        options = self.options
         observed = yield from observed_values(self)
         self.every = observed.every
+        if self.options.model == "factors":
+            solution, self.factors, self.missed, ahead = yield from by_factors(
+                observed, self.options, seed=self.config.seed
+            )
+        else:
+            solution, ahead = yield from self._by_covariance(observed)
+        return solution.extended(notes=_notes(observed, ahead, self.options), measured=_measured(observed, ahead))
+
+    def _by_covariance(self, observed: ObservedValues) -> Generator[Ask, Any, tuple[Solution, float]]:
+        options, steps, before = self.options, 0, None
         found = GaussianEM(observed.rows, observed.mean, prior=options.prior)
-        unit, ahead, steps = np.outer(observed.spread, observed.spread), 90.0, 0
-        before: Solution | None = None
         while True:
             model = found.model
             sums, missed = yield from expected(observed, model)
@@ -119,17 +111,22 @@ class EM(RowsStrategy):
                 ahead = 0.0
             elif found.ahead is not None and before is not None:
                 ahead = min(90.0, found.ahead * _turned(before, solution))
+            else:
+                ahead = 90.0
             if ahead <= options.tolerance or steps == options.max_rounds:
                 break
             before = solution
-        self.covariance = model.covariance * unit
-        return solution.extended(notes=_notes(observed, ahead, options), measured=_measured(observed, ahead))
+        self.covariance = model.covariance * np.outer(observed.spread, observed.spread)
+        return solution, ahead
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
-        return {**super().loadings(model, solution), "covariance": pack(self.covariance)}
+        expects = {} if self.covariance is None else {"covariance": pack(self.covariance)}
+        if self.factors is not None:
+            expects = {"factors": self.factors}
+        return {**super().loadings(model, solution), **expects}
 
     def modelled(self, solution: Solution) -> PCAModel:
-        return replace(super().modelled(solution), covariance_=self.covariance)
+        return replace(super().modelled(solution), covariance_=self.covariance, factors_=self.factors)
 
     def rows_here(self, model: PCAModel) -> int:
         return self.every
@@ -150,7 +147,7 @@ def _measured(observed: ObservedValues, ahead: float) -> dict[str, float]:
 
 
 def _notes(observed: ObservedValues, ahead: float, options: EMOptions) -> list[str]:
-    if not observed.share:
+    if not observed.share and options.model == "gaussian":
         return ["no value is missing: these are the components of the rows"]
     notes = ["components by maximum likelihood (EM): those of the complete rows may be others"]
     if observed.apart:

@@ -1,0 +1,75 @@
+"""EM with a model of few factors, for wide rows: the server's half, in the unit of the data at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
+from fedpca_flwr.maths.factor_em import FactorEM
+from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.moments import two_sum
+from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.protocol.phase import Ask
+from fedpca_flwr.solution import Solution, check_components, require_variance
+from fedpca_flwr.statistics.incomplete import ObservedValues
+from fedpca_flwr.statistics.incomplete_factors import expected_products, unit_of
+from strategies.em.options import EMOptions
+
+MORE = 5
+"""Factors than components: what is beside the components is not all noise, and they are found in fewer steps."""
+
+
+def by_factors(
+    observed: ObservedValues, options: EMOptions, *, seed: int
+) -> Generator[Ask, Any, tuple[Solution, Array, Array, float]]:
+    """The components; the model's loadings and noise (q + 1, d); a bound on what fixed point rounded off each
+    feature's variance, times rows (d,); and the larger of the last two steps' turns, in degrees."""
+    k, spread = int(options.n_components), observed.spread
+    require_variance(observed.rows * spread**2, observed.rows, observed.centre)
+    q = _factors(k, options.factors, observed.rows, spread.size)
+    unit = unit_of(spread, scale=options.scale)
+    mean = observed.mean * unit_of(spread, scale=True) / unit
+    found = FactorEM(observed.rows, mean, random_block(spread.size, q, seed), prior=options.prior)
+    turns: list[float] = []
+    while True:
+        model = found.model
+        sums, missed = yield from expected_products(observed, model)
+        found.add(sums)
+        turns.append(float(principal_angles(model.basis[:, :k], found.model.basis[:, :k]).max()))
+        ahead = max(turns[-2:]) if len(turns) > 2 else 90.0
+        if ahead <= options.tolerance or len(turns) == options.max_rounds:
+            break
+    loadings = np.vstack([(model.loadings * unit[:, None]).T, model.noise * unit**2])
+    return _solution(found, observed, unit, k, scale=options.scale), loadings, missed * unit**2, ahead
+
+
+def _factors(k: int, wanted: int, rows: int, features: int) -> int:
+    """How many factors, of which one less than rows and features must be left for noise."""
+    check_components(k, rows, features)
+    most = min(rows, features) - 1
+    if max(k, wanted) > most:
+        raise ConfigError(
+            f"run-config: 'n-components' is {k} and 'factors' {wanted}, at most {most} with model='factors', one less "
+            f"than there are rows ({rows}) and features ({features}): the noise needs one; model='gaussian' has no "
+            "such limit"
+        )
+    return min(wanted or k + MORE, most)
+
+
+def _solution(found: FactorEM, observed: ObservedValues, unit: Array, k: int, *, scale: bool) -> Solution:
+    squared = 1.0 if scale else float(unit[0]) ** 2
+    left = (found.total - float(found.values.sum())) / (unit.size - found.values.size)
+    following = found.values[k] if found.values.size > k else left
+    mean, _ = two_sum(observed.centre, unit * found.mean)
+    return Solution(
+        pairs=Eigenpairs(found.values[:k] * squared, fix_signs(found.vectors[:, :k]), float(following) * squared),
+        mean=mean,
+        total=found.total * squared,
+        rows=observed.rows,
+        scale=unit if scale else None,
+    )

@@ -1,0 +1,146 @@
+"""Rows with missing values under a model of few factors, against the Gaussian with the same covariance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths import anderson
+from fedpca_flwr.maths.anderson import Anderson
+from fedpca_flwr.maths.factor_em import FactorEM
+from fedpca_flwr.maths.factor_model import Factors, factor_sums, filled_by_factors
+from fedpca_flwr.maths.incomplete import filled
+from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.subspace import principal_angles
+from tests.maths.test_incomplete import standardised, textbook, with_holes
+
+D, Q, NOISE = 7, 3, 0.4
+
+
+def model(seed=0):
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.standard_normal((D, Q)))
+    return Factors(rng.standard_normal(D), basis, np.array([3.0, 2.0, 1.3]), NOISE)
+
+
+def covariance(factors):
+    return factors.loadings @ factors.loadings.T + factors.noise * np.eye(len(factors.basis))
+
+
+def incomplete_rows(n=60, seed=2):
+    rows = with_holes(np.random.default_rng(seed).standard_normal((n, D)))
+    rows[0], rows[1] = np.nan, 1.0
+    return rows
+
+
+def log_density(rows, S):
+    """Of what is observed, but for the constant."""
+    total = 0.0
+    for row in rows:
+        o = ~np.isnan(row)
+        part = S[np.ix_(o, o)]
+        total -= (np.linalg.slogdet(part)[1] + row[o] @ np.linalg.solve(part, row[o])) / 2
+    return total
+
+
+def test_sums_are_those_of_the_gaussian_with_that_covariance():
+    factors, rows = model(), incomplete_rows()
+    y, C = textbook(rows - factors.mean, covariance(factors))
+    sums = factor_sums([rows[:25], rows[25:]], factors)
+    expected = y.T @ y + C
+    np.testing.assert_allclose(sums.first, y.sum(axis=0), atol=1e-12)
+    np.testing.assert_allclose(sums.product, expected @ factors.basis, atol=1e-12)
+    np.testing.assert_allclose(sums.square, np.trace(expected), rtol=1e-13)
+    np.testing.assert_allclose(sums.likelihood, log_density(rows - factors.mean, covariance(factors)), rtol=1e-13)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_rows_are_filled_in_any_unit(unit):
+    factors, rows, units = model(), incomplete_rows(), np.geomspace(1, unit, D)
+    arrays = np.vstack([(factors.loadings * units[:, None]).T, factors.noise * units**2])
+    whole = covariance(factors) * np.outer(units, units)
+    np.testing.assert_allclose(filled_by_factors(rows * units, arrays) / units, filled(rows * units, whole) / units)
+
+
+def rows_of_factors(n=150, share=0.3):
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((n, Q)) * [3, 2, 1.5] @ rng.standard_normal((Q, D)) + 0.7 * rng.standard_normal((n, D))
+    return standardised(with_holes(rows, share))
+
+
+def plain_ppca(rows, q, prior, steps):
+    """Mean, directions and noise by the closed M-step of Tipping and Bishop on whole matrices, nothing accelerated."""
+    (n, d), m, S = rows.shape, np.zeros(rows.shape[1]), np.eye(rows.shape[1])
+    for _ in range(steps):
+        y, C = textbook(rows - m, S)
+        a = y.mean(axis=0)
+        m = m + a
+        values, U = np.linalg.eigh(((y - a).T @ (y - a) + C + prior * np.eye(d)) / (n + prior))
+        s = values[:-q].mean()
+        S = U[:, -q:] * (values[-q:] - s) @ U[:, -q:].T + s * np.eye(d)
+    return m, U[:, : -q - 1 : -1], s
+
+
+def fitted(rows, q, prior, steps):
+    em = FactorEM(len(rows), np.zeros(rows.shape[1]), random_block(rows.shape[1], q, 1), prior=prior)
+    for _ in range(steps):
+        em.add(factor_sums([rows], em.model))
+    return em
+
+
+def test_em_comes_to_rest_where_the_textbooks_iteration_does():
+    rows = rows_of_factors()
+    m, V, s = plain_ppca(rows, 2, 5.0, 120)
+    em = fitted(rows, 2, 5.0, 60)
+    assert principal_angles(em.vectors, V).max() < 1e-8
+    np.testing.assert_allclose(em.mean, m, atol=1e-10)
+    np.testing.assert_allclose(em.model.noise, s, rtol=1e-9)
+
+
+def test_anderson_takes_fewer_steps_of_em(monkeypatch):
+    rows = rows_of_factors(share=0.5)
+    limit = fitted(rows, 2, 5.0, 120).vectors
+    ours = principal_angles(fitted(rows, 2, 5.0, 30).vectors, limit).max()
+    monkeypatch.setattr(anderson, "DEPTH", 0)
+    assert ours < principal_angles(fitted(rows, 2, 5.0, 30).vectors, limit).max() / 1000
+
+
+def test_without_missing_values_the_components_are_those_of_the_scatter():
+    rows = rows_of_factors(share=0.0)
+    em = fitted(rows, Q, 5.0, 40)
+    values, vectors = np.linalg.eigh(rows.T @ rows)
+    assert principal_angles(em.vectors, vectors[:, -Q:]).max() < 1e-9
+    np.testing.assert_allclose(em.values, values[::-1][:Q], rtol=1e-10)
+    np.testing.assert_allclose(em.total, values.sum(), rtol=1e-12)
+
+
+def steps_of(mapping, height, start, least=1e-9, most=300):
+    iteration = Anderson(start, lambda point: bool(np.isfinite(point).all()))
+    for count in range(most):
+        image = mapping(iteration.point)
+        if np.linalg.norm(image) < least:
+            return count
+        iteration.add(image, height(iteration.point))
+    return most
+
+
+def test_many_rates_are_over_after_as_many_steps():
+    rates = np.array([0.1, 0.5, 0.9, 0.99])
+    assert steps_of(lambda x: rates * x, lambda x: -float(x @ x), np.ones(4)) <= 7
+
+
+def test_where_the_function_is_lower_the_last_image_is_taken():
+    iteration = Anderson(np.array([4.0]), lambda point: True)
+    iteration.add(np.array([3.0]), -4.0)
+    iteration.add(np.array([2.4]), -3.0)  # of steps -1 and -0.6 the combination is beyond both
+    far = iteration.point
+    assert far[0] < 2.0
+    iteration.add(far - 1, -5.0)
+    np.testing.assert_array_equal(iteration.point, [2.4])
+
+
+def test_a_map_that_rests_stays():
+    iteration = Anderson(np.ones(2), lambda point: True)
+    for _ in range(5):
+        iteration.add(np.ones(2), 0.0)
+        np.testing.assert_array_equal(iteration.point, np.ones(2))
