@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fedpca_flwr.config import RunConfig
@@ -12,7 +14,7 @@ from fedpca_flwr.method_text import OF_THE_RUN, canonical, options_of, own_keys,
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.method import Method, Registry
-from fedpca_flwr.protocol.phase import Phases
+from fedpca_flwr.protocol.phase import Phases, Public
 from fedpca_flwr.protocol.state import Context
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
@@ -26,6 +28,8 @@ TRAVEL = {
 }
 """A run-config for each transport."""
 
+ALIKE = ("split", "differentially_private", "incomplete", "exposes")
+"""What two methods must have in common for one to do instead of the other, on their cards."""
 
 METHODS = Registry(
     "strategies",
@@ -113,10 +117,12 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
     if config.max_share:
         _require_shares(config, strategy.card)
     try:
-        return strategy(config, options, server_transport(config))
+        made = strategy(config, options, server_transport(config))
     except TravelError as error:
         others = [name for name, other in METHODS.items() if config.transport in transports_of(other)]
         raise ConfigError(f"{error}. Methods that do: {', '.join(others)}") from None
+    made.alternatives = partial(alternatives, strategy.card)
+    return made
 
 
 def _require_shares(config: RunConfig, card: MethodCard) -> None:
@@ -155,7 +161,28 @@ def build_client(context: Context, load: Load = local_table) -> PCAClient:
     """A party's half of the run that ``context`` describes; ``load`` gives its rows (see `Site`)."""
     site = Site(context, load)
     method = method_of(site.config.method)
-    return method.client(method.strategy.card, site, party_transport)
+    client = method.client(method.strategy.card, site, party_transport)
+    client.alternatives = partial(alternatives, method.strategy.card)
+    return client
+
+
+def alternatives(card: MethodCard, public: Public, rows: int, most: int) -> str:
+    """The exact methods for the same data whose replies have at most so many bytes, as the end of an error."""
+    found = []
+    for name, method in METHODS.items():
+        other = method.strategy.card
+        own = {**other.examples[0], "n-components": public.config.n_components}
+        script = script_of(method, public.config, own)
+        unlike = any(getattr(card, what) != getattr(other, what) for what in ALIKE)
+        if script is None or unlike or other.goes_on_as or not other.exact:
+            continue
+        known = replace(public, options=other.options.parse(own))
+        asked = [(phase, {"n": rows, **phase.asked_sizes(known)}) for phase in script.values()]
+        nbytes = max(phase.nbytes(sizes, whole=True) for phase, sizes in asked)
+        if nbytes <= most:
+            found.append((nbytes, f"{name} ({nbytes:,} bytes; rounds: {other.rounds.replace('`', '')})"))
+    told = ", ".join(text for _, text in sorted(found))
+    return f". Exact methods whose largest reply is smaller: {told}" if told else ". No exact method's are smaller"
 
 
 def transports_of(method: Method) -> tuple[str, ...]:

@@ -21,8 +21,9 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.blocks import Rows
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal
-from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.payload import HEADER, Fields
 from fedpca_flwr.protocol.phase import SERVER, Phases, Public
+from fedpca_flwr.protocol.room import Alternatives, largest, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.script import require_next
 from fedpca_flwr.protocol.state import State
 from fedpca_flwr.protocol.transport import PartyTransport
@@ -54,7 +55,7 @@ class PartySite(Protocol):
 
     def require_journal(self, card: MethodCard, *, sums_only: bool) -> None: ...
 
-    def permit_size(self, nbytes: int) -> None: ...
+    def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None: ...
 
     def permit_sum(self, split: str, members: Sequence[str]) -> None: ...
 
@@ -80,6 +81,7 @@ class PCAClient(NumPyClient):
         self.site = site
         self.before: Phases = {}  # of the method that has chosen this one, and was asked them
         self.number = 0
+        self.alternatives: Alternatives = no_alternatives
         self._transport_of = transport_of
 
     # What a method writes
@@ -146,6 +148,7 @@ class PCAClient(NumPyClient):
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         try:
             self._permit()
+            self._permit_sizes(*largest(self.script, self.public, len(self.data)))
             return {**self.site.about(self.card.split), "features": int(self.data.shape[1])}
         except Exception as error:
             return self._report(error)
@@ -180,6 +183,15 @@ class PCAClient(NumPyClient):
         self.site.require_journal(self.card, sums_only=self.transport.sums_only)
         self.require_ready()
 
+    def _permit_sizes(self, nbytes: int, memory: int) -> None:
+        """Refuse a reply of so many bytes, or one that needs so much memory, with methods that do not."""
+
+        def alternatives(most: int) -> str:
+            return self.alternatives(self.public, len(self.data), most)
+
+        self.site.permit_size(nbytes, alternatives)
+        require_party_memory(self.card.name, memory, alternatives)
+
     def _report(self, error: Exception) -> dict[str, Any]:
         """What is told of an error; once anything was answered it ends the run for this party."""
         try:
@@ -210,11 +222,13 @@ class PCAClient(NumPyClient):
     def _answer(self, phase: str, asked: Fields) -> list[NDArray[Any]]:
         """The arrays that leave in answer to a question."""
         known = self.script[phase]
+        sizes = {"n": len(self.data), **known.reply_sizes(asked, self.public)}
+        self._permit_sizes(known.nbytes(sizes), known.memory(sizes))
         fields = self.transport.answer(self, phase, asked)
         known.reply.check(fields, "this site's reply", known.reply_sizes(asked, self.public))
         arrays = known.reply.to_arrays(fields)
-        size = sum(array.nbytes for array in arrays)
-        self.site.permit_size(size)
+        size = sum(HEADER + array.nbytes for array in arrays)
+        self._permit_sizes(size, 0)  # of what is compressed it is known now
         self.journal.answered(", ".join(field.name for field in known.reply.fields), size)
         if phase == list(self.script)[-1] and not self.card.goes_on_as:
             self.journal.forget()

@@ -21,6 +21,9 @@ from fedpca_flwr.maths.moments import diagonal_positions, packed_size
 
 Fields = Mapping[str, NDArray[Any]]
 
+HEADER = 128
+"""Bytes that an array travels with besides its numbers."""
+
 ORTHONORMAL = 1e-5
 """By how much inner products of orthonormal vectors may differ from 0 and 1: they may travel in float32."""
 
@@ -102,14 +105,25 @@ class Payload:
 
     @property
     def sized(self) -> bool:
-        """Whether the sizes of arrays are known before they come: those of masked words are not."""
+        """Whether the sizes of arrays are known before they come: those of compressed fields are not."""
         return not any("any" in field.shape for field in self.fields)
 
-    def nbytes(self, sizes: Mapping[str, int]) -> int:
-        """Bytes of a reply without its optional fields, each array with NumPy's header of 128 bytes."""
-        counts = [math.prod(_size(symbol, sizes) for symbol in f.shape) for f in self.fields if not f.optional]
-        items = [f.dtypes[-1].itemsize for f in self.fields if not f.optional]
-        return 128 * len(self.fields) + sum(n * size for n, size in zip(counts, items, strict=True))
+    def nbytes(self, sizes: Mapping[str, int], *, whole: bool = False) -> int:
+        """Bytes of a reply, with NumPy's header for each array, in the smallest dtypes that are allowed.
+
+        Without fields whose length only the decoder can judge, and unless it is the ``whole`` without optional ones.
+        """
+        counted = [field for field in self.fields if whole or not field.optional]
+        bodies = sum(self._values(field, sizes) * field.dtypes[0].itemsize for field in counted)
+        return HEADER * len(self.fields) + bodies
+
+    def values(self, sizes: Mapping[str, int]) -> int:
+        """Numbers in all fields."""
+        return sum(self._values(field, sizes) for field in self.fields)
+
+    @staticmethod
+    def _values(field: Field, sizes: Mapping[str, int]) -> int:
+        return math.prod(_size(symbol, sizes) for symbol in field.shape)
 
     def features(self, values: Fields) -> int | None:
         """The number of features that a payload claims: the length of its first axis named ``d``."""

@@ -14,7 +14,7 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.protocol.messages import Reply
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.payload import HEADER, Field, Fields, Payload
 
 SERVER = "the server"
 """How errors name whoever asked."""
@@ -76,6 +76,10 @@ class Phase:
         is refused where only sums may be shown.
     words : int
         Words of 64 bits that a value of that sum travels in.
+    summed : Payload, optional
+        What a reply of such words holds.
+    forms : tuple of str
+        What a party holds while it answers, where that may be larger than the reply: the shape of an array of float64.
     times : int or callable
         How often one run may ask it, at most; or that from what is public, where it depends on the number of parties
         (0 while nobody has said how many there are).
@@ -96,6 +100,8 @@ class Phase:
     sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
     limits: Callable[[Fields, Public], SumLimits] | None = None
     words: int = 1
+    summed: Payload | None = None
+    forms: tuple[str, ...] = ()
     times: int | Callable[[Public], int] = 1
     optional: bool = False
     in_clear: bool = False
@@ -110,6 +116,27 @@ class Phase:
         """How the sum of the replies travels in fixed point."""
         assert self.limits is not None
         return Layout(self.limits(asked, public), words=self.words)
+
+    def nbytes(self, sizes: Mapping[str, int], *, whole: bool = False) -> int:
+        """Bytes of a reply: at least so many (see `Payload.nbytes`)."""
+        if self.summed is not None:
+            return HEADER + 8 * (1 + self.words * self.summed.values(sizes))
+        return self.reply.nbytes(sizes, whole=whole)
+
+    @property
+    def sized(self) -> bool:
+        """Whether `nbytes` is the size of a reply, and not a lower limit."""
+        return self.summed is not None or self.reply.sized
+
+    def memory(self, sizes: Mapping[str, int]) -> int:
+        """Bytes that a party needs at least to answer."""
+        held = Payload((Field("", self.forms),)).nbytes(sizes) if self.forms else 0
+        return max(held, self.nbytes(sizes))
+
+    def least_sizes(self, public: Public, rows: int) -> dict[str, int]:
+        """What the symbols stand for at least, before anything is asked, at a party of so many ``rows``."""
+        asked = {symbol[2:]: 1 for field in self.asked.fields for symbol in field.shape if symbol.startswith("<=")}
+        return {"n": rows, "d": 1, **self.asked_sizes(public), **asked}
 
     def asked_sizes(self, public: Public) -> dict[str, int]:
         """What every symbol in the shapes of what is asked stands for."""

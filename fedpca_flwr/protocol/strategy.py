@@ -28,6 +28,7 @@ from fedpca_flwr.protocol.payload import check_together
 from fedpca_flwr.protocol.phase import Ask, Phase, Program, Public
 from fedpca_flwr.protocol.progress import tell
 from fedpca_flwr.protocol.quorum import Quorum, Results
+from fedpca_flwr.protocol.room import Alternatives, no_alternatives, require_server_memory
 from fedpca_flwr.protocol.script import most_rounds
 from fedpca_flwr.protocol.transport import ServerTransport
 
@@ -68,6 +69,7 @@ class PCAStrategy(Strategy):
         self.model: PCAModel | None = None
         self.done = False
         self.certificate = 0.0
+        self.alternatives: Alternatives = no_alternatives
         self._program: Program | None = None
         self._asked = Ask("")  # the question of this round
         self.rounds_so_far: list[dict[str, Any]] = []
@@ -142,6 +144,7 @@ class PCAStrategy(Strategy):
             return []
         clients = self.quorum.gather(client_manager)
         if self._program is None:
+            require_server_memory(self.card.name, self.phases, self.public, self.alternatives)
             self._program = self.transport.questions(self.program(), self)
             self._asked = next(self._program)
         question, payload = self._asked, self._phase.asked
@@ -211,7 +214,7 @@ class PCAStrategy(Strategy):
     def _tell_what_is_awaited(self) -> None:
         d, number = self.quorum.features, len(self.rounds_so_far) + 1
         sizes = {"n": d + 1, "d": d, **self._phase.reply_sizes(self._asked.asked, self.public)}
-        upload = f", each sends at most {self._phase.reply.nbytes(sizes):,} bytes" if self._phase.reply.sized else ""
+        upload = f", each sends at most {self._phase.nbytes(sizes):,} bytes" if self._phase.sized else ""
         about = f"round {number} of at most {self.rounds} ({self._asked.phase})"
         tell("%s: waiting for %s parties%s", about, self.quorum.expected, upload)
 

@@ -1,4 +1,4 @@
-"""What a site refuses by its own node-config: all before anything is answered, but the size of a reply.
+"""What a site refuses by its own node-config: all before anything is answered, but the size of what is compressed.
 
 Further refusals are where what they need is known:
 
@@ -15,6 +15,7 @@ Further refusals are where what they need is known:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.node_config import NodeConfig
@@ -123,8 +124,8 @@ def permit_values(node: NodeConfig, table: Table) -> None:
         )
 
 
-def permit_size(node: NodeConfig, nbytes: int) -> None:
-    """Refuse to send a larger reply than this site allows.
+def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str]) -> None:
+    """Refuse to send a larger reply than this site allows; ``alternatives`` tells what to do instead.
 
     Raises
     ------
@@ -133,7 +134,7 @@ def permit_size(node: NodeConfig, nbytes: int) -> None:
     if nbytes > node.max_reply_bytes:
         raise DisclosureError(
             f"the reply would have {nbytes:,} bytes, this site allows {node.max_reply_bytes:,} "
-            "(node-config 'max-reply-bytes')"
+            f"(node-config 'max-reply-bytes'){alternatives(node.max_reply_bytes)}"
         )
 
 

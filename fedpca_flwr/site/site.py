@@ -140,14 +140,14 @@ class Site:
         else:
             policy.permit_missing(self.table)
 
-    def permit_size(self, nbytes: int) -> None:
-        """Refuse to send a larger reply than this site allows.
+    def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
+        """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not.
 
         Raises
         ------
         DisclosureError
         """
-        policy.permit_size(self.node, nbytes)
+        policy.permit_size(self.node, nbytes, alternatives)
 
     def require_journal(self, card: MethodCard, *, sums_only: bool) -> None:
         """Refuse a run whose rules hold only as long as what was answered is not forgotten.

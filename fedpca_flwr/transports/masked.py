@@ -64,7 +64,7 @@ class Masked(Transport):
             if name == first:
                 script["keys"] = Phase(reply=Payload((Field("public", ("key",), "uint8"), SIGNATURE)), sizes=_key_size)
                 phase = replace(phase, asked=Payload((*KEYS, *phase.asked.fields)), sizes=_with_keys(phase))
-            script[name] = phase if phase.in_clear else replace(phase, reply=MASKED)
+            script[name] = phase if phase.in_clear else replace(phase, reply=MASKED, summed=phase.reply)
         return script
 
 

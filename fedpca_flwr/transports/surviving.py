@@ -103,13 +103,13 @@ class Surviving(Transport):
         script: dict[str, Phase] = {}
         for name, phase in phases.items():
             if name in sums:
-                hidden = replace(phase, asked=Payload((MEMBERS, *phase.asked.fields)), reply=MASKED)
+                hidden = replace(phase, asked=Payload((MEMBERS, *phase.asked.fields)), reply=MASKED, summed=phase.reply)
                 for stage, around in {**BEFORE, name: hidden, **AFTER}.items():
                     called = name if stage == name else self.called(stage, name)
                     self.stages[called] = stage, name
                     script[called] = around
             else:
-                script[name] = phase if phase.in_clear else replace(phase, reply=MASKED)
+                script[name] = phase if phase.in_clear else replace(phase, reply=MASKED, summed=phase.reply)
         return script
 
     def called(self, stage: str, of: str) -> str:

@@ -209,7 +209,7 @@ class AdaptiveClient(RowsClient):
         site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": text})
         other = self.others[method]
         inner = other.client(other.strategy.card, site, self._transport_of)
-        inner.before = before
+        inner.before, inner.alternatives = before, self.alternatives
         return inner
 
     def _before(self, text: str, method: str) -> Phases:

@@ -40,6 +40,7 @@ class CompressedOptions(CountOptions):
 
 
 CODE = (Field("code", ("any",), "uint8"), Field("scales", ("any",), "float32"))
+TRIANGLE = ("d(d+1)/2",)
 TRACE = Field("trace", ("1",), kind="size")
 ERRORS = Field("wrong", ("2",), kind="size")
 """Spectral norms of what a party's approximation gets wrong: everywhere, and on the block of the correction."""
@@ -50,11 +51,12 @@ def phases(config: RunConfig, options: CompressedOptions) -> Phases:
     step = Field("step", (), kind="size")
     block = Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")
     scale = {"scale": Phase(reply=Payload((*HEAD, TRACE)))}
-    encoded = {"encoded": Phase(asked=Payload((step,)), reply=Payload((*CODE, *HEAD, TRACE, ERRORS)))}
+    encoded = {"encoded": Phase(asked=Payload((step,)), reply=Payload((*CODE, *HEAD, TRACE, ERRORS)), forms=TRIANGLE)}
     correction = {
         "correction": Phase(
             asked=Payload((block,)),
             reply=Payload((*CODE, ERRORS)),
+            forms=TRIANGLE,
             sizes=lambda public: {"b": options.block(public.features)},
             times=options.corrections,
         )

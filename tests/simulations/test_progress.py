@@ -63,7 +63,13 @@ def test_numbers_of_rounds_go_up_to_at_most_the_last(method):
 
 
 def test_no_size_is_told_that_is_not_known():
-    assert not any("bytes" in line for line in told("p-cov", secure_aggregation=True, bound=100.0, min_parties=2)[1:4])
+    """That of a code is known when it is made, that of masked words before."""
+    (coded,) = [line for line in told("compressed") if "(encoded)" in line]
+    assert "bytes" not in coded
+    (masked,) = [
+        line for line in told("p-cov", secure_aggregation=True, bound=100.0, min_parties=2) if "(scatter)" in line
+    ]
+    assert "each sends at most" in masked
 
 
 def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(monkeypatch):
