@@ -294,13 +294,13 @@ def test_a_client_of_another_partition_count_is_an_error(method):
 
 @every_method
 def test_a_site_with_too_few_rows_refuses(method):
-    with pytest.raises(DisclosureError, match="client 2: this site has fewer rows .*'min-rows' = 21"):
+    with pytest.raises(DisclosureError, match="client 2: this site has fewer rows .*'min_rows' = 21"):
         fit(method, parties_of_three(), n_components=2, min_rows=21)
 
 
 @every_method
 def test_ten_rows_are_the_default_minimum(method):
-    with pytest.raises(DisclosureError, match="'min-rows' = 10"):
+    with pytest.raises(DisclosureError, match="'min_rows' = 10"):
         fit(method, cut(rows(50), 41, 9), n_components=2, min_rows="")
     assert fit(method, cut(rows(50), 40, 10), n_components=2, min_rows="").n_components_ == 2
 
@@ -332,7 +332,7 @@ def test_a_site_refuses_a_method_that_it_does_not_allow(method):
         ({"alpha": -1.0}, "'alpha' is -1.0"),
         ({"partition": "even"}, "'partition' is 'even'"),
         ({"round_deadline": 0.0}, "'round-deadline' is 0.0"),
-        ({"min_rows": 0}, "'min-rows' is 0"),
+        ({"min_rows": 0}, "'min_rows' is 0"),
     ],
     ids=str,
 )
