@@ -11,8 +11,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from fedpca_flwr.analyses import HowMany, Outliers, Reading
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.palette import COLOURS
-from fedpca_flwr.plots import GREY, MOST, STYLE
+from fedpca_flwr.palette import COLOURS, GREY, STYLE
+from fedpca_flwr.plots import MOST
 
 SHOWN = 30
 """Eigenvalues, and names of features, of which more would not be legible."""

@@ -22,7 +22,8 @@ Seconds = Annotated[float, Field(gt=0, le=1e7)]
 Wanted = Annotated[Count | Fraction | Literal["auto"], Field(union_mode="left_to_right")]
 
 
-def _possible(path: str) -> str:
+def possible_path(path: str) -> str:
+    """The path, if the system takes it for one; pydantic's error if not."""
     try:
         Path(path).expanduser().lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -34,7 +35,7 @@ def _possible(path: str) -> str:
     return path
 
 
-LocalPath = Annotated[str, AfterValidator(_possible)]
+LocalPath = Annotated[str, AfterValidator(possible_path)]
 """A path of this machine, where a file is or might be."""
 
 Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")]

@@ -4,11 +4,36 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config import Config, Count, LocalPath, Name
+from fedpca_flwr.config import Config, Count, LocalPath, Name, possible_path
 from fedpca_flwr.config_errors import OLD_KEYS
+from fedpca_flwr.database_url import has_secret, is_url, kind_of
+
+
+def _place(text: str) -> str:
+    if has_secret(text):
+        raise PydanticCustomError(
+            "secret",
+            "a node-config must not hold a password, which lists of processes show: leave it out and put it into the "
+            "file that PGPASSFILE names (~/.pgpass), or into a service of that which PGSERVICEFILE names, where this "
+            "node runs",
+        )
+    if not is_url(text):
+        return possible_path(text)
+    if not kind_of(text):
+        raise PydanticCustomError(
+            "url",
+            "no database has this url, expected 'postgresql://[user@]host[:port]/database[?sslmode=verify-full]' or "
+            "'duckdb:///path' ('duckdb:////data/cohort.duckdb' from the root, 'duckdb:///:memory:' for a query over "
+            "files); of a user's name encode : / ? # @ as %3A %2F %3F %23 %40",
+        )
+    return text
+
+
+Place = Annotated[str, AfterValidator(_place)]
+"""A path of this machine, or the url of a database."""
 
 
 class NodeConfig(Config):
@@ -19,8 +44,11 @@ class NodeConfig(Config):
     partition_id: Annotated[int, Field(ge=0)]
     num_partitions: Count
     name: Name = ""
-    data: LocalPath = ""
-    """Path of the site's rows (.npy, .npz, .csv, .parquet, .h5ad, .bed); empty: a partition of the run's data set."""
+    data: Place = ""
+    """The site's rows: path of a file (.npy, .npz, .csv, .parquet, .h5ad, .bed), or url of a database (postgresql://,
+    duckdb:///), which holds no password; empty: a partition of the run's data set."""
+    query: str = ""
+    """With a database: the SELECT that gives the rows, one number a feature."""
     label: str = ""
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
     layer: str = ""
@@ -83,6 +111,19 @@ class NodeConfig(Config):
             if key in given or key.replace("-", "_") in given:
                 raise PydanticCustomError("old", "'{key}' is no key any more: {text}", {"key": key, "text": text})
         return given
+
+    @model_validator(mode="after")
+    def _a_database_is_queried(self) -> Self:
+        if is_url(self.data) and not self.query:
+            text = "'data' names a database; name the SELECT that gives this site's rows as 'query'"
+            raise PydanticCustomError("query", text)
+        if self.query and not is_url(self.data):
+            text = "'query' is of a database, and 'data' names none (postgresql://... or duckdb:///...)"
+            raise PydanticCustomError("query", text)
+        for key, value in (("layer", self.layer), ("variants", self.variants)):
+            if value and is_url(self.data):
+                raise PydanticCustomError("file", "'{key}' is of a file, and 'data' names a database", {"key": key})
+        return self
 
     @model_validator(mode="after")
     def _budget_is_kept(self) -> Self:

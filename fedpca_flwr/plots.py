@@ -16,50 +16,31 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.palette import COLOURS
+from fedpca_flwr.palette import COLOURS, GREY, MARKERS, STYLE
 
 try:
     from matplotlib import rc_context
     from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 except ImportError:
     raise ConfigError("plots need matplotlib: python -m pip install 'fedpca-flwr[plots]'") from None
 
-MARKERS = "osD^vP*X<>"
-GREY = "#7f7f7f"
+EXACT = 1e-6
+"""Degrees within which components are the same for every purpose: drawn as one."""
 
-STYLE: Any = {
-    "text.color": GREY,
-    "axes.labelcolor": GREY,
-    "axes.edgecolor": GREY,
-    "axes.titlecolor": GREY,
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.facecolor": "none",
-    "savefig.facecolor": "none",
-    "grid.color": GREY,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "legend.labelcolor": GREY,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "font.size": 10,
-}
-
-MOST = 2000
-"""Points of a scatter plot; more hide each other."""
+MOST = 300
+"""Rows of a scatter plot; more hide each other."""
 
 
 def projection_overlay(
     reference: PCAModel, model: PCAModel, X: ArrayLike, labels: ArrayLike | None = None, *, title: str = ""
 ) -> Figure:
-    """Rows in the first two components: circles by the reference, crosses by the federated model.
+    """Rows in the first two components: open marks by the reference, crosses by the federated model, a line between.
 
-    Where the two agree, every cross stands in its circle.
+    Where the two agree, every cross stands in its mark. Components that point the other way are turned round: a sign
+    means nothing.
 
     Parameters
     ----------
@@ -68,7 +49,7 @@ def projection_overlay(
     X : array-like of shape (n, d)
         At most `MOST` of its rows are drawn, evenly spread.
     labels : array-like of shape (n,), optional
-        A colour for each.
+        A colour and a mark for each, and its name where its rows are on the average.
     title : str, optional
     """
     with rc_context(STYLE):
@@ -102,19 +83,22 @@ def projection_grid(
 
 
 def scree(models: Mapping[str, PCAModel]) -> Figure:
-    """Share of the total variance of each component, and all up to it, for models by name."""
+    """Share of the total variance of each component, and all up to it, for models by name; equal ones are one curve."""
+    curves: dict[tuple[float, ...], list[str]] = {}
+    for name, model in models.items():
+        curves.setdefault(tuple(np.round(100 * model.explained_variance_ratio_, 4)), []).append(name)
+    alike = [(" = ".join(names), 100 * models[names[0]].explained_variance_ratio_) for names in curves.values()]
     with rc_context(STYLE):
         figure = Figure(figsize=(8, 3.6), layout="constrained")
         left, right = figure.subplots(1, 2)
-        for (name, model), colour, marker in zip(models.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
-            ratio = 100 * model.explained_variance_ratio_
+        for (name, ratio), colour, marker in zip(alike, cycle(COLOURS), cycle(MARKERS), strict=False):
             number = np.arange(1, ratio.size + 1)
             how: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
-            left.plot(number, ratio, label=name, **how)
+            left.plot(number, ratio, label="\n".join(wrap(name, 60)), **how)
             right.plot(number, ratio.cumsum(), **how)
         left.set(xlabel="component", ylabel="explained variance (%)")
         right.set(xlabel="component", ylabel="explained variance, cumulative (%)")
-        figure.legend(loc="outside lower center", ncols=3)
+        figure.legend(loc="outside lower center", ncols=2 if len(alike) > 1 else 1)
         return figure
 
 
@@ -136,7 +120,7 @@ def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | 
 def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """Megabytes up per client against the largest angle (degrees), for methods by name.
 
-    The line joins the points that no other beats in both.
+    The line joins the points that no other beats in both. Angles within `EXACT` are one: below it is only rounding.
 
     Parameters
     ----------
@@ -147,9 +131,10 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
         axes = figure.subplots()
         for (name, pairs), colour, marker in zip(points.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
             megabytes, degrees = np.transpose(pairs)
-            axes.loglog(megabytes, np.maximum(degrees, 1e-14), marker, color=colour, label=name, fillstyle="none")
+            axes.loglog(megabytes, np.maximum(degrees, EXACT), marker, color=colour, label=name, fillstyle="none")
         front = _front([pair for pairs in points.values() for pair in pairs])
         axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="best so far")
+        axes.axhspan(EXACT / 3, EXACT * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
         axes.set(xlabel="MB up per client", ylabel="largest angle to the exact components (degrees)")
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         return figure
@@ -207,31 +192,34 @@ def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: NDArray[Any], 
     rows = X[::step]
     marks = np.zeros(len(rows), int) if labels is None else labels[::step]
     theirs, ours = reference.transform(rows)[:, :2], model.transform(rows)[:, :2]
-    for label, colour in zip(np.unique(marks), cycle(COLOURS), strict=False):
+    ours = ours * np.where((ours * theirs).sum(axis=0) < 0, -1.0, 1.0)
+    axes.add_collection(
+        LineCollection(list(np.stack([theirs, ours], axis=1)), colors=GREY, linewidths=0.4, rasterized=True)
+    )
+    for label, colour, marker in zip(np.unique(marks), cycle(COLOURS), cycle(MARKERS), strict=False):
         own = marks == label
-        name = "rows" if labels is None else str(label)
-        axes.scatter(
-            theirs[own, 0], theirs[own, 1], s=26, facecolors="none", edgecolors=colour, linewidths=0.7, label=name
-        )
-        axes.scatter(ours[own, 0], ours[own, 1], s=12, marker="x", color=colour, linewidths=0.7)
+        how: dict[str, Any] = {"linewidths": 0.7, "rasterized": True, "zorder": 2}
+        (x, y), (ours_x, ours_y), middle = theirs[own].T, ours[own].T, theirs[own].mean(axis=0)
+        axes.scatter(x, y, s=26, marker=marker, facecolors="none", edgecolors=colour, **how)
+        axes.scatter(ours_x, ours_y, s=12, marker="x", color=colour, **how)
+        if labels is not None:
+            axes.text(middle[0], middle[1], str(label), weight="bold", ha="center", va="center", zorder=3)
 
 
 def _legend(axes: Axes) -> tuple[list[Any], list[str]]:
-    handles, names = axes.get_legend_handles_labels()
-    circle = axes.scatter([], [], s=26, facecolors="none", edgecolors=GREY)
+    """What marks mean; classes are named where they are."""
+    mark = axes.scatter([], [], s=26, facecolors="none", edgecolors=GREY)
     cross = axes.scatter([], [], s=12, marker="x", color=GREY)
-    if names == ["rows"]:
-        return [circle, cross, *handles], ["pooled PCA", "federated", *names]
-    return [circle, cross, axes.scatter([], [], s=0), *handles], ["pooled PCA", "federated", "class:", *names]
+    return [mark, cross], ["pooled PCA", "federated"]
 
 
 def _front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The pairs that no other beats in both, by the first."""
     best, front = np.inf, []
-    for megabytes, degrees in sorted(pairs):
+    for megabytes, degrees in sorted((megabytes, max(degrees, EXACT)) for megabytes, degrees in pairs):
         if degrees < best:
             best = degrees
-            front.append((megabytes, max(degrees, 1e-14)))
+            front.append((megabytes, degrees))
     return front
 
 

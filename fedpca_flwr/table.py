@@ -46,6 +46,8 @@ class Table(NamedTuple):
         Ascending digests of the rows' ids, where the file has a column of them.
     places : ndarray of shape (n,) or None
         Where each row of the file is in ``rows``, which are in the order of the ids.
+    digest : str
+        Of rows that may be others in a later round, as a database's may; empty where nobody looks.
     """
 
     rows: Rows
@@ -54,6 +56,7 @@ class Table(NamedTuple):
     split: str = ""
     ids: NDArray[np.uint64] | None = None
     places: NDArray[np.int64] | None = None
+    digest: str = ""
 
     @property
     def columns(self) -> str:

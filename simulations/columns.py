@@ -12,12 +12,14 @@ HEADS = {
     "captured variance": "variance captured",
     "explained variance": "variance claimed",
     "rounds": "rounds",
-    "MB up": "MB up per client",
-    "MB down": "MB down per client",
+    "MB up": "up per client",
+    "MB down": "down per client",
     "seconds": "seconds",
     "knn accuracy": "k-NN(5)",
 }
 """What stands above the results of a record, by their key, in their order; bytes are the mean over the clients."""
+
+SIZES = {"MB up", "MB down"}
 
 SHARES = {"captured variance", "explained variance", "knn accuracy"}
 
@@ -34,4 +36,6 @@ def shown(record: Record, key: str) -> str:
         return ""
     if key in SHARES:
         return f"{value:.2%}"
+    if key in SIZES:
+        return f"{value:.3g} MB" if value >= 1 else f"{1e3 * value:.3g} kB"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

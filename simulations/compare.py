@@ -14,36 +14,32 @@ captured is the share of these rows' variance that the components hold, the one 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
-import platform
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
-
-import numpy as np
 
 from fedpca_flwr import data, markdown
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.files import writable
-from fedpca_flwr.metrics import captured_variance, knn_accuracy, principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.partition import PARTITIONS, split
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.partition import PARTITIONS
 from simulations.columns import HEADS, columns_of, shown
+from simulations.measuring import WITHOUT_COMPONENTS, measured
 from simulations.progress import with_a_bar
-from simulations.records import Record, append, identity, named, parsed, read
-from simulations.run import ENGINES, run
+from simulations.recommending import choices, sentence
+from simulations.records import Record, append, by_setting, forget, identity, named, parsed, read
+from simulations.run import ENGINES
+from strategies import METHODS
 
 BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
 """Data sets that are not read from a folder."""
 
 SPREAD = {"dirichlet", "quantity"}
 """Partitions that have an alpha."""
+
+
+ALL = "all"
 
 
 def settings(
@@ -81,7 +77,7 @@ def compare(
     Parameters
     ----------
     methods : sequence of str
-        Names, each with its options: ``"sub-it block-size=10"``.
+        Names, each with its options: ``"sub-it block-size=10"``; ``"all"`` is every method.
     datasets, partitions : sequence of str
     data_root : str
     alphas : sequence of float
@@ -101,6 +97,7 @@ def compare(
     list of dict
         A run that failed has ``error`` instead of results.
     """
+    methods = [name for method in methods for name in (everything() if method == ALL else [method])]
     common = {"components": components, "seed": seed, "engine": engine, "knn": knn, "bound": bound}
     places = {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in datasets}
     RunConfig.parse({"seed": seed, "bound": bound}, source="comparison")
@@ -117,13 +114,18 @@ def compare(
         record = known.get(identity(one))
         if record is None:
             try:
-                record = {**one, **_measured(one, folder)}
+                record = {**one, **measured(one, folder)}
             except FedPCAError as error:
                 record = {**one, "error": f"{type(error).__name__}: {error}"}
             if folder and "error" not in record:
                 append(folder, record)
         records.append(record)
     return records
+
+
+def everything() -> list[str]:
+    """The methods that compute components."""
+    return [name for name in METHODS if name not in WITHOUT_COMPONENTS]
 
 
 def table(records: Iterable[Record]) -> str:
@@ -139,69 +141,6 @@ def table(records: Iterable[Record]) -> str:
     return markdown.table(["data", "partition", "clients", "method", *(HEADS[key] for key in columns)], lines)
 
 
-def _measured(one: Record, folder: Path | None) -> Record:
-    center, scale = (bool(one["options"].get(key, default)) for key, default in (("center", True), ("scale", False)))
-    pool = (one["dataset"], one["data root"], one["components"], center, scale)
-    source, truth = _truth(*pool)
-    extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
-    parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
-    rows = source.all_rows()
-    how = {
-        "secure_aggregation": one["bound"] > 0,
-        "bound": one["bound"],
-        "seed": one["seed"],
-        "min_rows": 1,
-        "progress": False,
-    }
-    started = time.monotonic()
-    model = run(named(one), [rows[part] for part in parts], n_components=one["components"], engine=one["engine"], **how)
-    seconds = time.monotonic() - started
-    fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
-    angles = principal_angles(model, truth)
-    name = f"models/{hashlib.sha256(identity(one).encode()).hexdigest()[:16]}.npz" if folder else None
-    if folder and name:
-        model.save(folder / name)
-    return {
-        "model": name,
-        "max angle": angles.max,
-        "mean angle": angles.mean,
-        "captured variance": captured_variance(model, truth, rows),
-        "explained variance": float(model.explained_variance_ratio_.sum()),
-        "rounds": model.rounds,
-        "MB up": float(np.mean(model.bytes_up_by_party) / 1e6),
-        "MB down": float(np.mean(sum(np.array(entry["down"]) for entry in fit)) / 1e6),
-        "seconds": round(seconds, 3),
-        "knn accuracy": _accuracy(model, source) if one["knn"] else None,
-        "pooled knn accuracy": _pooled_accuracy(*pool) if one["knn"] else None,
-        "exact": model.log["exact"],
-        "measured": model.log["measured"],
-        "chosen": model.log.get("chosen", {}).get("method"),
-        "versions": {"python": platform.python_version(), **{n: version(n) for n in ("fedpca-flwr", "flwr", "numpy")}},
-    }
-
-
-@cache
-def _truth(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> tuple[data.Dataset, PCAModel]:
-    source = data.load(dataset, data_root)
-    rows = source.all_rows()
-    if not 1 <= k <= min(rows.shape):
-        raise ConfigError(f"comparison: 'components' is {k}, expected 1 to {min(rows.shape)} for {dataset}")
-    return source, pooled_pca(rows, k, center=center, scale=scale)
-
-
-@cache
-def _pooled_accuracy(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> float | None:
-    source, truth = _truth(dataset, data_root, k, center, scale)
-    return _accuracy(truth, source)
-
-
-def _accuracy(model: PCAModel, source: data.Dataset) -> float | None:
-    if source.test is None:
-        return None
-    test, labels = source.test()
-    return knn_accuracy(model, source.all_rows(), source.labels, test, labels)
-
-
 def _reported(output: str, records: list[Record]) -> str:
     """Write the report of all runs in the folder, and of those that failed just now."""
     try:
@@ -212,26 +151,81 @@ def _reported(output: str, records: list[Record]) -> str:
     return f"report: {write_report(folder, read(folder) + [r for r in records if 'error' in r])}"
 
 
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = made.add_argument
+    add(
+        "--methods",
+        nargs="+",
+        default=[ALL],
+        metavar="METHOD",
+        help="names, each with its options in quotes: \"sub-it block-size=10\"; 'all' (the default) is every method",
+    )
+    add(
+        "--dataset",
+        nargs="+",
+        default=["digits"],
+        choices=list(data.DATASETS),
+        dest="datasets",
+        help="data sets (digits); docs/data.md says what each needs",
+    )
+    add("--data-root", default=".", help="the folder of data sets that are read from one (the present one)")
+    add(
+        "--partition",
+        nargs="+",
+        default=["dirichlet"],
+        choices=list(PARTITIONS),
+        dest="partitions",
+        help="how rows are spread over the clients (dirichlet); methods for columns get equal numbers of columns",
+    )
+    add(
+        "--alpha",
+        nargs="+",
+        type=float,
+        default=[0.1],
+        dest="alphas",
+        help="of dirichlet and quantity: the smaller, the more uneven (0.1)",
+    )
+    add("--clients", nargs="+", type=int, default=[10], help="numbers of clients (10)")
+    add("--components", type=int, default=10, help="number of components (10)")
+    add("--seed", type=int, default=42, help="of the partition and of methods that draw anything (42)")
+    add(
+        "--engine",
+        choices=list(ENGINES),
+        default="loopback",
+        help="this process, or Flower's simulation: the same results, later (loopback)",
+    )
+    add("--knn", action="store_true", help="also the accuracy of k-NN(5) on the test rows, where there are some")
+    add(
+        "--bound",
+        type=float,
+        default=0.0,
+        help="above 0: with secure aggregation, and this bound on the size of every value",
+    )
+    add("--output", help="a folder that gathers the runs of all comparisons, their models and the report")
+    add("--fresh", action="store_true", help="first remove the runs, models and figures that --output holds")
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", nargs="+", required=True, metavar="METHOD")
-    parser.add_argument("--dataset", nargs="+", default=["digits"], choices=list(data.DATASETS), dest="datasets")
-    parser.add_argument("--data-root", default=".")
-    parser.add_argument("--partition", nargs="+", default=["dirichlet"], choices=list(PARTITIONS), dest="partitions")
-    parser.add_argument("--alpha", nargs="+", type=float, default=[0.1], dest="alphas")
-    parser.add_argument("--clients", nargs="+", type=int, default=[10])
-    parser.add_argument("--components", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--engine", choices=list(ENGINES), default="loopback")
-    parser.add_argument("--knn", action="store_true", help="also the accuracy of k-NN(5) on the test rows")
-    parser.add_argument("--bound", type=float, default=0.0, help="with secure aggregation: no value is larger in size")
-    parser.add_argument("--output", help="a folder for the runs, their models and the report")
-    args = parser.parse_args(arguments)
+    given = vars(parser().parse_args(arguments))
+    fresh, output = given.pop("fresh"), given["output"]
     try:
-        records = compare(**vars(args))
+        if fresh and output:
+            forget(Path(output).expanduser())
+        records = compare(**given)
         print(table(records))
-        if args.output:
-            print(f"\n{_reported(args.output, records)}")
+        for runs in by_setting(records):
+            print(f"\n{sentence(choices(runs))}")
+        if output:
+            print(f"\n{_reported(output, records)}")
+    except KeyboardInterrupt:
+        kept = (
+            f"the runs that ended are kept in {output}, and the same command goes on" if output else "nothing is kept"
+        )
+        print(f"\ninterrupted: {kept}{'' if output else '; with --output FOLDER every run is'}", file=sys.stderr)
+        return 130
     except (FedPCAError, OSError) as error:  # a disk that is full, say
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2

@@ -93,6 +93,19 @@ def read(folder: Path) -> list[Record]:
     return records
 
 
+def forget(folder: Path) -> None:
+    """Remove the runs in a folder, with their models, figures and report; nothing else, and nothing of another kind.
+
+    Raises
+    ------
+    ConfigError
+        Where the folder's file of runs is none of a comparison.
+    """
+    read(folder)
+    for made in (*folder.glob("models/*.npz"), *folder.glob("figures/*.json"), folder / "report.html", folder / RUNS):
+        made.unlink(missing_ok=True)
+
+
 def append(folder: Path, record: Record) -> None:
     """Add a record to those in a folder."""
     with (folder / RUNS).open("a") as stream:

@@ -6,63 +6,21 @@ python -m simulations.report FOLDER        # of a comparison: writes FOLDER/repo
 from __future__ import annotations
 
 import argparse
-import base64
 import html
-import io
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from fedpca_flwr import analyses, analysis_plots, data, plots
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.partition import split
-from fedpca_flwr.reference import pooled_pca
-from fedpca_flwr.second_moments import SecondMoments
 from simulations.columns import HEADS, columns_of, shown
+from simulations.recommending import EXACT, choices, sentence
 from simulations.records import RUNS, Record, by_setting, command, named, read
-
-NARROW = 200
-"""Features, of more of which the band of unrelated ones takes seconds."""
-
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; font-size: 0.9rem; }
-th, td { padding: 0.35rem 0.6rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; }
-th button { all: unset; cursor: pointer; font-weight: 600; }
-th button:focus-visible { outline: 2px solid; }
-th[aria-sort=ascending] button::after { content: " \\2191"; }
-th[aria-sort=descending] button::after { content: " \\2193"; }
-tbody tr:hover { background: var(--soft); }
-figure { margin: 1.5rem 0; } img { max-width: 100%; height: auto; } figcaption { font-size: 0.9rem; }
-pre { background: var(--soft); padding: 0.8rem; overflow-x: auto; }
-.wide { overflow-x: auto; }
-"""
-
-SCRIPT = """
-for (const button of document.querySelectorAll("th button")) {
-  button.addEventListener("click", () => {
-    const head = button.parentElement, body = head.closest("table").tBodies[0];
-    const column = [...head.parentElement.children].indexOf(head);
-    const down = head.getAttribute("aria-sort") === "ascending";
-    for (const other of head.parentElement.children) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const value = row => row.children[column].dataset.value;
-    const order = (a, b) => {
-      if (a === "" || b === "") return (a === "") - (b === "");
-      const compared = isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
-      return down ? -compared : compared;
-    };
-    body.append(...[...body.rows].sort((a, b) => order(value(a), value(b))));
-  });
-}
-"""
+from simulations.report_figures import figures, figures_of_pool
+from simulations.report_style import SCRIPT, STYLE
+from strategies import METHODS
 
 
 def write_report(folder: str | Path, records: Sequence[Record]) -> Path:
@@ -74,20 +32,34 @@ def write_report(folder: str | Path, records: Sequence[Record]) -> Path:
     return target
 
 
+ABOUT = """Angles are to <code>PCA(svd_solver='full')</code> of the pooled rows in float64, those of kernel methods to
+scikit-learn's kernel PCA. Variance captured: the share of the pooled rows' variance that a model's components hold
+(with <code>personalised</code> each client's own, of its own rows); claimed: what the model says of itself. Methods for
+columns had equal numbers of columns at each client, all others rows as a heading says."""
+
+FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
+
+
 def _page(folder: Path, records: Sequence[Record]) -> str:
     groups = by_setting(records)
-    parts = []
-    for runs in groups:
-        parts.append(f"<h2>{html.escape(_title(runs[0]))}</h2>\n{_table(runs)}")
+    parts = [_filters()]
+    for number, runs in enumerate(groups):
+        parts.append(f"<h2>{html.escape(_title(runs[0]))}</h2>\n{_recommended(runs)}\n{_table(runs, number)}")
         parts += _influence(folder, runs)
-        parts += _figures(folder, runs)
+        parts += figures(folder, runs)
+    parts += _across(groups)
+    pools = {(runs[0]["dataset"], runs[0]["data root"], runs[0]["components"]): runs[0] for runs in groups}
+    for one in pools.values():
+        drawn = figures_of_pool(one)
+        parts += [f"<h2>The rows of {html.escape(one['dataset'])}, pooled</h2>", *drawn] if drawn else []
     commands = html.escape("\n".join(map(command, groups)))
     versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}
+    dates = sorted(record["date"] for record in records if "date" in record)
+    made = f"Runs of {dates[0]} to {dates[-1]} (UTC). " if dates else ""
     rest = (
         f"<h2>How to repeat it</h2>\n<pre>{commands}</pre>\n"
-        f"<p>Versions: {html.escape('; '.join(versions) or 'unknown')}. "
-        "Angles are to <code>PCA(svd_solver='full')</code> of the pooled rows in float64. Variance captured: the share "
-        "of the pooled rows' variance that a model's components hold; claimed: what the model says of itself.</p>"
+        f"<p>{html.escape(made)}Versions: {html.escape('; '.join(versions) or 'unknown')}. "
+        f"{ABOUT}</p>"
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -96,6 +68,52 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
         + "\n".join([*parts, rest])
         + f"\n<script>{SCRIPT}</script>\n</body></html>\n"
     )
+
+
+def _filters() -> str:
+    boxes = (f'<label><input type="checkbox" value="{value}"> {text}</label>' for value, text in FILTERS.items())
+    return f"<fieldset><legend>Show methods</legend>{''.join(boxes)}</fieldset>"
+
+
+def _kinds(record: Record) -> str:
+    """What a run is, of `FILTERS`."""
+    card = METHODS[record["method"]].strategy.card
+    angle = record.get("max angle")
+    exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT
+    is_so = {"exact": exact, "secure": record["bound"] > 0, "private": card.differentially_private}
+    return " ".join(name for name, holds in is_so.items() if holds)
+
+
+def _recommended(records: Sequence[Record]) -> str:
+    """What the runs of a setting recommend, in a paragraph and a table."""
+    found = choices(records)
+    if not found:
+        return ""
+    rows = []
+    for choice in found:
+        angle = choice.run["max angle"]
+        cells = [choice.wish, named(choice.run), choice.cost, "" if angle is None else f"{angle:.2g}°"]
+        cells += [shown(choice.run, "captured variance"), choice.server_sees]
+        rows.append("<tr>" + "".join(f'<td class="text">{html.escape(cell)}</td>' for cell in cells) + "</tr>")
+    heads = ("wish", "method", "cost for each client", "angle", "variance captured", "the server sees")
+    head = "".join(f'<th scope="col" class="text">{text}</th>' for text in heads)
+    table = _wide("", head, rows)
+    return f'<p class="lead">{html.escape(sentence(found))}</p>\n{table}'
+
+
+def _across(groups: Sequence[Sequence[Record]]) -> Iterable[str]:
+    """The largest angle of every method in every setting, where there are several."""
+    if len(groups) < 2:
+        return
+    records = {(named(record), i): record for i, runs in enumerate(groups) for record in runs}
+    head = "".join(f'<th scope="col">{html.escape(_title(runs[0]))}</th>' for runs in groups)
+    rows = []
+    for name in dict.fromkeys(name for name, _ in records):
+        held = [records.get((name, i), {}) for i in range(len(groups))]
+        cells = "".join(f"<td>{'failed' if 'error' in one else shown(one, 'max angle')}</td>" for one in held)
+        rows.append(f"<tr><td>{html.escape(name)}</td>{cells}</tr>")
+    yield "<h2>All settings: the largest angle (degrees)</h2>"
+    yield _wide("across", f'<th scope="col">method</th>{head}', rows)
 
 
 def _title(record: Record) -> str:
@@ -108,20 +126,21 @@ def _title(record: Record) -> str:
     return ", ".join(said) + ("" if record["data root"] == "." else f" (data of {record['data root']})")
 
 
-def _table(records: Sequence[Record]) -> str:
+def _table(records: Sequence[Record], number: int) -> str:
+    """The runs of a setting; below a run, over the whole width, its notes or why it was refused."""
     columns = columns_of(records)
     heads = "".join(f'<th scope="col"><button>{head}</button></th>' for head in ["method", *map(HEADS.get, columns)])
     rows = []
-    for record in records:
-        if "error" in record:
-            message = html.escape(record["error"])
-            cells = f'<td data-value="">{message}</td>' + '<td data-value=""></td>' * (len(columns) - 1)
-        else:
-            cells = "".join(_cell(record, key) for key in columns)
-        name = html.escape(named(record))
-        rows.append(f'<tr><td data-value="{name}">{name}</td>{cells}</tr>')
-    body = "\n".join(rows)
-    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+    for place, record in enumerate(records):
+        name, key, kinds = html.escape(named(record)), f"run-{number}-{place}", _kinds(record)
+        cells = "".join(_cell(record, column) for column in columns)
+        rows.append(f'<tr id="{key}" data-is="{kinds}"><td data-value="{name}">{name}</td>{cells}</tr>')
+        said = [record["error"]] if "error" in record else record.get("notes", [])
+        if said:
+            text = "<br>".join(html.escape(line) for line in said)
+            more = f'class="more" data-of="{key}" data-is="{kinds}"'
+            rows.append(f'<tr {more}><td class="note" colspan="{len(columns) + 1}"><div>{text}</div></td></tr>')
+    return _wide("runs", heads, rows)
 
 
 def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:
@@ -141,63 +160,21 @@ def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:
         cells = "".join(f"<td>{share:.2%}</td>" for share in shares)
         angle = f"<td>{one['angles_degrees'][0]:.3g}</td>"
         lines.append(f"<tr><td>{html.escape(one['party'])}</td>{cells}{angle}</tr>")
-    head, body = "".join(f'<th scope="col">{text}</th>' for text in heads), "\n".join(lines)
+    head = "".join(f'<th scope="col">{text}</th>' for text in heads)
     yield f"<h3>What each client has in {html.escape(name)}</h3>"
-    yield f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+    yield _wide("", head, lines)
+
+
+def _wide(kind: str, head: str, rows: Sequence[str]) -> str:
+    """A table that scrolls by itself where the page is narrow."""
+    of_kind = f' class="{kind}"' if kind else ""
+    body = "\n".join(rows)
+    return f'<div class="wide"><table{of_kind}><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
 
 
 def _cell(record: Record, key: str) -> str:
     value = record.get(key)
     return f'<td data-value="{"" if value is None else repr(value)}">{shown(record, key)}</td>'
-
-
-def _figures(folder: Path, records: Sequence[Record]) -> Iterable[str]:
-    """The figures of runs of one setting; where their data or models are gone, a line that says so instead."""
-    good = [record for record in records if "error" not in record]
-    if not good:
-        return
-    points: dict[str, list[tuple[float, float]]] = {}
-    for record in good:
-        points.setdefault(record["method"], []).append((record["MB up"], record["max angle"]))
-    yield _figure(plots.bytes_against_error(points), "Bytes against error. Down and to the left is better.")
-    try:
-        yield from (_figure(figure, text) for figure, text in _of_models(folder, good))
-    except FedPCAError as error:
-        yield f"<p>No more figures: {html.escape(str(error))}</p>"
-
-
-def _of_models(folder: Path, records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:
-    models = {named(record): PCAModel.load(folder / record["model"]) for record in records if record.get("model")}
-    if not models:
-        return
-    one = records[0]
-    source = data.load(one["dataset"], one["data root"])
-    rows, reference = source.all_rows(), pooled_pca(source.all_rows(), one["components"])
-    if one["components"] >= 2:
-        text = "Rows in the first two components: circles by the pooled PCA, crosses by the federated model."
-        yield plots.projection_grid(reference, models, rows, source.labels), text
-    yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
-    if rows.shape[1] <= NARROW:
-        moments = SecondMoments.of(rows)
-        text = "Eigenvalues of the covariance, the band of unrelated features, and where each rule would stop."
-        yield analysis_plots.how_many(analyses.how_many(moments)), text
-        model = analyses.pca(moments, one["components"])
-        if "left_out_directions" in model.log["measured"]:
-            text = "How far each row lies within the components and off them, with the limits of 99 %."
-            yield analysis_plots.outlier_map(analyses.outliers(model, rows)), text
-    extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
-    parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
-    yield plots.heterogeneity([rows[part] for part in parts], reference), "How different the clients are."
-
-
-def _figure(figure: Figure, text: str) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=144)
-    coded = base64.b64encode(buffer.getvalue()).decode()
-    return (
-        f'<figure><img alt="{html.escape(text)}" src="data:image/png;base64,{coded}">'
-        f"<figcaption>{html.escape(text)}</figcaption></figure>"
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

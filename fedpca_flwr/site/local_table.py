@@ -6,11 +6,13 @@ import numpy as np
 
 from fedpca_flwr import data
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.database_url import is_url
 from fedpca_flwr.maths.blocks import whole
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.partition import split, split_columns
 from fedpca_flwr.site.alignment import digests, read_ids
 from fedpca_flwr.site.ids_secret import ids_secret
+from fedpca_flwr.site.query import read_query
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import Table, check
 
@@ -21,15 +23,14 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
     Parameters
     ----------
     node : NodeConfig
-        With ``data`` the file it names; else partition ``partition_id`` of ``num_partitions``.
+        With ``data`` the file or database it names; else partition ``partition_id`` of ``num_partitions``.
     config : RunConfig
         Which data set, partitioned how.
     """
     if node.data:
-        table = read(
-            node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep"
-        )._replace(split=node.split)
-        return _in_order_of_ids(table, node, config) if node.ids else table
+        table, ids = _own(node)
+        table = table._replace(split=node.split)
+        return _in_order_of_ids(table, ids, node, config) if node.ids else table
     source = data.load(config.dataset, config.data_root)
     if config.partition == "columns":
         rows = source.all_rows()
@@ -46,9 +47,17 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
     return check(source.rows(parts[node.partition_id]))._replace(split="rows")
 
 
-def _in_order_of_ids(table: Table, node: NodeConfig, config: RunConfig) -> Table:
+def _own(node: NodeConfig) -> tuple[Table, list[str]]:
+    """What the node-config names, and the ids where it names a column of them."""
+    if is_url(node.data):
+        return read_query(node.data, node.query, node.label, node.ids)
+    table = read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep")
+    return table, read_ids(node.data, node.ids, len(table.rows)) if node.ids else []
+
+
+def _in_order_of_ids(table: Table, ids: list[str], node: NodeConfig, config: RunConfig) -> Table:
     """The rows in the order of the salted digests of their ids, which is the same for all parties."""
     salt = ids_secret(node.ids_secret) or f"fedpca-flwr {config.seed}".encode()
-    found = digests(read_ids(node.data, node.ids, len(table.rows)), salt)
+    found = digests(ids, salt)
     order = np.argsort(found)
     return table._replace(rows=whole(table.rows)[order], ids=found[order], places=np.argsort(order))

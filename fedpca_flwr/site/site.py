@@ -25,6 +25,7 @@ from fedpca_flwr.protocol.state import Context, State, StateJournal
 from fedpca_flwr.site import policy, repeats
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
+from fedpca_flwr.site.query import require_same
 from fedpca_flwr.table import Table
 
 Load = Callable[[NodeConfig, RunConfig], Table]
@@ -90,7 +91,11 @@ class Site:
 
     @cached_property
     def table(self) -> Table:
-        return self.load(self.node, self.config)
+        found = self.load(self.node, self.config)
+        if found.digest:  # each round may read a database anew
+            require_same((self.journal.recall("rows") or found.digest.encode()).decode(), found.digest)
+            self.journal.keep("rows", found.digest.encode())
+        return found
 
     @cached_property
     def journal(self) -> Journal:

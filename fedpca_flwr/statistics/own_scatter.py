@@ -44,7 +44,7 @@ class OwnScatter:
 
     def moments(self) -> Moments:
         """Count, mean and scatter, formed once in a run."""
-        if MOMENTS not in self.state:
+        if not self._kept(MOMENTS):
             found = Moments.of(self.rows)
             self.state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
             return found
@@ -56,7 +56,7 @@ class OwnScatter:
         if self.formed:
             found = self.moments()
             return found.head, found.diagonal()
-        if MEANS not in self.state:
+        if not self._kept(MEANS):
             head, diagonal = head_and_diagonal(self.rows)
             self.state[MEANS] = [head.n, head.mean, head.remainder, diagonal]
             return head, diagonal
@@ -77,6 +77,10 @@ class OwnScatter:
         found = self.moments()
         deviation = (found.mean - centre) + found.remainder
         return found.times(V) + found.count * np.outer(deviation, deviation @ V)
+
+    def _kept(self, name: str) -> bool:
+        """Whether it is there, of these rows: a method may ask about a part of them first (`personalised`)."""
+        return name in self.state and int(self.state[name][0]) == len(self.rows)
 
     def drop(self) -> None:
         """Forget it: the run needs it no more."""

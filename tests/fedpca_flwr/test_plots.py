@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection, PathCollection
 
 from fedpca_flwr import plots
 from fedpca_flwr.errors import ConfigError
@@ -19,7 +22,8 @@ LABELS = np.arange(300) % 3
 
 
 def points(axes):
-    return [collection.get_offsets() for collection in axes.collections if len(collection.get_offsets())]
+    scattered = [collection for collection in axes.collections if isinstance(collection, PathCollection)]
+    return [collection.get_offsets() for collection in scattered if len(collection.get_offsets())]
 
 
 def test_the_overlay_puts_every_cross_of_an_exact_model_into_its_circle():
@@ -29,15 +33,21 @@ def test_the_overlay_puts_every_cross_of_an_exact_model_into_its_circle():
     for circles, crosses in zip(circles_and_crosses[::2], circles_and_crosses[1::2], strict=True):
         np.testing.assert_allclose(circles, crosses, atol=1e-9)
     assert sum(map(len, circles_and_crosses)) == 600
+    (joins,) = (one for one in figure.axes[0].collections if isinstance(one, LineCollection))
+    assert len(joins.get_segments()) == 300
+    assert [text.get_text() for text in figure.axes[0].texts] == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize("labels", [None, np.arange(60) % 2])
-def test_the_legend_says_what_its_colours_are(labels):
-    X = rows(60)
-    model = pooled_pca(X, 2)
-    (axes,) = plots.projection_overlay(model, model, X, labels).axes
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == ["pooled PCA", "federated", *(["rows"] if labels is None else ["class:", "0", "1"])]
+def test_a_component_that_points_the_other_way_is_turned_round():
+    other = replace(MODEL, components_=MODEL.components_ * [[-1], [1], [1], [1]])
+    circles, crosses = points(plots.projection_overlay(TRUTH, other, X).axes[0])
+    np.testing.assert_allclose(circles, crosses, atol=1e-9)
+
+
+def test_ten_classes_have_ten_marks():
+    figure = plots.projection_overlay(TRUTH, MODEL, X, np.arange(300) % 10)
+    marks = [one for one in figure.axes[0].collections if isinstance(one, PathCollection) and len(one.get_offsets())]
+    assert len({one.get_paths()[0].vertices.tobytes() for one in marks[::2]}) == 10
 
 
 def test_many_rows_are_thinned_evenly():
@@ -62,7 +72,25 @@ def test_scree_and_rounds_show_their_numbers():
 def test_the_front_is_what_nothing_beats():
     figure = plots.bytes_against_error({"a": [(2, 1e-9), (3, 1e-6)], "b": [(1, 1.0), (1.5, 2.0)]})
     front = next(line for line in figure.axes[0].lines if line.get_label() == "best so far")
-    np.testing.assert_allclose(front.get_xydata(), [(1, 1.0), (2, 1e-9)])
+    np.testing.assert_allclose(front.get_xydata(), [(1, 1.0), (2, 1e-6)])
+
+
+def test_what_is_exact_is_one():
+    """Rounding below a millionth of a degree made one exact method look better than another."""
+    figure = plots.bytes_against_error({"a": [(2, 1e-9)], "b": [(3, 1e-13)]})
+    front = next(line for line in figure.axes[0].lines if line.get_label() == "best so far")
+    np.testing.assert_allclose(front.get_xydata(), [(2, 1e-6)])
+
+
+def test_equal_curves_are_one_with_all_their_names():
+    (legend,) = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)}).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["pooled = p-cov", "other"]
+
+
+def test_the_grey_of_text_is_legible_on_white_and_on_black():
+    linear = [((int(plots.GREY[i : i + 2], 16) / 255 + 0.055) / 1.055) ** 2.4 for i in (1, 3, 5)]
+    luminance = np.dot([0.2126, 0.7152, 0.0722], linear)
+    assert min(1.05 / (luminance + 0.05), (luminance + 0.05) / 0.05) >= 4.5
 
 
 def test_heterogeneity_of_rows_without_variance_is_none():

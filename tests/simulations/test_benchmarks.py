@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from fedpca_flwr.maths.subspace import principal_angles
 from simulations import benchmarks, compare
 from simulations.benchmarks import (
     as_written,
+    databases,
     groups,
     memory,
+    postgresql_server,
     published,
     scaling,
     side_by_side,
@@ -164,6 +167,18 @@ def test_sparse_rows_give_what_scikit_learn_gives(tmp_path):
     party = sparse.one_party(str(tmp_path), 2)
     assert party.components is None
     assert party.data < ours.data
+
+
+def test_every_way_to_read_a_database_gives_the_same_rows(capsys):
+    if postgresql_server.programs() is None:
+        pytest.skip("PostgreSQL's server is not installed (Debian's package 'postgresql')")
+    pytest.importorskip("psycopg")
+    pytest.importorskip("duckdb")
+    with TemporaryDirectory() as folder, postgresql_server.running() as server:
+        found = databases.compare(server, folder, 300, 3)
+    ways = [one.total for name, one in found.items() if "site" not in name]
+    assert len(ways) >= 4
+    np.testing.assert_allclose(ways, ways[0], rtol=1e-12)
 
 
 def test_an_unknown_benchmark_is_answered_by_the_names_of_all(capsys):

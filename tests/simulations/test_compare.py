@@ -12,10 +12,10 @@ from PIL import Image
 
 from fedpca_flwr.data import load
 from fedpca_flwr.model import PCAModel
-from simulations import compare as module
-from simulations import report
-from simulations.compare import compare, main, table
+from simulations import measuring, report
+from simulations.compare import compare, main, parser, table
 from simulations.records import command
+from strategies import METHODS
 
 
 def test_every_combination_is_one_record():
@@ -34,9 +34,9 @@ def test_a_comparison_goes_on_where_it_was_cut(tmp_path, monkeypatch):
     lines = target.read_text().splitlines()
     target.write_text(lines[0] + "\n" + lines[1][:50])
     called = []
-    honest = module.run
+    honest = measuring.run
     monkeypatch.setattr(
-        module, "run", lambda method, *rest, **more: called.append(method) or honest(method, *rest, **more)
+        measuring, "run", lambda method, *rest, **more: called.append(method) or honest(method, *rest, **more)
     )
     second = compare(["p-cov", "ap-cov"], clients=[4], output=tmp_path)
     assert called == ["ap-cov"]
@@ -200,13 +200,14 @@ def test_what_an_exact_model_claims_is_what_it_captures(options):
 
 
 def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "_figures", lambda *_: ())  # drawing them is most of the work
+    monkeypatch.setattr(report, "figures", lambda *_: [])  # drawing them is most of the work
+    monkeypatch.setattr(report, "figures_of_pool", lambda *_: [])
     plenty = ["--methods", "p-cov", "ap-cov", "qr-pca", "--clients", "3", "4", "--output", str(tmp_path)]
     assert main(plenty) == 0
     other = ["--dataset", "wine", "--components", "3", "--seed", "7", "--clients", "3", "--output", str(tmp_path)]
     assert main(["--methods", "p-cov", *other]) == 0
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<tr><td data-value=") == 7  # rows of the tables of runs
+    assert page.count('<tr id="run-') == 7  # rows of the tables of runs
     for title in (
         "digits, dirichlet 0.1, 3 clients, 10 components, seed 42",
         "digits, dirichlet 0.1, 4 clients, 10 components, seed 42",
@@ -218,7 +219,7 @@ def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch):
 @pytest.mark.parametrize("place", ["file", "file/deeper"])
 def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(place, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(module, "run", lambda *_, **__: pytest.fail("there was work"))
+    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
     assert main(["--methods", "p-cov", "--output", str(tmp_path / place)]) == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith(f"ConfigError: the folder {tmp_path / place} cannot be used (")
@@ -243,3 +244,57 @@ def test_runs_of_before_captures_were_measured_are_still_shown(tmp_path, capsys)
     (tmp_path / "runs.jsonl").write_text(json.dumps(record) + "\n")
     assert main(["--methods", "p-cov", "ap-cov", "--clients", "3", "--output", str(tmp_path)]) == 0
     assert f"|  | {record['explained variance']:.2%} |" in capsys.readouterr().out
+
+
+def test_every_method_that_has_components_is_compared():
+    records = compare(["all"], datasets=["wine"], clients=[3], components=2)
+    assert {record["method"] for record in records} == {*METHODS} - {"vertical-scores"}
+    assert not [record for record in records if "error" in record]
+    exact = {record["method"] for record in records if record["exact"] and record["max angle"] < 1e-6}
+    assert exact == {"p-cov", "sub-it", "qr-pca", "adaptive", "streaming", "vertical", "vertical-kernel"}
+
+
+def test_components_of_its_own_are_judged_by_each_clients_rows():
+    (alone,) = compare(["personalised mu=0"], datasets=["wine"], clients=[3], components=2)
+    (together,) = compare(["p-cov"], datasets=["wine"], clients=[3], components=2)
+    assert alone["max angle"] is None
+    assert 0.9 < alone["captured variance"] <= 1
+    assert together["captured variance"] <= 1
+
+
+def test_a_method_that_has_no_components_says_so(capsys):
+    assert main(["--methods", "vertical-scores", "--clients", "3"]) == 1
+    assert "has no components: there is nothing to compare" in capsys.readouterr().out
+
+
+def test_the_recommendation_is_the_cheapest_that_is_good_enough(capsys):
+    methods = ["p-cov", "sub-it", "ap-cov", "compressed codec=shared-step step=1e-4"]
+    assert main(["--methods", *methods, "--clients", "5"]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == (
+        "Exact, in the fewest rounds; exact, with the fewest bytes up: p-cov (one round, 17.7 kB up). "
+        "Within 0.1°: compressed codec=shared-step step=0.0001 (2 rounds, 4.79 kB up)."
+    )
+
+
+def test_a_comparison_that_is_interrupted_says_what_is_kept(tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "run", interrupted)
+    assert main(["--methods", "p-cov", "--clients", "3", "--output", str(tmp_path)]) == 130
+    assert f"kept in {tmp_path}, and the same command goes on" in capsys.readouterr().err
+
+
+def test_a_fresh_comparison_forgets_those_before_and_nothing_else(tmp_path):
+    given = ["--clients", "3", "--dataset", "wine", "--components", "2", "--output", str(tmp_path)]
+    assert main(["--methods", "p-cov", *given]) == 0
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["--methods", "ap-cov", *given, "--fresh"]) == 0
+    assert [json.loads(line)["method"] for line in (tmp_path / "runs.jsonl").read_text().splitlines()] == ["ap-cov"]
+    assert len(list((tmp_path / "models").iterdir())) == 1
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_every_option_of_the_command_is_explained():
+    assert not [action.dest for action in parser()._actions if not action.help]

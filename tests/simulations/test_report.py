@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedpca_flwr import plots
 from fedpca_flwr.data import load
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
@@ -33,7 +34,8 @@ def test_the_page_needs_nothing_else(page):
     text = page.read_text()
     assert "http://" not in text
     assert "https://" not in text
-    assert text.count("<img ") == 2 * 6
+    assert text.count("<svg ") == 2 * 4 + 2  # of each setting, and of the rows themselves
+    assert text.count("<h2>The rows of digits, pooled</h2>") == 1
     assert "python -m simulations.compare --methods" in text
     assert '<button>variance captured</button></th><th scope="col"><button>variance claimed</button>' in text
     assert "qr-pca rank=2" in text  # it failed, and is shown with its error
@@ -60,7 +62,8 @@ def commands(page):
 
 def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     """Options that are true or texts, alphas of many digits, another seed, folders with a space in their name."""
-    monkeypatch.setattr(report, "_figures", lambda *_: ())  # drawing them is most of the work
+    monkeypatch.setattr(report, "figures", lambda *_: [])  # drawing them is most of the work
+    monkeypatch.setattr(report, "figures_of_pool", lambda *_: [])
     images = tmp_path / "my images"
     for label in ("one", "two"):
         (images / label).mkdir(parents=True)
@@ -84,9 +87,9 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
 
 def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
     drawn = []
-    honest = report.plots.heterogeneity
+    honest = plots.heterogeneity
     monkeypatch.setattr(
-        report.plots, "heterogeneity", lambda parts, reference: drawn.append(parts) or honest(parts, reference)
+        plots, "heterogeneity", lambda parts, reference: drawn.append(parts) or honest(parts, reference)
     )
     report.write_report(tmp_path, compare(["p-cov"], clients=[3], alphas=[0.3], seed=7, output=tmp_path))
     source = load("digits")
@@ -101,6 +104,25 @@ def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):
     text = report.write_report(tmp_path, records).read_text()
     assert '<td data-value="p-cov">' in text
     assert "No more figures: there is no model at" in text
+
+
+def test_figures_are_drawn_once_for_a_set_of_runs(tmp_path, monkeypatch):
+    common = {"datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
+    first = report.write_report(tmp_path, compare(["p-cov"], **common)).read_text()
+    monkeypatch.setattr(plots, "scree", lambda *_: pytest.fail("drawn again"))
+    assert report.write_report(tmp_path, compare(["p-cov"], **common)).read_text() == first
+    monkeypatch.undo()
+    assert report.write_report(tmp_path, compare(["p-cov", "ap-cov"], **common)).read_text() != first
+
+
+def test_a_page_of_four_settings_is_below_a_megabyte(tmp_path):
+    methods = ["p-cov", "qr-pca", "sub-it", "ap-cov", "ap-stack", "compressed"]
+    records = compare(methods, partitions=["iid", "dirichlet"], clients=[3, 5], output=tmp_path)
+    page = report.write_report(tmp_path, records)
+    assert page.stat().st_size < 1e6
+    text = page.read_text()
+    assert text.count('<p class="lead">Exact, in the fewest rounds') == 4
+    assert "<h2>All settings: the largest angle (degrees)</h2>" in text
 
 
 def test_a_folder_without_a_comparison_is_named(tmp_path, capsys):
@@ -125,15 +147,14 @@ def test_the_page_in_a_browser(page, tmp_path):
     try:
         browser.get(page.as_uri())
         assert browser.get_log("browser") == []
-        images = browser.find_elements(By.TAG_NAME, "img")
-        assert len(images) == 12
-        assert all(browser.execute_script("return arguments[0].naturalWidth", image) > 300 for image in images)
-        table = browser.find_element(By.TAG_NAME, "table")
+        images = browser.find_elements(By.TAG_NAME, "svg")
+        assert len(images) == 10
+        assert all(image.size["width"] > 300 for image in images)
+        table = browser.find_element(By.CSS_SELECTOR, "table.runs")
 
         def methods():
-            return [
-                row.find_element(By.TAG_NAME, "td").text for row in table.find_elements(By.CSS_SELECTOR, "tbody tr")
-            ]
+            rows = table.find_elements(By.CSS_SELECTOR, "tbody tr:not(.more)")
+            return [row.find_element(By.TAG_NAME, "td").text for row in rows if row.is_displayed()]
 
         angle = table.find_elements(By.TAG_NAME, "button")[1]
         angle.click()
@@ -142,5 +163,13 @@ def test_the_page_in_a_browser(page, tmp_path):
         assert upwards[2] == "ap-cov"
         angle.click()
         assert methods() == [*reversed(upwards[:3]), upwards[3]]
+        notes = [row.get_attribute("data-of") for row in table.find_elements(By.CSS_SELECTOR, "tbody tr.more")]
+        runs = [row.get_attribute("id") for row in table.find_elements(By.CSS_SELECTOR, "tbody tr:not(.more)")]
+        assert notes == [run for run in runs if run in notes]  # each stays below its run
+        browser.find_element(By.CSS_SELECTOR, "input[value=exact]").click()
+        assert "ap-cov" not in methods()
+        assert "p-cov" in methods()
+        browser.set_window_size(400, 800)
+        assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
     finally:
         browser.quit()

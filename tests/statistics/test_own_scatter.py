@@ -80,3 +80,13 @@ def test_all_parties_together_keep_no_more_than_memory_holds():
 )
 def test_a_scatter_is_formed_where_that_takes_fewer_operations(n, d, columns, worth):
     assert worth_forming(n, d, columns) == worth
+
+
+@pytest.mark.parametrize("columns", [0, 500])
+def test_a_part_of_the_rows_asked_about_first_is_not_taken_for_all(columns):
+    """As `personalised` asks about rows that are not held out."""
+    X, state = rows(200, 12), State(RecordDict())
+    for part in (X[:150], X):
+        head, diagonal = own(part, columns=columns, state=state).head_and_diagonal()
+        assert head.n == len(part)
+        np.testing.assert_allclose(diagonal, ((part - part.mean(axis=0)) ** 2).sum(axis=0), rtol=1e-9)

@@ -1,0 +1,89 @@
+"""A PostgreSQL server of one's own, for measurements and tests: on loopback, in a temporary folder, with a password."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+USER = "site"
+
+
+class Server(NamedTuple):
+    """A server that runs.
+
+    Attributes
+    ----------
+    url : str
+        Of its database, with a user and without a password.
+    password : str
+    passfile : Path
+        In which libpq finds the password, where PGPASSFILE names it.
+    """
+
+    url: str
+    password: str
+    passfile: Path
+
+
+def programs() -> Path | None:
+    """The folder of PostgreSQL's server programs, the newest, if it is installed."""
+    found = shutil.which("initdb")
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    return Path(found).parent if found else debian[-1].parent if debian else None
+
+
+@contextmanager
+def running() -> Iterator[Server]:
+    """A server, until the end of the block; root starts it as 'postgres' or 'nobody', as it refuses to be root's."""
+    folder = programs()
+    if folder is None:
+        raise SystemExit("PostgreSQL's server is not installed (Debian's package 'postgresql')")
+    with TemporaryDirectory() as home:
+        data, password, passfile = Path(home, "data"), secrets.token_urlsafe(16), Path(home, "passfile")
+        own: dict[str, Any] = {"check": True, "capture_output": True, "cwd": home}
+        Path(home, "password").write_text(password)
+        if os.getuid() == 0:
+            own["user"] = next(user.pw_name for user in map(_account, ("postgres", "nobody")) if user)
+            for path in (home, Path(home, "password")):
+                shutil.chown(path, own["user"])
+        port = _free_port()
+        passfile.touch(0o600)
+        passfile.write_text(f"127.0.0.1:{port}:*:{USER}:{password}\n")
+        options = f"-c listen_addresses=127.0.0.1 -c unix_socket_directories='' -p {port} -c fsync=off"
+        subprocess.run(
+            [str(folder / "initdb"), "-D", str(data), "-U", USER, "-E", "UTF8", "--no-locale", "--no-sync"]
+            + ["--auth=scram-sha-256", f"--pwfile={home}/password"],
+            **own,
+        )
+        own |= {"capture_output": False, "stdout": subprocess.DEVNULL}  # the server keeps what it inherits open
+        subprocess.run(
+            [str(folder / "pg_ctl"), "-D", str(data), "-l", f"{home}/log", "-o", options, "-w", "start"], **own
+        )
+        try:
+            yield Server(f"postgresql://{USER}@127.0.0.1:{port}/postgres", password, passfile)
+        finally:
+            subprocess.run(
+                [str(folder / "pg_ctl"), "-D", str(data), "-m", "immediate", "-w", "stop"], **{**own, "check": False}
+            )
+
+
+def _account(name: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return None
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

@@ -1,0 +1,70 @@
+"""What a comparison recommends: for each wish, the method that meets it at the least cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from simulations.columns import shown
+from simulations.records import Record, named
+from strategies import METHODS
+
+EXACT = 1e-6
+"""Degrees within which components are the same for every purpose."""
+
+WITHIN = (0.1, 1.0, 10.0)
+"""Degrees for which a cheaper method is looked for."""
+
+
+class Choice(NamedTuple):
+    """A wish, and the run that meets it best."""
+
+    wish: str
+    run: Record
+
+    @property
+    def cost(self) -> str:
+        """Rounds, and bytes up, in words."""
+        rounds = "one round" if self.run["rounds"] == 1 else f"{self.run['rounds']} rounds"
+        return f"{rounds}, {shown(self.run, 'MB up')} up"
+
+    @property
+    def server_sees(self) -> str:
+        return METHODS[self.run["method"]].strategy.card.server_sees
+
+
+def choices(records: Iterable[Record]) -> list[Choice]:
+    """The best runs of one setting, for every wish that any of them meets.
+
+    Among methods for rows alone: those for columns answer another question.
+    """
+    good = [r for r in records if "error" not in r and METHODS[r["method"]].strategy.card.split == "rows"]
+    with_angle = [r for r in good if r["max angle"] is not None]
+    exact = [r for r in with_angle if r["exact"] and r["max angle"] <= EXACT]
+    private = [r for r in good if METHODS[r["method"]].strategy.card.differentially_private]
+    wishes: list[tuple[str, list[Record], Callable[[Record], tuple[float, ...]]]] = [
+        ("exact, in the fewest rounds", exact, lambda r: (r["rounds"], r["MB up"])),
+        ("exact, with the fewest bytes up", exact, lambda r: (r["MB up"], r["rounds"])),
+        *((f"within {degrees:g}°", _within(with_angle, degrees), lambda r: (r["MB up"],)) for degrees in WITHIN),
+        ("differentially private", private, lambda r: (-r["captured variance"],)),
+    ]
+    found: list[Choice] = []
+    for wish, runs, cost in wishes:
+        best = min(runs, key=cost, default=None)
+        if best and not (wish.startswith("within") and best in [choice.run for choice in found]):  # no cheaper one
+            found.append(Choice(wish, best))
+    return found
+
+
+def sentence(found: Sequence[Choice]) -> str:
+    """The recommendation in a paragraph; empty where there is none."""
+    wishes: dict[str, list[str]] = {}
+    costs = {named(choice.run): choice.cost for choice in found}
+    for choice in found:
+        wishes.setdefault(named(choice.run), []).append(choice.wish)
+    said = [f"{'; '.join(its)}: {name} ({costs[name]})" for name, its in wishes.items()]
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in said)
+
+
+def _within(records: Iterable[Record], degrees: float) -> list[Record]:
+    return [record for record in records if record["max angle"] <= degrees]
