@@ -15,7 +15,7 @@ from fedpca_flwr.site.session import Column
 
 EXACT = {"BOOLEAN", "FLOAT", "DOUBLE"} | {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG")}
 EXACT |= {"INTEGER", "UINTEGER"}
-"""Types that DuckDB itself rounds correctly; it does not for DECIMAL and HUGEINT, which go through their text."""
+"""Types that DuckDB itself rounds correctly. HUGEINT it does not, nor DECIMAL in 1.5: these go through their text."""
 
 MEMORY = ":memory:"
 
