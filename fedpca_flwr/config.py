@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.config_errors import explain
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.feature_names import distinct, names_in
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -39,6 +40,9 @@ LocalPath = Annotated[str, AfterValidator(possible_path)]
 """A path of this machine, where a file is or might be."""
 
 Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")]
+
+
+FeatureNames = Annotated[str, AfterValidator(distinct)]
 
 
 class Config(BaseModel):
@@ -103,6 +107,9 @@ class RunConfig(Config):
     """How the parties of a simulation share the data set."""
     columns: str = "even"
     """With partition='columns': 'even', sizes ('20 20 24'), or the names of each party's columns ('a, b; c, d')."""
+    features: FeatureNames = ""
+    """Names of all features in the model's order ('age, "height, cm"'): sites put their columns into it. Empty: as all
+    sites have them."""
     alpha: Annotated[float, Field(gt=0)] = 0.1
     """With partition='dirichlet' and 'quantity': the smaller, the more the parties differ."""
     shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
@@ -127,6 +134,11 @@ class RunConfig(Config):
     """Seconds in which all parties must have come."""
     round_deadline: Seconds = 600.0
     """Seconds in which each round must end."""
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Those that `features` lists."""
+        return names_in(self.features)
 
     @property
     def transport(self) -> Literal["clear", "masked", "surviving"]:

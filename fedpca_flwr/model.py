@@ -46,7 +46,7 @@ class PCAModel:
         Where the parties hold different columns: the scores of the rows, which they share, in the order of the rows
         (with an id column: of its digests); the largest absolute score of each component is positive.
     feature_names_in_ : ndarray of shape (d,) or None
-        Names of the features, where the caller had them: `simulations.run` of data frames. Sites tell a digest only.
+        Names of the features, where the run (`features`) or its caller (data frames) has them; sites tell a digest.
     covariance_ : ndarray of shape (d, d) or None
         Where rows may have missing values: by which these are expected, in the unit of the data.
     factors_ : ndarray of shape (q + 1, d) or None

@@ -48,6 +48,8 @@ class Table(NamedTuple):
         Where each row of the file is in ``rows``, which are in the order of the ids.
     digest : str
         Of rows that may be others in a later round, as a database's may; empty where nobody looks.
+    order : ndarray of shape (d,) or None
+        Which column of the file each of ``rows`` is, where they are in the order of the run.
     """
 
     rows: Rows
@@ -57,6 +59,7 @@ class Table(NamedTuple):
     ids: NDArray[np.uint64] | None = None
     places: NDArray[np.int64] | None = None
     digest: str = ""
+    order: NDArray[np.int64] | None = None
 
     @property
     def columns(self) -> str:

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from numpy.typing import ArrayLike
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.named import named
 from fedpca_flwr.protocol.progress import flower_from
 from simulations.loopback import FILES, Names, on_loopback
 from simulations.parties import parties_of
@@ -118,12 +118,10 @@ def run(
     quiet = flower_from(logging.ERROR)  # `model.log` has what matters
     with shown(method) if progress else nullcontext(), quiet, in_words_of_python():
         model = ENGINES[engine](run_config_of({**values, "method": method}), held.rows, site, held.names)
-    model.log["notes"].extend(held.notes)
-    names = next(filter(None, held.names), ())
-    if not names or split != "rows":
+    if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
         return model
-    moments = model.moments_ and replace(model.moments_, features=names)
-    return replace(model, feature_names_in_=np.array(names, dtype=object), moments_=moments)
+    model.log["notes"].extend(held.notes)
+    return named(model, next(filter(None, held.names), ()))
 
 
 @contextmanager

@@ -114,6 +114,11 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
     config = RunConfig.parse(run_config)
     strategy = method_of(config.method).strategy
     options = options_of(config.method, strategy.card.options, {"n-components": config.n_components})
+    if config.features and strategy.card.split != "rows":
+        raise ConfigError(
+            f"run-config: 'features' names the columns of all sites, and with '{strategy.card.name}' each has others: "
+            "leave it out"
+        )
     if config.max_share:
         _require_shares(config, strategy.card)
     try:

@@ -134,13 +134,16 @@ def of_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
         every = data.read
         return replace(data, read=lambda: (_chosen(block, columns) for block in every()), width=columns.size)
     few = max(64, CACHE_ELEMENTS // max(1, data.shape[1]))
-    return Blocks(lambda: (piece[:, columns] for piece in pieces(data, few)), columns.size, data.dtype, count=len(data))
+    return Blocks(
+        lambda: (_chosen(piece, columns) for piece in pieces(data, few)), columns.size, data.dtype, count=len(data)
+    )
 
 
 def _chosen(block: Block, columns: NDArray[np.int64]) -> Block:
+    if not sparse.issparse(block):
+        return np.take(block, columns, axis=1)  # in the layout of whole rows, on which the last bits of sums depend
     found = block[:, columns]
-    if sparse.issparse(found):
-        found.sort_indices()
+    found.sort_indices()
     return found
 
 

@@ -65,7 +65,8 @@ def require_one_run(said: Sequence[PartyInfo], *, partitions: int | None) -> Non
     for info in named:
         if info.columns != named[0].columns:
             raise ConfigError(
-                f"{info.sender}: its column names, or their order, differ from those of {named[0].sender}"
+                f"{info.sender}: its column names, or their order, differ from those of {named[0].sender}. If only "
+                "their order does, name them all in the order of the model as run-config 'features'; else rename them"
             )
 
 

@@ -22,6 +22,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.named import named
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.messages import Reply, arrays_in
 from fedpca_flwr.protocol.payload import check_together
@@ -130,7 +131,7 @@ class PCAStrategy(Strategy):
         """The model of a finished run."""
         if self.model is None or not self.done:
             raise ContractError(f"method '{self.card.name}' ended without a result")
-        return self.model
+        return named(self.model, self.config.feature_names)
 
     # What Flower calls
 

@@ -131,7 +131,7 @@ def _as_numbers(layout: Layout, lines: Sequence[str]) -> Array | None:
         return None
     if rows.shape[1] != layout.width:
         return None
-    return rows[:, layout.kept] if ignored else rows
+    return np.take(rows, layout.kept, axis=1) if ignored else rows
 
 
 def _cell_by_cell(layout: Layout, before: int, lines: Sequence[str], faults: Faults) -> Array:

@@ -23,6 +23,7 @@ from fedpca_flwr.protocol.messages import LONGEST_MESSAGE, UNPRINTABLE
 from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.protocol.state import Context, State, StateJournal
 from fedpca_flwr.site import policy, repeats
+from fedpca_flwr.site.features import in_order_of, in_own_order
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.query import require_same
@@ -95,7 +96,8 @@ class Site:
         if found.digest:  # each round may read a database anew
             require_same((self.journal.recall("rows") or found.digest.encode()).decode(), found.digest)
             self.journal.keep("rows", found.digest.encode())
-        return found
+        features = self.config.feature_names
+        return in_order_of(features, found) if features else found
 
     @cached_property
     def journal(self) -> Journal:
@@ -182,8 +184,8 @@ class Site:
         repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
 
     def _in_own_order(self, split: str) -> Rows:
-        """The rows that take part, in the order of the file, which no run can change."""
-        rows, places = self.data(split), self.table.places
+        """The rows that take part, rows and columns in the order of the file, which no run can change."""
+        rows, places = in_own_order(self.table, self.data(split)), self.table.places
         return rows if places is None else whole(rows)[places]
 
     # What it says when something is wrong

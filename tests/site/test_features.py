@@ -1,0 +1,136 @@
+"""Sites whose columns stand in another order put them into the run's, by their names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
+from fedpca_flwr.site.readers import read
+from fedpca_flwr.table import names_digest
+from tests.families import cut, rows
+from tests.harness import at_sites, finish, fit, server_of
+
+NAMES = ["age", "height, cm", "pulse", "weight"]
+FEATURES = 'age, "height, cm", pulse, weight'
+X = rows(200, 4)
+ORDERS = [(0, 1, 2, 3), (2, 0, 3, 1), (3, 2, 1, 0)]
+
+
+def site(path, data, order=(0, 1, 2, 3), names=NAMES, **node):
+    header = ",".join(f'"{names[place]}"' for place in order)
+    np.savetxt(path, data[:, list(order)], delimiter=",", header=header, comments="", fmt="%.17g")
+    return {"data": str(path), "journal": f"{path}.journal", "may-show": "nothing", **node}
+
+
+def run(folder, parties, orders=ORDERS, method="p-cov", options=None, **run_options):
+    folder.mkdir(exist_ok=True)
+    nodes = [
+        site(folder / f"{party}.csv", data, orders[party], scores=str(folder / f"{party}.npy"), **(options or {}))
+        for party, data in enumerate(parties)
+    ]
+    server = server_of(method, parties, **{"n_components": 2, "features": FEATURES, **run_options})
+    return finish(at_sites(server, nodes))
+
+
+@pytest.mark.parametrize("method", ["p-cov", "sub-it", "qr-pca", "em"])
+@pytest.mark.parametrize("secure", [False, True])
+def test_any_order_at_the_sites_gives_the_same_bits(method, secure, tmp_path):
+    if secure and method == "qr-pca":
+        return
+    how = {"secure_aggregation": True, "bound": 100.0} if secure else {}
+    parties = cut(X, 100, 60, 40)
+    turned = run(tmp_path / "turned", parties, method=method, **how)
+    plain = run(tmp_path / "plain", parties, [ORDERS[0]] * 3, method=method, **how)
+    np.testing.assert_array_equal(turned.components_, plain.components_)
+    np.testing.assert_array_equal(turned.mean_, plain.mean_)
+    assert turned.feature_names_in_.tolist() == NAMES
+    assert turned.log["columns"] == names_digest(NAMES)
+    for party in range(3):
+        scores = [np.load(tmp_path / folder / f"{party}.npy") for folder in ("turned", "plain")]
+        np.testing.assert_array_equal(*scores)
+
+
+def test_without_the_names_in_the_run_another_order_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(ConfigError, match="client 1: its column names, .* differ .* run-config 'features'"):
+        run(tmp_path, cut(X, 100, 60, 40), features="")
+
+
+def test_lacking_and_further_columns_are_counted_to_others_and_named_to_the_site(tmp_path, caplog):
+    first, second = cut(X, 120, 80)
+    nodes = [
+        site(tmp_path / "0.csv", first),
+        site(tmp_path / "1.csv", np.hstack([second, second[:, :1]]), range(5), ["Age", *NAMES[1:], "bmi"]),
+    ]
+    with pytest.raises(DataError) as caught:
+        finish(at_sites(server_of("p-cov", [first, second], n_components=2, features=FEATURES), nodes))
+    told = (
+        "client 1: this site's data lack 1 of the run's 4 features (run-config 'features'), and have 2 columns besides"
+    )
+    assert str(caught.value).startswith(told)
+    assert "bmi" not in str(caught.value)
+    assert "lacking: 'age'; besides: 'Age', 'bmi'" in caplog.text
+
+
+def test_a_run_cannot_choose_among_the_columns_of_a_site(tmp_path):
+    with pytest.raises(DataError, match="lack 0 of the run's 3 features .* have 1 columns besides"):
+        run(tmp_path, cut(X, 100, 60, 40), features="age, pulse, weight")
+
+
+def test_data_without_names_are_refused(tmp_path):
+    with pytest.raises(DataError, match="client 0: the run names its features .* have no names"):
+        fit("p-cov", [X], n_components=2, features=FEATURES)
+
+
+def test_a_site_knows_its_rows_in_whatever_order_a_run_has_their_columns(tmp_path):
+    """Else a second secure sum over the same rows, without a party, would be taken for one over others."""
+    secure = {"secure_aggregation": True, "bound": 100.0}
+    parties = cut(X, 70, 60, 40, 30)
+    orders = [*ORDERS, ORDERS[1]]
+    run(tmp_path, parties, orders, **secure)
+    other = 'weight, pulse, "height, cm", age'
+    run(tmp_path, parties, orders, **secure, features=other)
+    with pytest.raises(DisclosureError, match="were in a secure sum over 4 parties already, and this one is over 3"):
+        run(tmp_path, parties[:3], orders, **secure, features=other)
+
+
+def test_missing_values_are_those_of_their_columns(tmp_path, caplog):
+    spoilt = X.copy()
+    spoilt[3, 1] = np.nan
+    with pytest.raises(DataError, match="client 1: the data hold missing values"):
+        run(tmp_path, [X, spoilt], ORDERS[1:])
+    assert "columns: 'height, cm'" in caplog.text
+    assert read(str(tmp_path / "1.csv")).missing.tolist() == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a, b, a", "'a' stand there twice"),
+        ("a,, b", "a name is empty"),
+        ("a,", "a name is empty"),
+        (3, "valid string"),
+    ],
+)
+def test_what_is_no_list_of_names_is_refused(text, message):
+    with pytest.raises(ConfigError, match=f"'features' is .*{message}"):
+        RunConfig.parse({"features": text})
+
+
+def test_methods_for_columns_have_no_features_in_common():
+    with pytest.raises(ConfigError, match="'features' names the columns of all sites, and with 'vertical' each has"):
+        fit("vertical", cut(X, 100, 100), n_components=2, features="a, b")
+
+
+def test_in_python_the_run_may_say_the_order_too():
+    import pandas as pd
+
+    frames = [
+        pd.DataFrame(part, columns=NAMES)[[NAMES[j] for j in order]]
+        for part, order in zip(cut(X, 150, 50), ORDERS[:2], strict=True)
+    ]
+    model = fit("p-cov", frames, n_components=2, features='weight, age, pulse, "height, cm"')
+    assert model.feature_names_in_.tolist() == ["weight", "age", "pulse", "height, cm"]
+    np.testing.assert_allclose(model.mean_, X[:, [3, 0, 2, 1]].mean(axis=0), atol=1e-12)
+    assert not any("in the order of" in note for note in model.log["notes"])
