@@ -21,9 +21,10 @@ from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
 from fedpca_flwr.transports.pairwise_masks import (
     KEY_BYTES,
-    mask,
+    mask_of,
     new_private_key,
     public_key,
+    shared_secrets,
     split_keys,
     transcript,
 )
@@ -113,12 +114,17 @@ class MaskedParty(Masked, PartyTransport):
             return whole_answer(party.statistics(phase, asked))
         if "publics" in asked:
             self._accept(party, asked["publics"], asked["signatures"])
-        private, publics = secret_of(party, "private"), split_keys(secret_of(party, "publics"))
+        publics, shared = (split_keys(secret_of(party, name)) for name in ("publics", "shared"))
         own_asked = {field.name: asked[field.name] for field in own.asked.fields}
         about = transcript(phase, self.group.signer.about, publics, [np.asarray(party.number), *own_asked.values()])
         vector = encoded(party, phase, own, own_asked)
-        vector += mask(private, publics, about, vector.size)
+        others = [public for public in publics if public != publics[self._place]]
+        vector += mask_of(publics[self._place], dict(zip(others, shared, strict=True)), about, vector.size)
         return {"masked": vector}
+
+    @property
+    def _place(self) -> int:
+        return self.group.signer.identity.party
 
     def _new_key(self, party: Answering) -> bytes:
         private = new_private_key()
@@ -129,9 +135,10 @@ class MaskedParty(Masked, PartyTransport):
         """Take the public keys of this run, if each is that of its party, and the parties are enough."""
         publics = [key.tobytes() for key in keys]
         self.group.require(len(publics))
-        own = public_key(secret_of(party, "private"))
-        self.group.signer.require_keys(range(len(publics)), publics, signatures, own)
+        private = secret_of(party, "private")
+        self.group.signer.require_keys(range(len(publics)), publics, signatures, public_key(private))
         party.permit_sum(self.group.members(range(len(publics))))
+        party.journal.keep("shared", b"".join(shared_secrets(private, publics).values()))
         party.journal.keep("publics", b"".join(publics))
 
 

@@ -14,7 +14,7 @@ generator.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,20 +85,46 @@ def mask(private: bytes, publics: Sequence[bytes], asked: bytes, size: int) -> W
     size : int
         Words of the vector.
     """
-    own = public_key(private)
-    total = np.zeros(size, np.uint64)
-    for other in publics:
-        if other != own:
-            combine(total, pair_key(private, other, asked), np.add if own < other else np.subtract)
+    return mask_of(public_key(private), shared_secrets(private, publics), asked, size)
+
+
+def mask_of(own: bytes, shared: Mapping[bytes, bytes], asked: bytes, size: int) -> Words:
+    """The same from this party's public key and what it shares with each other one (`shared_secrets`)."""
+    total, room = np.zeros(size, np.uint64), Room(size)
+    for other, secret in shared.items():
+        combine(total, _derived(secret, own, other, asked), np.add if own < other else np.subtract, room)
     return total
 
 
-def combine(words: Words, key: bytes, how: np.ufunc) -> None:
+class Room:
+    """Buffers for the keystreams of vectors of so many words, made once for all of them."""
+
+    def __init__(self, size: int) -> None:
+        self.words = np.empty(min(size, BLOCK), "<u8")
+        self.bytes = self.words.data.cast("B")
+        self.zeros = memoryview(bytes(self.words.nbytes))
+
+
+def combine(words: Words, key: bytes, how: np.ufunc, room: Room | None = None) -> None:
     """Add the keystream of ``key`` to ``words``, or subtract it, in place."""
-    stream = keystream(key)
+    stream, room = keystream(key), room or Room(words.size)
     for start in range(0, words.size, BLOCK):
         block = words[start : start + BLOCK]
-        how(block, np.frombuffer(stream.update(bytes(block.nbytes)), "<u8"), out=block)
+        stream.update_into(room.zeros[: block.nbytes], room.bytes[: block.nbytes])
+        how(block, room.words[: block.size], out=block)
+
+
+def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, bytes]:
+    """What a party shares with each other one, by its public key: agreed once, it does for all sums of a run.
+
+    Raises
+    ------
+    ContractError
+        For a public key that is a point of small order.
+    """
+    key = X25519PrivateKey.from_private_bytes(private)
+    own = key.public_key().public_bytes_raw()
+    return {other: _agreed(key, other) for other in publics if other != own}
 
 
 def pair_key(private: bytes, other: bytes, asked: bytes) -> bytes:
@@ -109,16 +135,24 @@ def pair_key(private: bytes, other: bytes, asked: bytes) -> bytes:
     ContractError
         For a public key that is a point of small order.
     """
-    pair = sorted([public_key(private), other])
-    try:
-        shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other))
-    except ValueError:
-        raise ContractError(
-            "the server relayed a public key that is not valid; does it run the same version?"
-        ) from None
-    return HKDF(SHA256(), KEY_BYTES, salt=None, info=PURPOSE + asked + b"".join(pair)).derive(shared)
+    key = X25519PrivateKey.from_private_bytes(private)
+    return _derived(_agreed(key, other), key.public_key().public_bytes_raw(), other, asked)
 
 
 def keystream(key: bytes) -> CipherContext:
     """ChaCha20 from block 0 with a zero nonce: a key is used for one mask only."""
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+
+
+def _agreed(private: X25519PrivateKey, other: bytes) -> bytes:
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(other))
+    except ValueError:
+        raise ContractError(
+            "the server relayed a public key that is not valid; does it run the same version?"
+        ) from None
+
+
+def _derived(shared: bytes, own: bytes, other: bytes, asked: bytes) -> bytes:
+    about = PURPOSE + asked + b"".join(sorted([own, other]))
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=about).derive(shared)

@@ -7,6 +7,7 @@ run key on or withhold it, and cannot put another in its place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -105,14 +106,14 @@ class Signer:
 
     def _require_members(self, parties: Sequence[int]) -> None:
         """Refuse a list of parties in which one is twice, or one that this site's list has not."""
-        known = range(len(self.identity.members))
+        known, times = range(len(self.identity.members)), Counter(parties)
         for party in parties:
             if party not in known:
                 raise DisclosureError(
                     f"the server relays keys of party {party}, and this site's list (node-config 'identities') has "
                     f"parties 0 to {known[-1]}; {UNANSWERED}"
                 )
-            if list(parties).count(party) > 1:
+            if times[party] > 1:
                 raise DisclosureError(f"the server relays keys of party {party} more than once; {UNANSWERED}")
 
     def _message(self, party: int, what: str, said: Sequence[bytes]) -> bytes:

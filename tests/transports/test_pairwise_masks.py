@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import chi2
 
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.transports import pairwise_masks
 from fedpca_flwr.transports.pairwise_masks import (
     BLOCK,
     PURPOSE,
@@ -21,6 +22,8 @@ from fedpca_flwr.transports.pairwise_masks import (
     public_key,
     transcript,
 )
+from simulations import run
+from tests.families import cut, rows
 
 # RFC 7748, section 6.1
 ALICE = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
@@ -121,3 +124,22 @@ def test_the_digest_is_sha256_of_pieces_with_their_lengths():
     pieces = [b"keys", b"{}", ALICE_PUBLIC]
     by_hand = hashlib.sha256(b"".join(len(piece).to_bytes(8, "little") + piece for piece in pieces))
     assert transcript("keys", b"{}", [ALICE_PUBLIC], []) == by_hand.digest()
+
+
+def test_two_parties_agree_once_for_all_sums_of_a_run(monkeypatch):
+    """Of a run of several sums: one key exchange for each other party, and the same masks as of one for each sum."""
+    agreed = []
+    honest = pairwise_masks._agreed
+    monkeypatch.setattr(pairwise_masks, "_agreed", lambda key, other: agreed.append(other) or honest(key, other))
+    parties = cut(rows(80), 20, 20, 20, 20)
+    model = run("p-cov", parties, n_components=2, secure_aggregation=True, bound=100.0)
+    sums = [entry["phase"] for entry in model.log["rounds"] if entry["phase"] != "keys"]
+    assert sums == ["sums", "deviations", "scatter", "project"]
+    assert len(agreed) == len(parties) * (len(parties) - 1)
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK + 3])
+def test_buffers_that_are_used_again_leave_nothing_in_a_mask(size):
+    publics = [ALICE_PUBLIC, BOB_PUBLIC, public_key(bytes(range(32)))]
+    alone = [mask(ALICE, [publics[0], other], ASKED, size) for other in publics[1:]]
+    np.testing.assert_array_equal(mask(ALICE, publics, ASKED, size), alone[0] + alone[1])
