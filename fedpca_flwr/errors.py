@@ -11,12 +11,15 @@ class FedPCAError(Exception):
     message : str
         What was wrong, the value, what is allowed, what to do. Safe to send to other parties.
     local : str, optional
-        Detail that only the site's own log may show (a path, a column number). Never sent.
+        Detail that only the site's own log, and a traceback in this process, may show (a path, a column number). Never
+        sent.
     """
 
     def __init__(self, message: str, *, local: str = "") -> None:
         super().__init__(message)
         self.local = local
+        if local:
+            self.add_note(local)
 
 
 class ConfigError(FedPCAError, ValueError):

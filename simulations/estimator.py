@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from fedpca_flwr.data_frames import is_frame
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Blocks
@@ -86,9 +87,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Parameters
         ----------
-        X : list of tables, or one table of shape (n, d)
-            A list of arrays, data frames or sparse matrices: one party each. One table: all rows, which ``groups`` puts
-            to parties.
+        X : list or mapping of tables, or one table of shape (n, d)
+            A list of arrays, data frames or sparse matrices, or a mapping from names to these: one party each. One
+            table: all rows, which ``groups`` puts to parties.
         y : object
             Ignored.
         groups : array-like of shape (n,), optional
@@ -104,7 +105,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if parties_in(X):
             if groups is not None:
                 raise ConfigError("'X' is a list of parties and 'groups' is given too; groups are of one table's rows")
-            parties = list(X)
+            parties = X
         else:
             parties = self._split(X, groups, card)
         self.model_: PCAModel = run(
@@ -128,7 +129,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """Scores (n, k) of rows ``X`` (n, d), or of all parties' rows, one party below the other."""
         check_is_fitted(self)
         if parties_in(X):
-            return np.vstack([self.model_.transform(party) for party in X])
+            return np.vstack([self.model_.transform(party) for party in tables_of(X)])
         finite = "allow-nan" if self._card().incomplete else True
         validate_data(self, X, reset=False, accept_sparse=True, ensure_all_finite=finite)
         return self.model_.transform(X)
@@ -174,12 +175,21 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
 
 def parties_in(X: object) -> bool:
-    """Whether ``X`` is a list of tables, and not one table as a list of rows."""
-    tables: Sequence[object] = X if isinstance(X, list | tuple) else ()
-    return bool(tables) and all(isinstance(one, Blocks) or getattr(one, "ndim", 0) == 2 for one in tables)
+    """Whether ``X`` is several tables, and not one table as a list of rows."""
+    tables = tables_of(X)
+    two_axes = (isinstance(one, Blocks) or is_frame(one) or getattr(one, "ndim", 0) == 2 for one in tables)
+    return bool(tables) and all(two_axes)
 
 
-def _most(parties: Sequence[Any]) -> int:
+def tables_of(X: object) -> Sequence[Any]:
+    """The tables in a list, or in a mapping from the parties' names; empty for anything else."""
+    if isinstance(X, Mapping):
+        return list(X.values())
+    return X if isinstance(X, list | tuple) else ()
+
+
+def _most(parties: object) -> int:
     """So many components all parties' rows have."""
-    shapes: list[tuple[int, int]] = [(len(p), p.width) if isinstance(p, Blocks) else p.shape for p in parties]
+    tables = tables_of(parties)
+    shapes: list[tuple[int, int]] = [(len(p), p.width) if isinstance(p, Blocks) else p.shape for p in tables]
     return min(sum(rows for rows, _ in shapes), shapes[0][1])

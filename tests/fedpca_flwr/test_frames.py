@@ -15,6 +15,7 @@ from fedpca_flwr import Federation
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.frames import as_array, as_rows
 from fedpca_flwr.maths.blocks import Blocks, whole
+from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import check
 from simulations import run
 from tests.families import cut, rows
@@ -200,3 +201,11 @@ def test_kept_moments_and_federations_know_the_names(tmp_path):
 def test_blocks_that_are_not_what_their_loader_says_are_refused(block, text):
     with pytest.raises(DataError, match=f"a block of rows is .*{text}.*its loader says arrays of dtype float64 and 4"):
         check(Blocks(lambda: [np.ones((3, 4)), block], 4, np.dtype(float)))
+
+
+def test_a_traceback_in_this_process_says_where(tmp_path):
+    (tmp_path / "own.csv").write_text("a,b\n1,x\n")
+    with pytest.raises(DataError) as caught:
+        read(str(tmp_path / "own.csv"))
+    assert "line 2" not in str(caught.value)
+    assert caught.value.__notes__ == ["line 2, column 2 ('b'): texts"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import sklearn
 from scipy import sparse
@@ -121,6 +122,19 @@ def test_missing_values_are_for_em():
 def test_groups_that_do_not_fit_are_named(given, text):
     with pytest.raises(ConfigError, match=text):
         FederatedPCA(2).fit(**given)
+
+
+def test_parties_may_have_names_and_be_data_frames():
+    parties = {name: pa.table({f"x{j}": part[:, j] for j in range(X.shape[1])}) for name, part in by_site().items()}
+    fitted = FederatedPCA(2).fit(parties)
+    assert [party["name"] for party in fitted.model_.log["parties"]] == list(parties)
+    np.testing.assert_array_equal(fitted.components_, FederatedPCA(2).fit(list(by_site().values())).components_)
+    assert fitted.transform(parties).shape == (90, 2)
+    assert FederatedPCA().fit(parties).n_components_ == X.shape[1]
+
+
+def by_site():
+    return {str(site): X[np.asarray(SITES) == site] for site in np.unique(SITES)}
 
 
 def test_methods_for_columns_have_nothing_to_transform_with():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -83,6 +84,19 @@ def test_sparse_rows_are_the_numbers_that_they_are(method, way):
     one = fitted(method, way, [part.astype(np.float64) for part in parties])
     for kind in (sparse.csr_array, sparse.coo_matrix):
         assert not differences(one, fitted(method, way, [kind(part) for part in parties]))
+
+
+def as_frame(part):
+    """Columns of 0 and 1 as booleans, the others as whole numbers, of which values may be missing."""
+    columns = (pd.Series(column) for column in part.T)
+    return pd.DataFrame({j: c.astype("boolean" if c.max() <= 1 else "Int64") for j, c in enumerate(columns)})
+
+
+@every_run
+def test_columns_of_data_frames_are_the_numbers_that_they_are(method, way):
+    parties = parties_of(method, counts())
+    one = fitted(method, way, [part.astype(np.float64) for part in parties])
+    assert not differences(one, fitted(method, way, [as_frame(part) for part in parties]))
 
 
 def few_entries():
