@@ -68,7 +68,7 @@ def test_two_models_tell_what_one_party_added():
     "method", [name for name, method in METHODS.items() if not method.strategy.card.differentially_private]
 )
 def test_few_rows_are_refused_by_default(method):
-    with pytest.raises(DisclosureError, match="'min-rows' = 10"):
+    with pytest.raises(DisclosureError, match="'min_rows' = 10"):
         run(method, [PATIENTS[:5], rows(30, 8)], n_components=2, engine="loopback", **own(method))
 
 

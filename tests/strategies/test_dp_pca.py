@@ -463,6 +463,6 @@ def test_options_that_promise_nothing_are_named(options, text):
 
 def test_one_row_must_not_bring_in_others():
     """20 rows of which 10 are left out as soon as one goes: the noise is made for one."""
-    with pytest.raises(DisclosureError, match="'round-rows' = 10.: one row more may bring in 10"):
+    with pytest.raises(DisclosureError, match="'round_rows' = 10.: one row more may bring in 10"):
         fit("dp-pca", parties(), n_components=2, round_rows=10)
     fit("dp-pca", parties(), n_components=2, round_rows=10, relation="replace-one")

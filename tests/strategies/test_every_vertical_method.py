@@ -191,7 +191,7 @@ def test_a_site_that_shows_nothing_of_rows_refuses(method):
 @every_method
 def test_the_rest_of_a_sites_policy_holds(method):
     for site, text in (
-        ({"min_rows": 61}, "this site has fewer rows .*'min-rows' = 61"),
+        ({"min_rows": 61}, "this site has fewer rows .*'min_rows' = 61"),
         ({"max_reply_bytes": 20}, r"the reply would have [\d,]+ bytes, this site allows 20"),
         ({"allowed_methods": "p-cov"}, f"this site does not allow the method '{method}'"),
         ({"secure_only": True}, "this site answers with secure aggregation only"),
