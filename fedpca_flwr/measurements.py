@@ -28,6 +28,11 @@ MEASUREMENTS = (
         certified_components="the bound is for so many of the first components; 0 where there is none",
         presumed_multiplicity="the bound presumes that no variance occurs more often",
     ),
+    line(
+        "stand out of the noise",
+        "{standing_out_components} components",
+        standing_out_components="of the components that the run was to find, those that stand out of the noise",
+    ),
     line("angle bound", texts.bound, angle_bound_degrees="bound by Davis and Kahan, for the worst case; 90: none"),
     line(
         "angle to exact",

@@ -33,7 +33,7 @@ SHARES = (1 / 2, 1 / 8, 1 / 64)
 """Of the gap above the next Ritz value that a bound may take."""
 
 
-def proven_bound(ritz: Ritz, j: int, outside: float) -> float:
+def proven_bound(ritz: Ritz, j: int, outside: float, wanted: float | None = None) -> float:
     """Bound on eigenvalue j + 1, infinite where there is none.
 
     Parameters
@@ -43,21 +43,22 @@ def proven_bound(ritz: Ritz, j: int, outside: float) -> float:
         From 1 to the number of pairs.
     outside : float
         Bound on the matrix orthogonal to all pairs.
+    wanted : float, optional
+        The bound that is looked for; else as small a one as is found.
     """
     others, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
     if others.size == 0:
         return outside + 2 * ritz.error if outside < above else np.inf
     base, ceiling = max(float(others[0]), outside), np.inf
     gram = residuals.T @ residuals
-    for share in SHARES:
-        level = base + share * (above - base)
+    for level in _levels(base, above) if wanted is None else [wanted]:
         if level <= base or not _is_positive_definite(np.diag(level - others) - gram / (level - outside)):
             break
         ceiling = level + 2 * ritz.error
     return ceiling
 
 
-def presumed_bound(ritz: Ritz, j: int, start: Array) -> float:
+def presumed_bound(ritz: Ritz, j: int, start: Array, wanted: float | None = None) -> float:
     """The same from a random first block ``start`` (d, b), which lies in the span of all pairs."""
     seen, above, columns = start.T @ ritz.vectors, float(ritz.values[j - 1]), start.shape[1]
     if j < columns:
@@ -68,8 +69,7 @@ def presumed_bound(ritz: Ritz, j: int, start: Array) -> float:
     bound -= float(np.linalg.norm(start - ritz.vectors @ seen.T))
     others, seen, residuals = ritz.values[j:], seen[:, j:], ritz.residuals[:, j:]
     lowest, ceiling = float(others[0]) if others.size else 0.0, np.inf
-    for share in SHARES:
-        level = lowest + share * (above - lowest)
+    for level in _levels(lowest, above) if wanted is None else [min(wanted, above)]:
         wrong = ritz.error * float(np.linalg.norm(seen))
         if level <= lowest:
             break
@@ -106,6 +106,10 @@ def bound_outside_last_block(ritz: Ritz, start: Array, asked: int) -> float:
         return np.inf
     largest = 1.01 * values[:found]  # of an eigenvalue of which the block lacks so little: more than `last`
     return float(largest[-1]) + float(largest @ lacks[:found] ** 2)
+
+
+def _levels(lowest: float, above: float) -> list[float]:
+    return [lowest + share * (above - lowest) for share in SHARES]
 
 
 def _largest_norm_above(values: Array, seen: Array, residuals: Array, level: float, allowed: float = np.inf) -> float:

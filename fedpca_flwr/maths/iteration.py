@@ -8,24 +8,29 @@ only; from an approximation, each block corrects it (`fedpca_flwr.maths.refine`)
     while not found.add(found.block, A @ found.block):
         pass
 
-The certificate is the sine theorem with a bound on eigenvalue k + 1 (`fedpca_flwr.maths.eigenvalue_bounds`). A random
-block of more than k columns misses nothing. Where it is narrower, an eigenvalue that occurs more often than the block
-has columns could hide, so `PROBES` more rounds look for it from a fresh random block.
+The certificate is the sine theorem with a bound on eigenvalue k + 1 (`fedpca_flwr.maths.angle_bounds`). A random block
+of more than k columns misses nothing. Where it is narrower, an eigenvalue that occurs more often than the block has
+columns could hide, so `PROBES` more rounds look for it from a fresh random block.
+
+With ``noise`` the iteration also ends when the first components are certified that stand out of the noise, and it is
+certain that no other of the k does (`fedpca_flwr.maths.standing_out`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import qr
 
+from fedpca_flwr.maths.angle_bounds import AngleBounds, parts_text
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.certificate import ALIKE, EXACT, certified, sine_theorem
+from fedpca_flwr.maths.certificate import EXACT, certified
 from fedpca_flwr.maths.eigen import Eigenpairs
-from fedpca_flwr.maths.eigenvalue_bounds import bound_outside_last_block, presumed_bound, proven_bound
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz
 from fedpca_flwr.maths.refine import RefinedSketch
+from fedpca_flwr.maths.standing_out import Noise
 from fedpca_flwr.maths.subspace import principal_angles
 
 PROBES = 3
@@ -48,6 +53,8 @@ class BlockIteration:
         Certified largest angle, in degrees, at which `add` says that it is enough.
     accelerated : bool
         Block Krylov; else the plain iteration.
+    noise : Noise, optional
+        It is enough to certify what stands out of it.
 
     Attributes
     ----------
@@ -73,6 +80,7 @@ class BlockIteration:
         trace: float,
         tolerance: float = EXACT,
         accelerated: bool = True,
+        noise: Noise | None = None,
     ) -> None:
         self.k, self.tolerance, self.accelerated = k, tolerance, accelerated
         self._sketch = start if isinstance(start, RefinedSketch) else None
@@ -85,7 +93,8 @@ class BlockIteration:
         self._unit = 1.0 if self._sketch else 2.0 ** np.frexp(trace)[1]  # squares of eigenvalues may overflow
         self._trace = trace / self._unit
         self._start = self.block  # as it was asked
-        self._bounds: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
+        self._angles = AngleBounds(k, self._trace, accelerated=accelerated, sketch=self._sketch)
+        self._noise, self.standing_out = noise, 0
         self._determined = k  # components above a tie at the cut, whose variance is not lost in rounding
         self._bound = 90.0  # the certificate, if nothing hides from the blocks; of a tie, to the nearest of its bases
         self.proven = self._sure = False
@@ -107,6 +116,7 @@ class BlockIteration:
         self.asked += 1
         self.known.add(V, AV / self._unit, error=error / self._unit)
         self._ritz = self.known.ritz()
+        self._angles.take(self.known, self._ritz, self._start, self.asked)
         self._bound = self._angle_bound()
         self._set_pairs()
         idle = self._ritz.values.size >= self.k and self._ritz.residual(self.k) <= 2 * self._ritz.error
@@ -114,8 +124,9 @@ class BlockIteration:
         self._sure = self.proven or (self._probes == PROBES and self._bound <= self.tolerance)
         if self._bound > self.tolerance:
             self._probes = 0
+            self.standing_out = self._certified_above_noise()
             self.block = self._next(AV / self._unit)
-            return self.limited or self.block.shape[1] == 0
+            return self.limited or self.standing_out > 0 or self.block.shape[1] == 0
         if self._sure:
             return True
         self.block = self._probe()
@@ -151,14 +162,20 @@ class BlockIteration:
     def measured(self) -> dict[str, float]:
         """The certificate in numbers, by the names of `fedpca_flwr.measurements`."""
         degrees, presumed = self.certificate, {} if self.proven else {"presumed_multiplicity": self.width}
-        if degrees >= 90:
-            return {"certified_angle_degrees": degrees, "certified_components": 0}
-        return {"certified_angle_degrees": degrees, "certified_components": self._determined, **presumed}
+        stand_out = {"standing_out_components": self.standing_out} if self.standing_out else {}
+        if degrees < 90 and not self.standing_out:
+            return {"certified_angle_degrees": degrees, "certified_components": self._determined, **presumed}
+        first, degrees = self._cuts[-1] if self._cuts else (0, 90.0)
+        return {"certified_angle_degrees": degrees, "certified_components": first, **stand_out}
 
     def shortfall_notes(self, allowed: str) -> list[str]:
         """A note where the certificate is not what was wanted; ``allowed`` names what else ends the iteration."""
         if self._sure and self._bound <= self.tolerance:
             return []
+        if self.standing_out:
+            first, k = self.standing_out, self.k
+            rest = f"component {k} lies" if first + 1 == k else f"components {first + 1} to {k} lie"
+            return [f"{first} of {k} components certified: {parts_text(self._cuts)}; {rest} in the noise"]
         reason = allowed
         if self.limited:
             relative = self._ritz.error / float(self._ritz.values[0])
@@ -166,7 +183,10 @@ class BlockIteration:
         elif not self.known.room and self.accelerated:
             reason = "asking for all directions"
         angle = "no bound on the angle" if self.certificate >= 90 else f"an angle of {self._certificate_text()}"
-        return [f"stopped after {reason} with {angle}; wanted {self.tolerance:.2g} degrees"]
+        notes = [f"stopped after {reason} with {angle}; wanted {self.tolerance:.2g} degrees"]
+        if self.certificate >= 90 and self._cuts:
+            notes.append(f"{self._cuts[-1][0]} of {self.k} components certified: {parts_text(self._cuts)}")
+        return notes
 
     # Inside
 
@@ -175,52 +195,24 @@ class BlockIteration:
         return certified(self.certificate, multiplicity=None if self.proven else self.width, first=first)
 
     def _angle_bound(self) -> float:
-        values, k = self._ritz.values, self.k
-        self.proven, self._determined = values.size >= k, k
-        if not self.proven:
+        self.proven, self._determined = False, self.k
+        self.__dict__.pop("_cuts", None)
+        if self._ritz.values.size < self.k:
             return 90.0
-        self._rest = self._bound_outside()
-        alike = ALIKE * len(self._ritz.vectors) * float(values[0])
-        if self.known.error > alike:
-            return self._angle(k)  # equal values may be what the wire made of them
-        distinct, upto = int((values[:k] > values[k - 1] + alike).sum()), int((values >= values[k - 1] - alike).sum())
-        if max(values[k - 1], self._rest) <= alike:
-            self._determined = distinct  # no variance is left, of which the last pairs could have any
-            return self._angle(distinct)
-        if upto == k:
-            return self._angle(k)
-        self._determined = distinct  # of a tie at the cut any basis will do
-        return min(90.0, self._angle(upto) + self._angle(distinct))
+        bound, self._determined = self._angles.wanted()
+        self.proven = self._angles.proven
+        return bound
 
-    def _angle(self, j: int) -> float:
-        """Bound on the angle of the first j Ritz pairs, in degrees."""
-        if j in (0, len(self._ritz.vectors)):
-            return 0.0
-        return sine_theorem(self._ritz.residual(j), float(self._ritz.values[j - 1]) - self._eigenvalue_bound(j))
+    @cached_property
+    def _cuts(self) -> list[tuple[int, float]]:
+        """The certified numbers of first components, but for all, of these products."""
+        return self._angles.cuts(self.standing_out or self.k - 1, self.tolerance) if self.asked else []
 
-    def _eigenvalue_bound(self, j: int) -> float:
-        """Bound on eigenvalue j + 1."""
-        if not self.known.room:
-            return float(self._ritz.values[j]) + 2 * self._ritz.error
-        ceiling, wide = proven_bound(self._ritz, j, self._rest), j < self.width
-        proven = wide or ceiling < np.inf
-        if self._sketch is None and self.accelerated and (wide or not proven):
-            ceiling = min(ceiling, presumed_bound(self._ritz, j, self._start))
-        self.proven &= proven
-        if proven:
-            ceiling = self._bounds[j] = min(ceiling, self._bounds.get(j, np.inf))
-        return ceiling
-
-    def _bound_outside(self) -> float:
-        """Bound on ``A`` orthogonal to the span."""
-        values, error = self._ritz.values, self._ritz.error
-        rounding = np.sqrt(values.size) * error + 4 * float(np.finfo(np.float64).eps) * self._trace
-        bounds: list[float] = [max(0.0, self._trace - float(values.sum())) + rounding]
-        if self._sketch is not None:
-            bounds.append(self._sketch.outside)
-        elif not self.accelerated and self.width > self.k:
-            bounds.append(bound_outside_last_block(self._ritz, self._start, self.asked))
-        return min(bounds)
+    def _certified_above_noise(self) -> int:
+        """How many components stand out, where these are certified and the others surely do not; else 0."""
+        if self._noise is None:
+            return 0
+        return self._noise.certified(self._ritz, self._trace, self.k, self._angles, self.tolerance)
 
     def _set_pairs(self) -> None:
         """The Ritz pairs; or those of a corrected approximation, nearer to the truth, where that costs no certainty."""

@@ -47,6 +47,7 @@ OPTION_VALUES: dict[str, Callable[[int, int, int], Choices]] = {
         "warm_rank": [k, 1, d],
         "wire": ["float64", "float32"],
         "tolerance": [1e-6, 1e-9, 1e-3, 1.0, 30.0],
+        "certify": ["all", "signal"],
         "max_rounds": [1, 2, 3, 5, 100],
         "center": FLAG,
         "scale": FLAG,

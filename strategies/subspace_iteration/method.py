@@ -12,6 +12,9 @@ A block of more than n-components columns misses nothing; narrower ones look thr
 occur more often than they have columns (`fedpca_flwr.maths.iteration`). Where the precision of the products, in float64
 or on the wire, keeps the certificate above ``tolerance``, the run ends and says so.
 
+With ``certify="signal"`` it stops as soon as those components are certified that stand out of the noise, and says so:
+the others have directions that other rows would not confirm, and gaps that cost most rounds.
+
 ``acceleration="none"`` is plain subspace iteration, which keeps only the last block. ``warm_start="svd"`` lets
 each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`). With ``scale=True`` a round
 of variances comes first, so that blocks are random in the scaled features.
@@ -39,6 +42,7 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.maths.scaling import safe_deviation
+from fedpca_flwr.maths.standing_out import Noise
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Fields
@@ -90,7 +94,12 @@ class SubspaceIteration(RowsStrategy):
         require_variance(diagonal, head.n, centre / scale)
         krylov = options.acceleration == "krylov"
         found = BlockIteration(
-            first, options.n_components, trace=total, tolerance=options.tolerance, accelerated=krylov
+            first,
+            options.n_components,
+            trace=total,
+            tolerance=options.tolerance,
+            accelerated=krylov,
+            noise=self._noise(head.n - options.center, d),
         )
         V: NDArray[Any] = first
         if options.scale:
@@ -120,7 +129,14 @@ class SubspaceIteration(RowsStrategy):
         require_variance(pooled.diagonal(), head.n, head.mean)
         sketch, k = RefinedSketch(pooled), options.n_components
         units = {reply.party: _root_unit(float(reply.fields["trace"])) ** 2 for reply in replies}
-        found = BlockIteration(sketch, k, width=options.width(self.public), trace=total, tolerance=options.tolerance)
+        found = BlockIteration(
+            sketch,
+            k,
+            width=options.width(self.public),
+            trace=total,
+            tolerance=options.tolerance,
+            noise=self._noise(head.n - 1, head.mean.size),
+        )
         for _ in range(options.max_rounds - 1):
             block = found.block.astype(np.float32)
             replies = yield Ask("refine", {"block": block})
@@ -132,6 +148,9 @@ class SubspaceIteration(RowsStrategy):
             if found.add(V, AV, error=error):
                 break
         return self._solution(found, head, total, np.ones(head.mean.size))
+
+    def _noise(self, freedom: int, features: int) -> Noise | None:
+        return Noise(freedom, features) if self.options.certify == "signal" else None
 
     def _solution(self, found: BlockIteration, head: Head, total: float, scale: Array) -> Solution:
         self.certificate = found.certificate

@@ -33,6 +33,8 @@ class SubspaceOptions(CountOptions, GenotypeOptions):
     """Precision of the products after a warm start, where float32 suffices for about 1e-6 degrees."""
     tolerance: Annotated[float, Limits(gt=0, le=90)] = 1e-6
     """Certified largest angle to the exact components at which to stop, in degrees."""
+    certify: Literal["all", "signal"] = "all"
+    """Whether to go on until all components are certified, or until those are that stand out of the noise."""
     max_rounds: Count = 100
     """At most so many; the model says which angle was certified."""
     center: bool = True

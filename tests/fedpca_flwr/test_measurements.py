@@ -45,6 +45,7 @@ def models(tmp_path_factory):
     states = [str(tmp_path_factory.mktemp("state") / name) for name in ("streaming", "sapca")]
     wide = rows(600, 4) @ np.eye(4, 200) * 10 + np.random.default_rng(1).standard_normal((600, 200))
     made["narrow"] = fit("sub-it", cut(wide, 300, 300), n_components=1, block_size=1)
+    made["signal"] = fit("sub-it", cut(wide.T, 100, 100), n_components=6, certify="signal", tolerance=0.1)
     made["joined"] = of("streaming", {"state": states[0]})
     made["changed"] = fit("streaming", [BY_ROWS[0], BY_ROWS[1] + 1], n_components=3, state=states[0])
     made["left"] = fit("streaming", BY_ROWS[:2], n_components=3, state=states[0], leave="partition 2")

@@ -10,6 +10,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.krylov import KnownProducts
+from fedpca_flwr.maths.subspace import principal_angles as angles_between
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
@@ -281,3 +282,53 @@ def test_variances_of_a_sketch_are_never_more_than_there_is():
         min_rows=1,
     )
     assert model.explained_variance_ratio_.sum() <= 1 + 1e-9
+
+
+def spiked(n, d, strengths, seed=0):
+    """Rows of noise, and components in it that are so many times as large."""
+    rng = np.random.default_rng(seed)
+    directions = np.linalg.qr(rng.standard_normal((d, len(strengths))))[0]
+    return rng.standard_normal((n, d)) + rng.standard_normal((n, len(strengths))) * strengths @ directions.T
+
+
+@pytest.mark.parametrize("options", [{}, {"warm_start": "svd", "wire": "float32"}, {"scale": True}], ids=str)
+def test_what_stands_out_of_the_noise_is_certified_and_the_rest_is_told(options):
+    X = spiked(200, 500, [30.0, 22.0, 16.0])
+    parts, k = cut(X, 90, 60, 50), 8
+    model = fit(parts, n_components=k, certify="signal", **options)
+    whole = fit(parts, n_components=k, max_rounds=200, **options)
+    truth = pooled_pca(X, k, scale=options.get("scale", False))
+    assert model.log["measured"]["standing_out_components"] == model.log["measured"]["certified_components"] == 3
+    assert angles_between(model.components_[:3].T, truth.components_[:3].T).max() <= certified(model) <= 1e-6
+    assert model.rounds <= whole.rounds - (not options)
+    assert not model.log["exact"]  # components 4 to 8 are not
+    note = model.log["notes"][0]
+    assert note.startswith("3 of 8 components certified: 1 to 3 each, to ")
+    assert note.endswith(" degrees; components 4 to 8 lie in the noise")
+
+
+def test_components_that_are_alike_are_certified_as_a_subspace():
+    """Two directions of exactly equal variance have no basis of their own, but a plane."""
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((200, 60))
+    scores = np.linalg.qr(scores - scores.mean(axis=0))[0]
+    X = scores * [40.0, 20.0, 20.0, *np.linspace(2.0, 1.9, 57)] @ np.linalg.qr(rng.standard_normal((60, 60)))[0]
+    model = fit(cut(X, 100, 60, 40), n_components=4, certify="signal", block_size=7, tolerance=1e-4)
+    assert model.log["measured"]["certified_components"] == 3
+    assert "3 of 4 components certified: 1 each, 2 to 3 as a subspace, to " in model.log["notes"][0]
+
+
+def test_all_that_was_asked_for_is_certified_where_it_stands_out():
+    model = fit(parties(), certify="signal")
+    assert certified(model) <= 1e-6
+    assert "standing_out_components" not in model.log["measured"]
+    assert model.log["exact"]
+
+
+def test_a_run_that_ends_early_tells_what_it_has_certified():
+    X = spiked(200, 500, [30.0, 22.0, 16.0])
+    model = fit(cut(X, 90, 60, 50), n_components=8, max_rounds=5)
+    first = model.log["measured"]["certified_components"]
+    assert 0 < first < 8
+    assert angles_between(model.components_[:first].T, pooled_pca(X, first).components_.T).max() <= certified(model)
+    assert f"{first} of 8 components certified: 1" in model.log["notes"][1]

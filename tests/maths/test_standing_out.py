@@ -1,0 +1,134 @@
+"""Which eigenvalues stand out of noise: its edge, gaps in what is correlated, and that nothing is told too early."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.angle_bounds import parts_text
+from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.standing_out import Noise, largest_gap
+from fedpca_flwr.maths.subspace import principal_angles
+
+
+def scatter(n, d, strengths=(), *, seed, correlated=False):
+    """Of rows of noise, in which so many directions are so many times as large."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    if correlated:  # blocks of features that go together, as neighbouring genotypes
+        shared = np.repeat(rng.standard_normal((n, d // 10)), 10, axis=1)
+        X = 0.6 * X + 0.8 * shared
+    if strengths:
+        directions = np.linalg.qr(rng.standard_normal((d, len(strengths))))[0]
+        X += rng.standard_normal((n, len(strengths))) * strengths @ directions.T
+    X -= X.mean(axis=0)
+    return X.T @ X
+
+
+def eigenvalues(A):
+    return np.linalg.eigvalsh(A)[::-1]
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 200), (200, 60), (100, 100)])
+def test_noise_exceeds_its_edge_one_time_in_twenty(n, d):
+    above = 0
+    for seed in range(60):
+        A = scatter(n, d, seed=seed)
+        above += int(Noise(n - 1, d).above_edge(eigenvalues(A), float(np.trace(A)), 5) > 0)
+    assert above <= 8
+
+
+@pytest.mark.parametrize(("n", "d"), [(80, 400), (400, 80)])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_larger_stands_out(n, d, seed):
+    A = scatter(n, d, (40.0, 20.0, 10.0), seed=seed)
+    assert Noise(n - 1, d).above_edge(eigenvalues(A), float(np.trace(A)), 8) == 3
+
+
+def test_an_edge_is_in_the_unit_of_the_scatter():
+    noise = Noise(99, 50)
+    assert noise.edge(7e10, 3) == pytest.approx(1e10 * noise.edge(7.0, 3))
+    assert noise.edge(1.0, 50) == np.inf
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_features_that_go_together_lift_the_noise_but_make_no_gap(seed):
+    A = scatter(150, 1500, (30.0, 20.0), seed=seed, correlated=True)
+    values = eigenvalues(A)
+    assert Noise(149, 1500).above_edge(values, float(np.trace(A)), 8) == 8
+    assert largest_gap(values, 8)[0] == 2
+
+
+def test_the_gap_of_european_genotypes_is_after_the_fourth():
+    """Eigenvalues of 379 rows of 54,051 genotypes, as plink2 gives them."""
+    values = [
+        500.3,
+        285.6,
+        255.8,
+        249.5,
+        221.9,
+        217.0,
+        213.2,
+        210.6,
+        208.7,
+        207.9,
+        206.5,
+        204.4,
+        203.8,
+        202.3,
+        201.1,
+        200.8,
+    ]
+    found, spacing = largest_gap(np.array(values), 10)
+    assert found == 4
+    assert 221.9 - 217.0 < spacing < 249.5 - 221.9
+
+
+def ended(A, k, width, noise, *, tolerance=1e-3, seed=0):
+    found = BlockIteration(
+        random_block(len(A), width, seed), k, trace=float(np.trace(A)), tolerance=tolerance, noise=noise
+    )
+    while not found.add(found.block, A @ found.block) and found.asked < 60:
+        pass
+    return found
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_told_is_what_the_whole_spectrum_says(correlated, seed):
+    """The fault that this would find: eigenvalues that have not converged look like noise."""
+    n, d, k = 100, 300, 6
+    strengths = np.random.default_rng(seed).uniform(2.0, 12.0, 3)
+    A, noise = scatter(n, d, tuple(strengths), seed=seed, correlated=correlated), Noise(n - 1, d)
+    values, vectors = np.linalg.eigh(A)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    found = ended(A, k, k + 10, noise, seed=seed)
+    first = found.measured["certified_components"]
+    if found.standing_out:
+        above = noise.above_edge(values, float(np.trace(A)), k)
+        assert found.standing_out == first == min(above, largest_gap(values, k)[0]) < k
+    angle = principal_angles(found.pairs.vectors[:, :first], vectors[:, :first]).max(initial=0.0)
+    assert angle <= found.measured["certified_angle_degrees"] <= 1e-3
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_blocks_too_narrow_to_miss_nothing_need_the_trace_as_a_proof(width):
+    found = ended(scatter(60, 300, (20.0, 15.0, 12.0), seed=1), 6, width, Noise(59, 300))
+    assert found.standing_out == 3
+    assert found.known.Q.shape[1] > 30  # of 59 directions that rows have
+
+
+def test_without_noise_the_iteration_goes_on_to_all():
+    A = scatter(300, 600, (12.0, 9.0), seed=3)
+    early, whole = (ended(A, 6, 16, noise, tolerance=1e-6) for noise in (Noise(299, 600), None))
+    assert early.asked < whole.asked
+    assert (early.standing_out, whole.standing_out) == (2, 0)
+    assert early.certificate == 90.0 > whole.certificate
+
+
+def test_parts_are_told_by_their_ends():
+    assert parts_text([(1, 1e-7), (2, 2e-7), (3, 1e-8)]) == "1 to 3 each, to 3e-07 degrees"
+    cuts = [(1, 1e-7), (4, 1e-7), (5, 1e-7), (7, 3e-7)]
+    assert parts_text(cuts) == "1, 5 each, 2 to 4 and 6 to 7 as subspaces, to 4e-07 degrees"
+    assert parts_text([(3, 0.5)]) == "1 to 3 as a subspace, to 0.5 degrees"
