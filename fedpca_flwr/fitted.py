@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 
 
@@ -32,6 +33,8 @@ class FittedPCA(Protocol):
     def scale_(self) -> Array | None: ...
     @property
     def feature_names_in_(self) -> NDArray[Any] | None: ...
+    @property
+    def adjustment_(self) -> Adjustment | None: ...
     @property
     def log(self) -> dict[str, Any]: ...
     @property

@@ -27,6 +27,9 @@ Scalar = bool | int | float | str
 
 OF_THE_RUN = RunConfig.keys()
 
+OF_MOMENTS = ("adjust-for", "harmonise")
+"""Options that only a method with all moments can have."""
+
 
 def words_of(text: str, source: str = "run-config") -> tuple[str, list[str]]:
     """A method's name, and the words of its options.
@@ -101,6 +104,8 @@ def _unknown(name: str, key: str, own: Sequence[str]) -> str:
         return f"'{key}' is no option of a method but a key of the run: set it beside 'method', not in it"
     near = difflib.get_close_matches(key, [*own, *OF_THE_RUN], n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
+    if key in OF_MOMENTS:
+        hint = ", which needs the moments of covariates and features together: take p-cov."
     return f"'{name}' has no option '{key}'{hint} Its options: {', '.join(own) or 'none'}"
 
 

@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from fedpca_flwr import model_file, notebook, sklearn_model
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.frames import dense_parts, finite_matrix, new_rows
+from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.factor_model import filled_by
 from fedpca_flwr.second_moments import SecondMoments
-from fedpca_flwr.solution import Solution
+from fedpca_flwr.solution import Solution, variances_of
 from fedpca_flwr.summary import summary
 
 
@@ -51,6 +52,8 @@ class PCAModel:
         Where rows may have missing values: by which these are expected, in the unit of the data.
     factors_ : ndarray of shape (q + 1, d) or None
         The same where it is a model of q factors: their loadings, and in the last row the variance of the noise.
+    adjustment_ : Adjustment or None
+        What covariates explain, and is taken out of centred rows (``adjust_for``); new rows have the covariates too.
     moments_ : SecondMoments or None
         The moments of all rows, where the run kept them (``keep="moments"``). `save` leaves them out: they tell far
         more than the model, and have a file of their own (`SecondMoments.save`).
@@ -73,19 +76,21 @@ class PCAModel:
     feature_names_in_: NDArray[Any] | None = None
     covariance_: Array | None = None
     factors_: Array | None = None
+    adjustment_: Adjustment | None = None
     moments_: SecondMoments | None = None
     log: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, solution: Solution, log: dict[str, Any]) -> PCAModel:
         """The model of what a method found."""
-        pairs = solution.pairs
+        pairs, covariates = solution.pairs, 0 if solution.adjustment is None else solution.adjustment.places.size
         return cls(
             components_=np.ascontiguousarray(pairs.vectors.T),
             mean_=solution.mean,
             scale_=solution.scale,
+            adjustment_=solution.adjustment,
             log=log,
-            **_variances(pairs.values, solution.total, solution.rows, len(pairs.vectors)),
+            **variances_of(pairs.values, solution.total, solution.rows, len(pairs.vectors) - covariates),
         )
 
     @classmethod
@@ -103,7 +108,7 @@ class PCAModel:
             Columns of all parties.
         log : dict
         """
-        variances = _variances(values, total, len(scores), features)
+        variances = variances_of(values, total, len(scores), features)
         return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
 
     @property
@@ -186,6 +191,9 @@ class PCAModel:
         rows = new_rows(X, self.n_features_in_, names, digest, incomplete=incomplete)
         centred = filled_by(np.subtract(rows, mean, dtype=np.float64), self.covariance_, self.factors_)
         centred = np.nan_to_num(centred) if of_genotypes else centred
+        if self.adjustment_ is not None:
+            model_file.require_pooled_means(self.log)
+            centred = self.adjustment_.residuals(centred)
         return centred if self.scale_ is None else centred / self.scale_
 
     def transform(self, X: ArrayLike) -> Array:
@@ -216,6 +224,7 @@ class PCAModel:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        arrays |= model_file.adjustment_arrays(self.adjustment_)
         about = {name: values[name] for name in ("noise_variance_", "n_samples_", "log")}
         return model_file.write(path, arrays, about if names is None else {**about, "feature_names_in_": list(names)})
 
@@ -226,7 +235,8 @@ class PCAModel:
         try:
             if names := about.pop("feature_names_in_", None):
                 arrays["feature_names_in_"] = np.array(names, dtype=object)
-            values: dict[str, Any] = {"components_": None, "mean_": None, **arrays, **about}
+            adjustment = model_file.adjustment_in(arrays)
+            values: dict[str, Any] = {"components_": None, "mean_": None, "adjustment_": adjustment, **arrays, **about}
             return cls(**values)
         except Exception as error:  # what is in the file may be anything
             raise model_file.not_whole(path, error) from None
@@ -234,17 +244,3 @@ class PCAModel:
     def summary(self) -> str:
         """What a person wants to know first, as lines of text."""
         return summary(self)
-
-
-def _variances(values: Array, total: float, rows: int, features: int) -> dict[str, Any]:
-    """The fields of a model that follow from the eigenvalues of the scatter and its trace."""
-    scatter = values.clip(min=0.0)
-    left = min(rows, features) - scatter.size
-    divisor = max(1, rows - 1)  # a single new row has scores too
-    return {
-        "explained_variance_": scatter / divisor,
-        "explained_variance_ratio_": scatter / total if total > 0 else np.zeros_like(scatter),
-        "singular_values_": np.sqrt(scatter),
-        "noise_variance_": max(0.0, total - scatter.sum()) / divisor / left if left > 0 else 0.0,
-        "n_samples_": rows,
-    }

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from fedpca_flwr import archive
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.json_numbers import from_json, to_json
+from fedpca_flwr.maths.adjustment import Adjustment
+from fedpca_flwr.maths.arrays import Array
 
 FORMAT = 2
 """In files of format 1, of the first versions, ``measured`` held texts."""
@@ -92,12 +94,46 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
     else:
         d = sum(party["features"] for party in log["parties"])
         shapes |= {"scores_": (n, k)}
+    if "adjustment_slopes" in arrays:
+        (q,) = arrays["adjustment_places"].shape
+        shapes |= {"adjustment_slopes": (q, d), "adjustment_places": (q,)}
+        if not ((arrays["adjustment_places"] >= 0) & (arrays["adjustment_places"] < d)).all():
+            raise ContractError("the model's covariates are no columns")
     for name, shape in shapes.items():
         array = arrays.get(name)
         if array is None or array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
             raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
     if names is not None and not (len(names) == d and all(isinstance(one, str) for one in names)):
         raise ContractError("the model's feature_names_in_ are not a text for each feature")
+
+
+def adjustment_arrays(adjustment: Adjustment | None) -> dict[str, Array]:
+    """The arrays of a file that hold it."""
+    if adjustment is None:
+        return {}
+    return {"adjustment_places": adjustment.places.astype(np.float64), "adjustment_slopes": adjustment.slopes}
+
+
+def adjustment_in(arrays: dict[str, NDArray[Any]]) -> Adjustment | None:
+    """The adjustment that they hold, taken out of them."""
+    if "adjustment_slopes" not in arrays:
+        return None
+    return Adjustment(arrays.pop("adjustment_places").astype(np.int64), arrays.pop("adjustment_slopes"))
+
+
+def require_pooled_means(log: Mapping[str, Any]) -> None:
+    """Refuse new rows of nobody, where each party's own mean was taken out.
+
+    Raises
+    ------
+    ContractError
+    """
+    harmonised = log["options"].get("harmonise", "nothing")
+    if harmonised != "nothing":
+        raise ContractError(
+            f"the run took out what differs between the parties (harmonise='{harmonised}'), so new rows are a party's: "
+            "each projects its own by the file of its 'loadings' (fedpca_flwr.loadings)"
+        )
 
 
 def not_whole(path: str | os.PathLike[str], error: Exception) -> ContractError:

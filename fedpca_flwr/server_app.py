@@ -55,10 +55,11 @@ def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
 
 
 def _compared_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
-    """What only a simulation can measure: it holds all rows. Nothing with a kernel, or where the model is of others."""
+    """What only a simulation can measure: it holds all rows. Nothing with a kernel, or where the model is of others
+    or of what covariates leave."""
     rows = data.load(strategy.config.dataset, strategy.config.data_root).all_rows()
     of_these = strategy.card.differentially_private or len(rows) == model.n_samples_  # noise tells no exact number
-    if not of_these or "kernel" in model.log["options"]:
+    if not of_these or "kernel" in model.log["options"] or model.adjustment_ is not None:
         return {}
     reference = pooled_pca(
         rows,

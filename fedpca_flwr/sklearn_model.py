@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.fitted import FittedPCA
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def to_sklearn(model: FittedPCA) -> PCA | Pipeline:
     from sklearn.preprocessing import StandardScaler
 
     _, mean = model.loadings()
+    if model.adjustment_ is not None:
+        raise ContractError("scikit-learn's PCA takes no covariates out of rows: use the model's own transform")
     pca = PCA(n_components=model.n_components_)
     for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
         setattr(pca, name, getattr(model, name).copy())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigvalsh
 
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.component_number import null_band, parallel_analysis
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
@@ -36,6 +38,8 @@ class Solution:
         Rows of all parties.
     scale : ndarray of shape (d,) or None
         What each centred feature is divided by.
+    adjustment : Adjustment or None
+        What is taken out of centred rows before that.
     notes : sequence of str
         What a reader of the model must know.
     measured : mapping of str to float
@@ -47,6 +51,7 @@ class Solution:
     total: float
     rows: int
     scale: Array | None = None
+    adjustment: Adjustment | None = None
     notes: Sequence[str] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
 
@@ -180,3 +185,17 @@ def require_variance(variance: Array | float, rows: int, mean: Array, *, which: 
     rounding = rows * (np.finfo(np.float64).eps * mean) ** 2
     if np.all(variance <= (rounding if np.ndim(variance) else rounding.sum())):
         raise DataError(f"{which} are identical: there is no variance to explain")
+
+
+def variances_of(values: Array, total: float, rows: int, features: int) -> dict[str, Any]:
+    """The fields of a model that follow from the eigenvalues of the scatter and its trace."""
+    scatter = values.clip(min=0.0)
+    left = min(rows, features) - scatter.size
+    divisor = max(1, rows - 1)  # a single new row has scores too
+    return {
+        "explained_variance_": scatter / divisor,
+        "explained_variance_ratio_": scatter / total if total > 0 else np.zeros_like(scatter),
+        "singular_values_": np.sqrt(scatter),
+        "noise_variance_": max(0.0, total - scatter.sum()) / divisor / left if left > 0 else 0.0,
+        "n_samples_": rows,
+    }

@@ -125,6 +125,8 @@ def _judged(
         return None, _captured_by_each(reference, parties, own)
     if "kernel" in METHODS[one["method"]].strategy.card.options.model_fields:
         return _angles_in_feature_space(one, model, rows), None
+    if model.adjustment_ is not None:  # the pool's components are those of rows from which nothing was taken out
+        return None, None
     captured = captured_variance(model, reference, rows)
     if model.scores_ is not None:  # the loadings lie at the parties
         return _angles_of_scores(model, reference.transform(rows)), captured

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from fedpca_flwr.analyses.blocks import blocks, rows_of
 from fedpca_flwr.analyses.kinds import of_moments
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.adjustment import fitted
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, pool_within
-from fedpca_flwr.maths.regression import pseudo_inverse
+from fedpca_flwr.maths.moments import Moments, pack, pool_within
 from fedpca_flwr.second_moments import Features, SecondMoments
 
 
@@ -83,25 +83,17 @@ def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = Fa
     if parties and not moments.parties:
         raise ConfigError("no party's own moments were kept: run with keep='parties'")
     whole = pool_within(moments.parties.values()) if parties else moments.moments
-    found = blocks(SecondMoments(whole, moments.features), covariates)
-    unit = np.sqrt(np.diagonal(found.S_yy).clip(min=0.0))
-    unit = np.where(unit > 0, unit, 1.0)
-    inverse, dropped = pseudo_inverse(found.S_yy / unit / unit[:, None])
-    slopes = (inverse / unit / unit[:, None]) @ found.S_xy.T
-    fitted = found.S_xy @ slopes
-    scatter = pack(np.asfortranarray(found.S_xx - (fitted + fitted.T) / 2))
-    diagonal = diagonal_positions(len(found.x))
-    scatter[diagonal] = scatter[diagonal].clip(min=0.0)
-    left = Moments(whole.count, whole.mean[found.x], whole.remainder[found.x], scatter)
-    root = np.sqrt(moments.missed)
-    missed = (root[found.x] + np.abs(slopes).T @ root[found.y]) ** 2 if root.any() else np.zeros(len(found.x))
-    if not (scatter[diagonal] > 1e-14 * np.diagonal(found.S_xx)).any():
+    there = SecondMoments(whole, moments.features)
+    found = blocks(there, covariates)
+    adjustment, held = fitted(there.scatter, found.y)
+    scatter = adjustment.of_scatter(there.scatter)[np.ix_(found.x, found.x)]
+    left = Moments(whole.count, whole.mean[found.x], whole.remainder[found.x], pack(np.asfortranarray(scatter)))
+    if not np.diagonal(scatter).any():
         raise DataError("the covariates explain all features: nothing is left to analyse")
-    held = found.y[(np.abs(dropped) > 1e-6).any(axis=1)]
     own = {key: party.mean + party.remainder for key, party in moments.parties.items()}
     return Adjusted(
-        moments=SecondMoments(left, moments.names(found.x), missed=missed),
-        coefficients=slopes,
+        moments=SecondMoments(left, moments.names(found.x), missed=adjustment.missed(moments.missed)[found.x]),
+        coefficients=adjustment.slopes[:, found.x],
         collinear=moments.names(held) or tuple(held.tolist()),
         places=found.x,
         covariates=found.y,

@@ -69,6 +69,13 @@ def require_one_run(said: Sequence[PartyInfo], *, partitions: int | None) -> Non
                 "their order does, name them all in the order of the model as run-config 'features'; else rename them"
             )
 
+    for info in said:
+        if info.covariates != said[0].covariates:
+            raise ConfigError(
+                f"{info.sender}: the columns of 'adjust-for' stand elsewhere than in those of {said[0].sender}: name "
+                "columns that all parties have, in one order"
+            )
+
 
 def columns_of(said: Sequence[PartyInfo]) -> str:
     """Digest of the column names that all agree on; empty where none has any."""

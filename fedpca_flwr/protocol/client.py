@@ -104,6 +104,10 @@ class PCAClient(NumPyClient):
         if not self.card.differentially_private:
             self.site.permit_sum(self.card.split, members)
 
+    def about(self) -> dict[str, Any]:
+        """What every reply says of this party."""
+        return self.site.about(self.card.split)
+
     @property
     def exposes(self) -> str:
         """What this run shows of single rows (see `MethodCard.exposes`)."""
@@ -149,7 +153,7 @@ class PCAClient(NumPyClient):
         try:
             self._permit()
             self._permit_sizes(*largest(self.script, self.public, len(self.data)))
-            return {**self.site.about(self.card.split), "features": int(self.data.shape[1])}
+            return {**self.about(), "features": int(self.data.shape[1])}
         except Exception as error:
             return self._report(error)
 
@@ -162,7 +166,7 @@ class PCAClient(NumPyClient):
             asked = self._question(phase, parameters)
             self.take(asked)
             arrays = self._answer(phase, asked)
-            return arrays, 1 if self._hidden else len(self.data), self.site.about(self.card.split)
+            return arrays, 1 if self._hidden else len(self.data), self.about()
         except Exception as error:
             return [], 0, self._report(error)
 

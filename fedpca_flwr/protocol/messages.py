@@ -32,6 +32,7 @@ class PartyInfo(Config):
     num_partitions: Count
     name: Name = ""
     columns: Annotated[str, Limits(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
+    covariates: Annotated[str, Limits(max_length=4096, pattern=r"^[0-9 ]*$")] = ""
     simulated: bool
     features: Annotated[int, Limits(ge=0)] = 0
 

@@ -53,6 +53,8 @@ class Quorum:
         Whether every party drew its rows from the run's data set.
     columns : str
         Digest of the column names that the parties agree on; empty where no party has any.
+    covariates : str
+        Where the columns of ``adjust-for`` stand in their rows, as the parties agree.
     seats : dict of str to int
         The partition of each of Flower's clients, once they have replied.
     """
@@ -65,6 +67,7 @@ class Quorum:
         self.features = 0
         self.simulated = False
         self.columns = ""
+        self.covariates = ""
         self.seats: dict[str, int] = {}
         self._members: frozenset[str] = frozenset()
         self._parties: list[dict[str, Any]] = []
@@ -220,6 +223,7 @@ class Quorum:
     def _check_partitions(self, said: Sequence[PartyInfo]) -> None:
         require_one_run(said, partitions=None if self.open_membership else self.total)
         self.columns = columns_of(said) or self.columns
+        self.covariates = said[0].covariates if said else self.covariates
         self.simulated = all(info.simulated for info in said)
 
 

@@ -148,7 +148,7 @@ def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Arra
         pooled = pool(parts.values())
         run.kept = kept(run.options, pooled, dict(zip(party_names(replies), parts.values(), strict=True)))
         return pooled, pooled.diagonal()
-    pooled, diagonal = yield from _summed_moments(run, within=False)
+    pooled, diagonal = yield from summed_moments(run, within=False)
     run.kept = kept(run.options, pooled, {}, missed=run.missed)
     return pooled, diagonal
 
@@ -161,10 +161,14 @@ def averaged_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, 
         run.contributions = Contributions(parts, between=not within)
         pooled = pool(parts.values())
         return (pool_within(parts.values()) if within else pooled), pooled.diagonal(), pooled
-    return (*(yield from _summed_moments(run, within=within)), None)
+    return (*(yield from summed_moments(run, within=within)), None)
 
 
-def _summed_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+def summed_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+    """Moments where only sums are shown, and the diagonal (d,) of the whole scatter.
+
+    ``within``: the moments leave out what lies between the parties' means.
+    """
     by = _by_three_sums if run.config.transport == "masked" else _by_one_sum
     return (yield from by(run, within))
 

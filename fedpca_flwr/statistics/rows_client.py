@@ -160,6 +160,11 @@ class RowsClient(PCAClient):
             return standard_chunks(rows, asked["mean"], asked["scale"])
         return centred_chunks(rows, asked["mean"], asked["scale"] if asked["scale"].size else None)
 
+    def own_loadings(self, asked: Fields, components: Array) -> Loadings:
+        """What this party projects new rows with."""
+        scale = asked["scale"] if asked["scale"].size else np.ones_like(asked["mean"])
+        return Loadings(components, asked["mean"], scale, columns=self.site.table.columns)
+
     def project(self, asked: Fields) -> Fields:
         """Keep the scores of this party's own rows, and what gave them; rows, and the squared error that is left."""
         self.own.drop()
@@ -173,7 +178,7 @@ class RowsClient(PCAClient):
 
     def _projected(self, asked: Fields) -> float:
         """Write this party's files; the sum of the squared errors of its rows."""
-        components, mean, scale = self.loadings(asked), asked["mean"], asked["scale"]
+        components = self.loadings(asked)
         squared, rows, node = 0.0, self.site.table.rows, self.site.node
         with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
             for scores, error in projections(self.centred(self._unscaled, asked), components):
@@ -182,6 +187,5 @@ class RowsClient(PCAClient):
             for scores, _ in projections(self.centred(rows[len(self._unscaled) :], asked), components):
                 keep(scores)
         if node.loadings:
-            unit, columns = scale if scale.size else np.ones_like(mean), self.site.table.columns
-            Loadings(components, mean, unit, columns=columns).save(node.loadings)
+            self.own_loadings(asked, components).save(node.loadings)
         return squared

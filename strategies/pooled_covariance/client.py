@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.loadings import Loadings
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows
 from fedpca_flwr.maths.centred import dense_rows
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import SERVER
 from fedpca_flwr.site.odd_rows import OddRows, outlier_file
 from fedpca_flwr.statistics.last_round import told_count
+from fedpca_flwr.statistics.own_adjustment import OwnAdjustment, covariate_places
 from fedpca_flwr.statistics.rows_client import RowsClient
 from strategies.pooled_covariance.script import PooledOptions
 
 
 class PooledCovarianceClient(RowsClient):
-    """Sends the moments of its rows; in the last round it judges each of them, where the run has limits for that."""
+    """Sends the moments of its rows.
+
+    In the last round it adjusts its rows as the run does, and judges each of them where the run has limits for that.
+    """
 
     options: PooledOptions
     odd: OddRows | None = None
@@ -28,12 +36,40 @@ class PooledCovarianceClient(RowsClient):
     def exposes(self) -> str:
         return "distribution" if self.options.tells_more else self.card.exposes
 
+    @property
+    def within(self) -> bool:
+        return self.options.within
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """Of the covariates."""
+        return covariate_places(self.options.covariates, self.site.table)
+
+    def about(self) -> dict[str, Any]:
+        told = {"covariates": " ".join(map(str, self.places.tolist()))} if self.places.size else {}
+        return {**super().about(), **told}
+
+    def require_ready(self) -> None:
+        super().require_ready()
+        assert self.places is not None  # or it was refused
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
+        if phase == "harmonised":
+            return {"scatter": self._adjusted(asked).scatter()}
+        return super().statistics(phase, asked)
+
     def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
-        for centred in super().centred(rows, asked):
+        adjusted = self.options.adjusts
+        for centred in self._adjusted(asked).centred(rows) if adjusted else super().centred(rows, asked):
             if self.odd is not None:
                 for part in dense_rows(centred):
                     self.odd.add(part)
             yield centred
+
+    def own_loadings(self, asked: Fields, components: Array) -> Loadings:
+        if not self.options.adjusts:
+            return super().own_loadings(asked, components)
+        return self._adjusted(asked).loadings(components, self.site.table.columns)
 
     def project(self, asked: Fields) -> Fields:
         if "variances" not in asked:
@@ -46,3 +82,6 @@ class PooledCovarianceClient(RowsClient):
             reply = super().project(asked)
         counts = [told_count(int(count), len(self.data), self.site.node.min_rows) for count in self.odd.above]
         return {**reply, "above": np.array(counts), "fourth": self.odd.fourth}
+
+    def _adjusted(self, asked: Fields) -> OwnAdjustment:
+        return OwnAdjustment(self.data, self.places, self.within, asked)

@@ -15,13 +15,15 @@ The last round may have more than the projection (`fedpca_flwr.statistics.last_r
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Total
-from fedpca_flwr.solution import Solution, solve
+from fedpca_flwr.solution import Solution, check_components, solve
+from fedpca_flwr.statistics.adjusting import Adjusted, adjusted_moments
 from fedpca_flwr.statistics.last_round import conclude, more_asked
 from fedpca_flwr.statistics.rows import pooled_moments
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
@@ -38,22 +40,38 @@ CARD = MethodCard(
     options=PooledOptions,
     phases=phases,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",
-    examples=({}, {"genotypes": True}),
+    examples=({}, {"harmonise": "variances"}, {"genotypes": True}),
 )
 
 
 class PooledCovariance(RowsStrategy):
-    """P-COV."""
+    """P-COV.
+
+    Attributes
+    ----------
+    adjusted : Adjusted or None
+        What the run has taken out of the rows, if its options say so.
+    """
 
     card = CARD
     options: PooledOptions
+    adjusted: Adjusted | None = None
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
-        moments, diagonal = yield from pooled_moments(self)
-        return solve(moments, diagonal, **self.options.model_dump(include=set(ScaledOptions.model_fields)))
+        options = self.options.model_dump(include=set(ScaledOptions.model_fields))
+        if not self.options.adjusts:
+            moments, diagonal = yield from pooled_moments(self)
+            return solve(moments, diagonal, **options)
+        moments, self.adjusted = yield from adjusted_moments(self)
+        adjustment = self.adjusted.adjustment
+        check_components(self.options.n_components, moments.count, moments.n_features - adjustment.places.size)
+        solution = solve(moments, moments.diagonal(), **options)
+        solution.pairs.vectors[moments.diagonal() == 0] = 0.0  # where nothing is left, rounding is no loading
+        return replace(solution, adjustment=adjustment).extended(notes=self.adjusted.notes)
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
-        return {**super().loadings(model, solution), **more_asked(model, self.options)}
+        told = {} if self.adjusted is None else self.adjusted.told
+        return {**super().loadings(model, solution), **told, **more_asked(model, self.options)}
 
     def conclude(self, model: PCAModel, fit: Total) -> None:
         conclude(model, fit, self.options)

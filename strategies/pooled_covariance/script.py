@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.protocol.phase import Phases
+from fedpca_flwr.statistics.adjusting import AdjustOptions, adjusted_phases, with_adjustment
 from fedpca_flwr.statistics.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.statistics.last_round import LastRoundOptions, with_more
-from fedpca_flwr.statistics.rows import moments_phases, projection_phase
+from fedpca_flwr.statistics.rows import projection_phase
 
 
-class PooledOptions(LastRoundOptions, GenotypeOptions):
+class PooledOptions(LastRoundOptions, AdjustOptions, GenotypeOptions):
     """Options of P-COV."""
 
 
@@ -19,4 +20,4 @@ def phases(config: RunConfig, options: PooledOptions) -> Phases:
 
 
 def _of_moments(config: RunConfig, options: PooledOptions) -> Phases:
-    return {**moments_phases(config, keep=options.keep), **projection_phase(config)}
+    return with_adjustment({**adjusted_phases(config, options), **projection_phase(config)}, options)

@@ -44,6 +44,7 @@ party. A round takes seconds in a deployment; `dp-pca`, whose noise is never the
 
 SIMULATED = [
     ("p-cov", {"outliers": "counts", "fourth_moments": True}),
+    ("p-cov", {"adjust_for": "1, 3", "harmonise": "variances"}),
     ("ap-cov", {"scale": True}),
     ("sub-it", {"warm_start": "svd", "wire": "float32"}),
     ("qr-pca", {"scale": True, "center": False}),

@@ -72,6 +72,11 @@ VFEDPCA = {"method": "vfedpca", "n-components": 2, "periods": 2}
 SCRIPTS = [
     Script({"method": "p-cov", "n-components": 2}, once("moments", "project")),
     Script({"method": "p-cov", "n-components": 2, "outliers": "sites"}, once("moments", "project")),
+    Script({"method": "p-cov", "n-components": 2, "adjust-for": "0"}, once("moments", "project")),
+    Script(
+        {"method": "p-cov", "n-components": 2, "harmonise": "variances", **SECURE},
+        once("keys", "sums", "deviations", "scatter", "harmonised", "project"),
+    ),
     Script({"method": "p-cov", "n-components": 2, **SECURE}, once("keys", "sums", "deviations", "scatter", "project")),
     Script(
         {"method": "p-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")

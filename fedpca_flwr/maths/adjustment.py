@@ -1,0 +1,93 @@
+r"""What covariates explain, taken out of all other features: from the scatter of both, and from rows.
+
+With :math:`S` the scatter of d features of which q are covariates (z), the slopes are :math:`B = S_{zz}^+ S_{zx}`, a
+centred row becomes :math:`x - B^T z`, and the scatter :math:`S_{xx} - S_{xz} S_{zz}^+ S_{zx}`. Covariates stay where
+they are and become zero, so that all keeps d columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.regression import pseudo_inverse
+
+EXPLAINED = 1e-13
+"""Share of a feature's variance below which what covariates leave of it is rounding."""
+
+DROPPED = 1e-6
+"""Share in a direction without variance, above which a covariate is told to be collinear."""
+
+
+@dataclass(frozen=True, eq=False)
+class Adjustment:
+    """Attributes
+    ----------
+    places : ndarray of shape (q,)
+        Of the covariates among the features.
+    slopes : ndarray of shape (q, d)
+        Zero for the covariates themselves.
+    """
+
+    places: NDArray[np.int64]
+    slopes: Array
+
+    def residuals(self, centred: Array) -> Array:
+        """What is left of centred rows (n, d)."""
+        if not self.places.size:
+            return centred
+        left: Array = centred - centred[:, self.places] @ self.slopes
+        left[:, self.places] = 0.0
+        return left
+
+    def of_scatter(self, S: Array) -> Array:
+        """The scatter (d, d) of what is left of rows whose scatter about their mean is ``S`` (d, d)."""
+        if not self.places.size:
+            return S
+        between = S[self.places].T @ self.slopes
+        left = S - between - between.T + self.slopes.T @ S[np.ix_(self.places, self.places)] @ self.slopes
+        diagonal, before = np.einsum("jj->j", left), np.diagonal(S)
+        nothing = diagonal <= EXPLAINED * before
+        nothing[self.places] = True
+        left[nothing] = 0.0
+        left[:, nothing] = 0.0
+        return left
+
+    def missed(self, missed: Array) -> Array:
+        """Bound (d,) on what rounding cost the diagonal of what is left, where it cost that of ``S`` so much."""
+        if not (self.places.size and missed.any()):
+            return missed
+        root = np.sqrt(np.broadcast_to(missed, self.slopes.shape[1:]))
+        left: Array = (root + np.abs(self.slopes).T @ root[self.places]) ** 2
+        left[self.places] = 0.0
+        return left
+
+
+def fitted(S: Array, places: NDArray[np.int64]) -> tuple[Adjustment, NDArray[np.int64]]:
+    """The adjustment for covariates at ``places``, and those of them of which some combination does not vary.
+
+    Covariates are divided by their deviations first, so that none is taken for rounding because of its unit.
+    """
+    slopes = np.zeros((places.size, len(S)))
+    if not places.size:
+        return Adjustment(places, slopes), places
+    S_zz = S[np.ix_(places, places)]
+    unit = np.sqrt(np.diagonal(S_zz).clip(min=0.0))
+    unit = np.where(unit > 0, unit, 1.0)
+    inverse, dropped = pseudo_inverse(S_zz / unit / unit[:, None])
+    others = np.setdiff1d(np.arange(len(S)), places)
+    slopes[:, others] = (inverse / unit / unit[:, None]) @ S[np.ix_(places, others)]
+    return Adjustment(places, slopes), places[(np.abs(dropped) > DROPPED).any(axis=1)]
+
+
+def harmonising_unit(diagonal: Array, n: int, deviation: Array) -> Array:
+    """What a party divides its features by (d,), so that each has the ``deviation`` (d,) of all rows within parties.
+
+    ``diagonal`` (d,) is that of the scatter of its n rows about their mean. Features that do not vary stay as they are.
+    """
+    varies = (diagonal > 0) & (deviation > 0)
+    unit: Array = np.divide(np.sqrt(diagonal.clip(min=0.0) / n), deviation, out=np.ones_like(deviation), where=varies)
+    return unit
