@@ -10,7 +10,7 @@ import pytest
 
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.subspace import principal_angles
-from simulations import benchmarks, compare
+from simulations import benchmarks, measuring
 from simulations.benchmarks import (
     as_written,
     databases,
@@ -70,7 +70,7 @@ def test_published_tables_are_made_of_runs_that_are_kept(tmp_path, capsys, monke
     assert published.main(wanted) == 0
     first = capsys.readouterr().out
     assert len([json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]) == 5
-    monkeypatch.setattr(compare, "run", None)
+    monkeypatch.setattr(measuring, "run", None)
     monkeypatch.setattr(published, "run", None)
     assert published.main(wanted) == 0
     assert capsys.readouterr().out == first
