@@ -16,8 +16,8 @@ from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.site.columns import LeftOut
 from fedpca_flwr.site.variants import UNKNOWN, Matched, Variant, matched, read_bim, some_of
 
-ELEMENTS = 2**22
-"""Calls in a block: 16 MiB. The file is by variants, so that each block of people goes through all of it."""
+ELEMENTS = 2**23
+"""Calls in a block: 32 MiB. The file is by variants, so that each block of people goes through all of it."""
 
 logger = logging.getLogger("fedpca_flwr.client")
 

@@ -14,6 +14,7 @@ from simulations import benchmarks, measuring
 from simulations.benchmarks import (
     as_written,
     databases,
+    genotypes,
     groups,
     memory,
     postgresql_server,
@@ -223,3 +224,14 @@ def test_a_median_over_groups_takes_a_part_of_a_lie_away(capsys, monkeypatch):
     hit, lied, honest, quiet, told = map(float, line[2:7])
     assert 1 <= hit <= 2
     assert max(honest, quiet) < told < lied
+
+
+def test_drawn_genotypes_give_the_components_of_all_people(tmp_path):
+    pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
+    genotypes.draw(str(tmp_path), 3, 300, 400, 3)
+    files = [str(tmp_path / f"{party}.bed") for party in range(3)]
+    reference = genotypes.pooled(files, 3, 2, 20)
+    found = genotypes.federated(files, 3, "sub-it", {"n_components": 2, "tolerance": 1e-3})
+    assert genotypes.angles(found.scores, reference.scores).max() <= 2e-3
+    assert reference.scores.shape == (300, 2)
+    assert found.rounds >= 4

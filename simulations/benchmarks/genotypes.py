@@ -1,0 +1,210 @@
+"""Genotypes: bytes, rounds, memory and the angle of each component, simulated or beside PLINK 2 on a real file.
+
+    python -m simulations.benchmarks genotypes --rows 100000 --variants 20000
+    python -m simulations.benchmarks genotypes --bed EUR_subset.bed --parties 5 --components 4
+
+Without ``--bed`` people of a few populations are drawn (Balding and Nichols 1995, Fst 0.01; each population but one
+makes a component), 1 % of the calls are missing, and each party has a .bed file. The reference is SciPy's LOBPCG on
+all standardised rows. With ``--bed`` the people of that file are dealt out to the parties, and the reference are
+the eigenvectors of PLINK 2's relationship matrix (``plink2 --make-rel``, in doubles: those that ``--pca`` prints have
+six digits). Angles are between scores, each component with its own, in degrees. Every program has a process of its own
+and one BLAS thread; memory is the peak of a process that is all parties and the server, libraries included.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import shutil
+import subprocess
+import time
+import warnings
+from collections.abc import Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, lobpcg
+from threadpoolctl import threadpool_limits
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.markdown import head, row
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows
+from fedpca_flwr.maths.genotypes import count_alleles, deviation, standard_chunks
+from fedpca_flwr.site.readers import read
+from simulations import run
+from simulations.benchmarks.setting import options_text, parser
+
+FST = 0.01
+MISSING = 0.01
+SECURE: dict[str, Any] = {"secure_aggregation": True}
+ON_REAL: list[tuple[str, dict[str, Any]]] = [
+    ("qr-pca", {}),
+    ("qr-pca", {"wire": "float32"}),
+    ("sub-it", {"tolerance": 1e-4}),
+    ("sub-it", {"tolerance": 1e-4, **SECURE}),
+    ("sub-it", {"tolerance": 1e-4, "block_size": 2, **SECURE}),
+]
+ON_DRAWN: list[tuple[str, dict[str, Any]]] = [
+    ("sub-it", {"tolerance": 1e-3}),
+    ("sub-it", {"tolerance": 1e-3, **SECURE}),
+]
+
+
+class Measured(NamedTuple):
+    """Of a program: its scores (n, k), CPU seconds, MB at the peak, rounds with the last one, and MB up per party."""
+
+    scores: Array
+    seconds: float
+    peak: float
+    rounds: int = 0
+    up: float = 0.0
+    certified: str = ""
+
+
+def draw(folder: str, parties: int, rows: int, variants: int, populations: int) -> None:
+    """A .bed file for each party, of people of all populations."""
+    from bed_reader import to_bed
+
+    rng = np.random.default_rng(0)
+    ancestral = rng.uniform(0.05, 0.95, variants) * (1 - FST) / FST
+    shares = rng.beta(ancestral, (1 - FST) / FST - ancestral, size=(populations, variants))
+    limits = np.floor(shares * 2**16).astype(np.uint16)
+    properties = {"chromosome": ["1"] * variants, "bp_position": list(range(1, variants + 1))}
+    properties |= {"allele_1": ["A"] * variants, "allele_2": ["G"] * variants}
+    for party in range(parties):
+        of = rng.integers(0, populations, rows // parties)
+        genotypes = np.empty((of.size, variants), np.int8)
+        for start in range(0, of.size, 500):
+            most = limits[of[start : start + 500]]
+            block = genotypes[start : start + 500]
+            block[:] = 0
+            for _ in range(2):
+                block += rng.integers(0, 2**16, most.shape, dtype=np.uint16) < most
+            block[rng.integers(0, 2**16, most.shape, dtype=np.uint16) < MISSING * 2**16] = -127
+        to_bed(Path(folder, f"{party}.bed"), genotypes, properties=properties)
+
+
+def rows_of(files: Sequence[str], parties: int) -> list[Rows]:
+    """A file for each party, or one that is dealt out to them."""
+    if len(files) > 1:
+        return [read(file).rows for file in files]
+    rows = read(files[0]).rows
+    dealt = dealt_out(len(rows), parties)
+    return [rows[dealt == party] for party in range(parties)]
+
+
+def dealt_out(people: int, parties: int) -> NDArray[np.int64]:
+    """The party of each."""
+    return np.random.default_rng(0).permutation(people) % parties
+
+
+def federated(files: Sequence[str], parties: int, method: str, options: dict[str, Any]) -> Measured:
+    """A run, parties and server in one process; scores in the order of the parties."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    with threadpool_limits(1, user_api="blas"), TemporaryDirectory() as folder:
+        rows = rows_of(files, parties)
+        written = [str(Path(folder, f"{party}.npy")) for party in range(parties)]
+        start = time.process_time()
+        model = run(method, rows, genotypes=True, scores=written, **options)
+        seconds = time.process_time() - start
+        scores = np.vstack([np.load(file) for file in written])
+    said = model.log["measured"].get("certified_angle_degrees", model.log["measured"].get("angle_bound_degrees"))
+    up = max(model.bytes_up_by_party) / 1e6
+    certified = "-" if said is None else f"{said:.0e}"
+    return Measured(scores, seconds, _peak_mb(), len(model.log["rounds"]), up, certified)
+
+
+def pooled(files: Sequence[str], parties: int, components: int, steps: int) -> Measured:
+    """LOBPCG (SciPy) on products of the standardised rows of all files."""
+    with threadpool_limits(1, user_api="blas"):
+        start = time.process_time()
+        rows = rows_of(files, parties)
+        counts = [count_alleles(part) for part in rows]
+        called, alleles = (sum(getattr(one, name) for one in counts) for name in ("called", "alleles"))
+        frequencies: Array = np.asarray(alleles / (2 * np.maximum(called, 1)))
+        mean, unit = 2 * frequencies, deviation(frequencies)
+        entries = sum(one.rows for one in counts) * mean.size
+
+        def times(V: Array) -> Array:
+            product = np.zeros((mean.size, V.shape[1]))
+            for part in rows:
+                for z in standard_chunks(part, mean, unit):
+                    product += z.T @ (z @ V)
+            return product / entries
+
+        operator = LinearOperator((mean.size, mean.size), matvec=times, matmat=times, dtype=np.float64)
+        first = np.random.default_rng(1).standard_normal((mean.size, components + 5))
+        with warnings.catch_warnings(action="ignore"):  # what is not converged are the further vectors
+            values, vectors = lobpcg(operator, first, tol=1e-10, maxiter=steps)
+        V = vectors[:, np.argsort(-values)[:components]]
+        scores = np.vstack([z @ V for part in rows for z in standard_chunks(part, mean, unit)])
+        return Measured(scores, time.process_time() - start, _peak_mb())
+
+
+def plink(file: str, parties: int, components: int) -> Measured:
+    """Eigenvectors of PLINK 2's relationship matrix, people in the order of the parties."""
+    program = shutil.which("plink2")
+    if program is None:
+        raise ConfigError("there is no plink2 on this machine (Debian's package 'plink2')")
+    with TemporaryDirectory() as folder:
+        out, before = str(Path(folder, "all")), resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [program, "--bfile", str(Path(file).with_suffix("")), "--make-rel", "bin", "square", "--threads", "1"]
+        subprocess.run([*command, "--out", out], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        matrix = np.fromfile(f"{out}.rel.bin")
+    n = round(np.sqrt(matrix.size))
+    _, vectors = np.linalg.eigh(matrix.reshape(n, n))
+    order = np.argsort(dealt_out(n, parties), kind="stable")
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Measured(vectors[order, ::-1][:, :components], seconds, after.ru_maxrss * 1024 / 1e6)
+
+
+def angles(scores: Array, truth: Array) -> Array:
+    """Of each component's scores (n, k) to those of the reference, in degrees."""
+    own, known = (X / np.linalg.norm(X, axis=0) for X in (scores, truth))
+    beside = own - known * np.einsum("ij,ij->j", own, known)
+    found: Array = np.degrees(np.arcsin(np.linalg.norm(beside, axis=0).clip(max=1.0)))
+    return found
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def _alone(program: Any, *arguments: Any) -> Any:
+    """What a program returns, in a process of its own."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(program, arguments)
+
+
+def compare(files: Sequence[str], parties: int, components: int, steps: int, *, real: bool) -> None:
+    """Print a line for each way, the reference first."""
+    name = "PLINK 2 (one thread)" if real else "LOBPCG on all rows"
+    reference = (
+        _alone(plink, files[0], parties, components) if real else _alone(pooled, files, parties, components, steps)
+    )
+    print(head(("program", "CPU s", "peak MB", "rounds", "MB up a party", "certified", "angles")))
+    print(row((name, f"{reference.seconds:.1f}", f"{reference.peak:.0f}", "-", "-", "-", "-")), flush=True)
+    for method, options in ON_REAL if real else ON_DRAWN:
+        found = _alone(federated, files, parties, method, {"n_components": components, **options})
+        cells = (f"{found.seconds:.1f}", f"{found.peak:.0f}", found.rounds, f"{found.up:.1f}", found.certified)
+        apart = ", ".join(f"{angle:.0e}" for angle in angles(found.scores, reference.scores))
+        print(row((f"{method} {options_text(options)}".strip(), *map(str, cells), apart)), flush=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parser(__doc__, parties=10, rows=2000, variants=4000, populations=4, components=0, steps=20)
+    options.add_argument("--bed", default="", help="a real file, with its .bim and .fam beside it")
+    args = options.parse_args(arguments)
+    if args.bed:
+        compare([args.bed], args.parties, args.components or 4, 0, real=True)
+        return
+    with TemporaryDirectory() as folder:
+        _alone(draw, folder, args.parties, args.rows, args.variants, args.populations)
+        files = [str(Path(folder, f"{party}.bed")) for party in range(args.parties)]
+        compare(files, args.parties, args.components or args.populations - 1, args.steps, real=False)
