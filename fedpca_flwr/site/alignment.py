@@ -22,7 +22,7 @@ from fedpca_flwr.site.csv_file import cells_of
 Digests = NDArray[np.uint64]
 
 
-def read_ids(path: str, column: str, rows: int) -> list[str]:
+def read_ids(path: str, column: str, rows: int, label: str = "") -> list[str]:
     """The ids in a column of a .csv or .parquet file, without surrounding spaces.
 
     Parameters
@@ -32,6 +32,8 @@ def read_ids(path: str, column: str, rows: int) -> list[str]:
         Its name, or its number from 0.
     rows : int
         That `readers.read` found: with a header, a .csv file has one line more.
+    label : str, optional
+        Of the column that is no feature either.
 
     Raises
     ------
@@ -40,7 +42,7 @@ def read_ids(path: str, column: str, rows: int) -> list[str]:
     """
     file = Path(path).expanduser()
     if file.suffix.lower() == ".csv":
-        return cells_of(file, column, rows)
+        return cells_of(file, column, rows, label)
     if file.suffix.lower() == ".parquet":
         from pyarrow import parquet
 

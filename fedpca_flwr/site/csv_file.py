@@ -54,10 +54,12 @@ class Layout:
 
 def read_csv(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     """The rows, which are float64 with NaN for what is missing, and the names of their columns."""
-    written = format_of(file)
+    written = format_of(file, left_out.values())
     with cells_within_limits():
         reader = csv.reader(written.lines(file), delimiter=written.separator)
-        first = next(row for row in reader if any(map(str.strip, row)) or len(row) > 1)
+        first = next(filter(_holds_cells, reader), [])
+    if not first:
+        raise DataError("the .csv file has no cell that holds anything", local=str(file))
     width, names = len(first), _header(first, left_out, written)
     dropped = {column_position(name, names, width, key) for key, name in left_out.items()}
     kept = [position for position in range(width) if position not in dropped]
@@ -66,16 +68,16 @@ def read_csv(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     return rows, [names[position] for position in kept] if names else []
 
 
-def cells_of(file: Path, column: str, rows: int) -> list[str]:
-    """The cells of one column of a file's last ``rows`` lines, without surrounding spaces.
+def cells_of(file: Path, column: str, rows: int, label: str) -> list[str]:
+    """The cells of one column of a file's last ``rows`` lines, without surrounding spaces; ``label`` is no feature too.
 
     Raises
     ------
     ConfigError, DataError
     """
-    written = format_of(file)
+    written = format_of(file, [column, label])
     with cells_within_limits():
-        lines = [line for line in csv.reader(written.lines(file), delimiter=written.separator) if line]
+        lines = [line for line in csv.reader(written.lines(file), delimiter=written.separator) if _holds_cells(line)]
     position = column_position(column, [cell.strip() for cell in lines[0]], len(lines[0]), "ids")
     return [line[position].strip() for line in lines[len(lines) - rows :]]
 
@@ -120,7 +122,8 @@ def _as_numbers(layout: Layout, lines: Sequence[str]) -> Array | None:
     ignored: Any = {position: lambda cell: 0.0 for position in set(range(layout.width)) - set(layout.kept)} or None
     if layout.format.decimal_comma:
         lines = [line.replace(".", "\0").replace(",", ".") for line in lines]
-    full = [line for line in lines if line.strip()]
+    blank = None if layout.width > 1 else "\r\n"  # in one column, a cell of spaces is one that is missing
+    full = [line for line in lines if line.strip(blank)]
     if not full:
         return None
     try:
@@ -139,16 +142,20 @@ def _cell_by_cell(layout: Layout, before: int, lines: Sequence[str], faults: Fau
     reader = csv.reader(lines, delimiter=layout.format.separator)
     found, line = [], before + 1
     for row in reader:
-        if len(row) == layout.width and (len(row) > 1 or row[0].strip()):
+        if len(row) == layout.width:
             values = [_number(layout.format, row[position]) for position in layout.kept]
             for position, value in zip(layout.kept, values, strict=True):
                 if value is None:
                     faults.cell(line, position, row[position])
             found.append([np.nan if value is None else value for value in values])
-        elif any(map(str.strip, row)) or len(row) > 1:
+        elif _holds_cells(row):
             faults.length(line, row)
         line = before + reader.line_num + 1
     return np.array(found, dtype=np.float64).reshape(len(found), len(layout.kept))
+
+
+def _holds_cells(row: Sequence[str]) -> bool:
+    return len(row) > 1 or any(map(str.strip, row))
 
 
 def _number(written: CsvFormat, cell: str) -> float | None:
@@ -174,6 +181,8 @@ def _header(first: list[str], left_out: LeftOut, written: CsvFormat) -> list[str
     own = [cell for j, cell in enumerate(first) if str(j) not in left_out.values()]
     numbers = [cell for cell in own if written.number(cell)]
     others = [cell for cell in own if not (written.number(cell) or is_missing(cell))]
+    if not numbers and not others:
+        raise DataError("the first line of the .csv file holds neither names nor numbers: give the columns names")
     if not numbers:
         return _names(first)
     if others:

@@ -7,7 +7,7 @@ import csv
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +80,8 @@ class CsvFormat:
         return bool((COMMA if self.decimal_comma else POINT).fullmatch(cell.strip()))
 
 
-def format_of(file: Path) -> CsvFormat:
-    """How a file is written, by all of it.
+def format_of(file: Path, left_out: Collection[str]) -> CsvFormat:
+    """How a file is written, by all of it but the columns that are no features (their names, or numbers from 0).
 
     Raises
     ------
@@ -98,7 +98,7 @@ def format_of(file: Path) -> CsvFormat:
     if not sample:
         raise DataError("the .csv file is empty", local=str(file))
     with cells_within_limits():
-        separator = said[1] if said else _separator(sample)
+        separator = said[1] if said else _separator(sample, left_out)
         found = CsvFormat(plain.encoding, separator, skipped=skipped)
         decimal_comma = separator != "," and _decimal_comma(found, file)
     return CsvFormat(plain.encoding, separator, decimal_comma, skipped)
@@ -146,18 +146,38 @@ def _decodes(file: Path, encoding: str) -> bool:
     return True
 
 
-def _separator(sample: list[str]) -> str:
-    """That by which most cells are numbers, or missing, and lines are of one length; of equal ones the first."""
+def _separator(sample: list[str], left_out: Collection[str]) -> str:
+    """That by which lines are of one length, and most cells of features are numbers, or missing.
 
-    def share(separator: str) -> float:
-        rows = list(csv.reader(sample, delimiter=separator))
-        cells = [cell for row in rows[1:] or rows for cell in row]
-        signs = (POINT,) if separator == "," else (POINT, COMMA)
-        good = sum(any(sign.fullmatch(cell.strip()) for sign in signs) or is_missing(cell) for cell in cells)
-        width, times = Counter(map(len, rows)).most_common(1)[0]
-        return (1 + good / len(cells)) * times / len(rows) if width > 1 else 0.0
+    By one that does not occur, all lines are of one cell.
 
-    return max(SEPARATORS, key=share)
+    Raises
+    ------
+    DataError
+        Where several are as good: the numbers would be others.
+    """
+    shares = {separator: _share(sample, separator, left_out) for separator in SEPARATORS}
+    best = [separator for separator in SEPARATORS if shares[separator] == max(shares.values())]
+    if len(best) > 1:
+        raise DataError(
+            f"the .csv file may be separated by {' or '.join(map(repr, best))}, and its numbers would be others: write "
+            "it with one of them only, and with decimal points"
+        )
+    return best[0]
+
+
+def _share(sample: list[str], separator: str, left_out: Collection[str]) -> float:
+    """How well lines are separated so: 0 to 2."""
+    rows = list(csv.reader(sample, delimiter=separator))
+    width, times = Counter(map(len, rows)).most_common(1)[0]
+    if width == 1:
+        return 1e-3 * times / len(rows) * (2 if separator == ";" else 1)  # with which its decimals may have commas
+    names = [cell.strip() for cell in rows[0]]
+    dropped = {names.index(key) if key in names else int(key) if key.isdecimal() else -1 for key in left_out}
+    cells = [cell for row in rows[1:] or rows for place, cell in enumerate(row) if place not in dropped]
+    signs = (POINT,) if separator == "," else (POINT, COMMA)
+    good = sum(any(sign.fullmatch(cell.strip()) for sign in signs) or is_missing(cell) for cell in cells)
+    return (1 + good / max(1, len(cells))) * times / len(rows)
 
 
 def _decimal_comma(found: CsvFormat, file: Path) -> bool:

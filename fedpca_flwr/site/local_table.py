@@ -52,7 +52,7 @@ def _own(node: NodeConfig) -> tuple[Table, list[str]]:
     if is_url(node.data):
         return read_query(node.data, node.query, node.label, node.ids)
     table = read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep")
-    return table, read_ids(node.data, node.ids, len(table.rows)) if node.ids else []
+    return table, read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
 
 
 def _in_order_of_ids(table: Table, ids: list[str], node: NodeConfig, config: RunConfig) -> Table:

@@ -294,9 +294,27 @@ def test_a_line_is_counted_as_an_editor_counts_it(tmp_path, monkeypatch):
     assert caught.value.local == f"line {text.splitlines().index('x,y') + 1}, column 1 ('a'): texts"
 
 
+@pytest.mark.parametrize(
+    ("text", "label"), [("-0,97\tmale\n", "1"), ("12;13,5\n14;15,5\n", "0"), ("a;0,5\nb;1,5\n", "0")]
+)
+def test_a_file_that_two_separators_fit_is_refused_or_read_as_it_is(text, label, tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match="may be separated by"):
+        read(str(path), label)
+    path.write_text("sep=;\n" + text.replace("\t", ";"))
+    assert read(str(path), label).rows[0].tolist() in ([-0.97], [13.5], [0.5])
+
+
+def test_a_cell_of_spaces_in_a_single_column_is_a_missing_value(tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text('age\n1.5\n \n""\n2.5\n')
+    np.testing.assert_array_equal(read(str(path)).rows, [[1.5], [np.nan], [np.nan], [2.5]])
+
+
 def test_ids_are_read_as_the_file_is_written(tmp_path):
     path = tmp_path / "site.csv"
-    path.write_bytes("sep=;\nid;a\nmüller;1,5\nmeier;2,5\n".encode("cp1252"))
+    path.write_bytes("sep=;\nid;a\nmüller;1,5\n   \n\nmeier;2,5\n".encode("cp1252"))
     assert read_ids(str(path), "id", 2) == ["müller", "meier"]
 
 
