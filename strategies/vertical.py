@@ -196,9 +196,9 @@ class VerticalClient(ColumnsClient):
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         if phase == "product":
-            return {"product": gram_product(self.block.X, asked["block"])}
+            return {"product": gram_product(self.own_columns, asked["block"])}
         if phase == "gram":
-            return {"gram": packed_gram(self.block.X)}
+            return {"gram": packed_gram(self.own_columns.X)}
         if phase == "merge":
-            return {"directions": leading_directions(self.block.X, self.options.directions_sent(len(self.data)))}
+            return {"directions": leading_directions(self.own_columns.X, self.options.directions_sent(len(self.data)))}
         return super().statistics(phase, asked)

@@ -19,8 +19,7 @@ from fedpca_flwr.certainty import Certainty
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.maths.blocks import whole
-from fedpca_flwr.maths.columns import Block
+from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import CountOptions, MethodCard
 from fedpca_flwr.protocol.messages import Reply
@@ -146,12 +145,13 @@ class VerticalScoresClient(ColumnsClient):
         return own
 
     @cached_property
-    def block(self) -> Block:
-        return Block(self.own.scaled(whole(self.data)), self.own.mean, self.own.scale)
+    def own_columns(self) -> Columns:
+        none = np.zeros_like(self.own.mean)
+        return Columns(self.data, self.own.mean, none, self.own.scale, none.astype(bool))
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         if phase == "scores":
-            return {"scores": self.block.X @ self.own.components[asked["components"]].T}
+            return {"scores": self.own_columns @ self.own.components[asked["components"]].T}
         return super().statistics(phase, asked)
 
     def rows(self, asked: Fields) -> Fields:

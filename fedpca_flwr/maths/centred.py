@@ -68,6 +68,10 @@ class CentredBlock:
         self.centre = centre
         self.rest = sparse.csr_array((values, block.indices, block.indptr), shape=block.shape)
 
+    def __len__(self) -> int:
+        rows: int = self.rest.shape[0]
+        return rows
+
     def __matmul__(self, V: Array) -> Array:
         product: Array = self.rest @ V
         product -= self.centre @ V

@@ -7,62 +7,130 @@ deviations of columns need nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import blas, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Rows, whole
+from fedpca_flwr.maths.blocks import Rows
+from fedpca_flwr.maths.centred import centred_chunks, dense_rows, energy
 from fedpca_flwr.maths.moments import pack
+from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.maths.scaling import constant_features, safe_deviation
 
 
-class Block(NamedTuple):
-    """What a party computes with.
+@dataclass(frozen=True)
+class Columns:
+    """A party's columns X (n, f), centred and scaled: a factor of matrix products, as an array is, chunk by chunk.
 
-    Attributes
+    Each product is one pass over the rows; sparse ones stay sparse.
+
+    Parameters
     ----------
-    X : ndarray of shape (n, f)
-        Centred and scaled.
-    mean, scale : ndarray of shape (f,)
-        What was subtracted (0 without centring), and what was divided by (1 without scaling).
+    data : rows of shape (n, f)
+        As they are.
+    centre : ndarray of shape (f,)
+        What is subtracted.
+    remainder : ndarray of shape (f,)
+        What is missing in ``centre`` of what it stands for: a mean in two floats.
+    scale : ndarray of shape (f,)
+        What is divided by.
+    zero : ndarray of shape (f,)
+        Which columns are taken for zero.
     """
 
-    X: Array
-    mean: Array
+    data: Rows
+    centre: Array
+    remainder: Array
     scale: Array
+    zero: NDArray[np.bool_]
 
     @property
+    def mean(self) -> Array:
+        """What is subtracted (f,), in one float."""
+        return self.centre + self.remainder
+
+    @cached_property
     def energy(self) -> float:
         """Trace of ``X X'``."""
-        return float(np.vdot(self.X, self.X))
+        rounded = len(self.data) * float(np.vdot(self._left, self._left))
+        return max(0.0, math.fsum(map(energy, self._chunks())) - rounded)
+
+    @cached_property
+    def X(self) -> Array:  # noqa: N802  # the notes' name
+        """All of them in one array (n, f): for what compares each row with each other."""
+        rows: Array = np.concatenate([part - self._left for chunk in self._chunks() for part in dense_rows(chunk)])
+        return rows
+
+    def __matmul__(self, V: Array) -> Array:
+        product: Array = np.concatenate([chunk @ V for chunk in self._chunks()])
+        product -= self._left @ V
+        return product
+
+    @property
+    def T(self) -> Transposed:  # noqa: N802  # an array's name
+        return Transposed(self)
+
+    def transposed_times(self, Q: Array) -> Array:
+        """``X' Q`` (f, b)."""
+        product: Array = -np.multiply.outer(self._left, Q.sum(axis=0))
+        start = 0
+        for chunk in self._chunks():
+            rows = len(chunk)
+            product += chunk.T @ Q[start : start + rows]
+            start += rows
+        return product
+
+    @property
+    def _left(self) -> Array:
+        """What the chunks still hold of the mean (f,)."""
+        left: Array = self.remainder / self._divisor
+        return left
+
+    @property
+    def _divisor(self) -> Array:
+        return np.where(self.zero, np.inf, self.scale)
+
+    def _chunks(self) -> Iterator[Any]:
+        return centred_chunks(self.data, self.centre, self._divisor)
 
 
-def block_of(data: Rows, *, center: bool = True, scale: bool = False) -> Block:
-    """A party's block from its columns ``data`` (n, f).
+class Transposed:
+    """``X'``, a factor from the left."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+
+    def __matmul__(self, Q: Array) -> Array:
+        return self.columns.transposed_times(Q)
+
+
+def columns_of(data: Rows, *, center: bool = True, scale: bool = False) -> Columns:
+    """A party's columns ``data`` (n, f) as a run has them.
 
     Scaling divides by the standard deviation about the mean (divisor n), with or without centring. A column that is
     constant up to rounding becomes exactly zero when it is centred, as does one that varies too little to be scaled.
     """
-    X = np.asarray(whole(data), dtype=np.float64)
-    n, mean = len(X), X.mean(axis=0)
-    centred = X - mean
-    remainder = centred.mean(axis=0)
-    centred -= remainder
-    diagonal = np.einsum("ij,ij->j", centred, centred)
-    constant = diagonal <= n * (np.finfo(np.float64).eps * mean) ** 2
-    centred[:, constant | (scale & constant_features(diagonal, n, mean))] = 0.0
+    head, diagonal = head_and_diagonal(data)
+    n, mean = head.n, head.mean
     deviation = safe_deviation(diagonal, n, mean) if scale else np.ones_like(mean)
     if not center:
-        return Block(X / deviation, np.zeros_like(mean), deviation)
-    return Block(centred / deviation, mean + remainder, deviation)
+        none = np.zeros_like(mean)
+        return Columns(data, none, none, deviation, np.zeros(mean.size, dtype=bool))
+    constant = diagonal <= n * (np.finfo(np.float64).eps * mean) ** 2
+    return Columns(data, mean, head.remainder, deviation, constant | (scale & constant_features(diagonal, n, mean)))
 
 
-def gram_product(X: Array, Q: Array) -> Array:
+def gram_product(X: Array | Columns, Q: Array) -> Array:
     """``X X' Q`` (n, b) without the matrix (n, n); ``X`` is (n, f), ``Q`` (n, b)."""
-    return X @ (X.T @ Q)
+    product: Array = X @ (X.T @ Q)
+    return product
 
 
 def packed_gram(X: Array) -> Array:
@@ -86,7 +154,7 @@ def merged_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
     return U[:, :k], float(s[k] ** 2) if s.size > k else 0.0
 
 
-def energies(X: Array, U: Array) -> Array:
+def energies(X: Array | Columns, U: Array) -> Array:
     """``|X' u|^2`` (k,) of the columns u of ``U`` (n, k)."""
     projected = X.T @ U
     squares: Array = np.einsum("ij,ij->j", projected, projected)

@@ -15,7 +15,7 @@ import numpy as np
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.loadings import Loadings, run_digest
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import Block, block_of, energies
+from fedpca_flwr.maths.columns import Columns, columns_of, energies
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.site.scores import score_file
@@ -41,9 +41,9 @@ class ColumnsClient(PCAClient):
         self._require_hidden_inner_products()
 
     @cached_property
-    def block(self) -> Block:
+    def own_columns(self) -> Columns:
         """This party's columns, centred and scaled as the run says."""
-        return block_of(self.data, center=self.options.center, scale=self.options.scale)
+        return columns_of(self.data, center=self.options.center, scale=self.options.scale)
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.columns`."""
@@ -59,16 +59,16 @@ class ColumnsClient(PCAClient):
 
     def measures(self, asked: Fields) -> Fields:
         """Energy of its columns."""
-        return {"energy": np.asarray(self.block.energy)}
+        return {"energy": np.asarray(self.own_columns.energy)}
 
     def energies(self, asked: Fields) -> Fields:
         """What its columns hold of the directions."""
-        return {"energies": energies(self.block.X, asked["directions"])}
+        return {"energies": energies(self.own_columns, asked["directions"])}
 
     def project(self, asked: Fields) -> Fields:
         """Keep the scores of the rows and the loadings of this party's own columns; the energy that is left."""
         U, singular = asked["directions"], asked["singular"]
-        projected = self.block.X.T @ U
+        projected = self.own_columns.T @ U
         with np.errstate(all="ignore"):  # whatever was asked, nothing of the rows shows in an error
             self.keep_scores(U * singular)
             if self.site.node.loadings:
@@ -76,10 +76,10 @@ class ColumnsClient(PCAClient):
                 components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
                 # what is longer than a whole unit vector, of which it is this party's part, is rounding
                 components[np.linalg.norm(components, axis=1) > 1 + 1e-6] = 0.0
-                block, run = self.block, run_digest(U, singular)
-                own = Loadings(components, block.mean, block.scale, run, self.site.table.columns)
+                fitted, run = self.own_columns, run_digest(U, singular)
+                own = Loadings(components, fitted.mean, fitted.scale, run, self.site.table.columns)
                 own.save(self.site.node.loadings)
-        return {"squared": np.asarray(max(0.0, self.block.energy - float(np.vdot(projected, projected))))}
+        return {"squared": np.asarray(max(0.0, self.own_columns.energy - float(np.vdot(projected, projected))))}
 
     def keep_scores(self, scores: Array) -> None:
         """Write the scores (n, k), in the order of the site's own file."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import Block, block_of
+from fedpca_flwr.maths.columns import Columns, columns_of
 from fedpca_flwr.maths.power_merge import deflated, direction, overwritten
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.statistics.columns_client import ColumnsClient
@@ -24,9 +24,9 @@ class MergeClient(ColumnsClient):
         """Weight and leading direction (n,) of the block ``X`` (n, f)."""
 
     @cached_property
-    def block(self) -> Block:
+    def own_columns(self) -> Columns:
         """This party's columns; as they are in the authors' program."""
-        return block_of(self.data, center=self.options.about_means, scale=self.options.scale)
+        return columns_of(self.data, center=self.options.about_means, scale=self.options.scale)
 
     @property
     def products(self) -> int:
@@ -52,7 +52,7 @@ class MergeClient(ColumnsClient):
         if period == 0:
             if component:
                 state["found"] = [self._with_next(direction)]
-            X = deflated(self.block.X, self._found())
+            X = deflated(self.own_columns.X, self._found())
         else:
             (X,) = state["block"]
             X = overwritten(X, direction) if period > options.isolated else X

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import block_of, packed_gram
+from fedpca_flwr.maths.columns import columns_of, packed_gram
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.kernels import (
     NEGLIGIBLE,
@@ -150,12 +150,12 @@ class VerticalKernelClient(ColumnsClient):
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         if phase == "spread":
-            deviation = self.block.X - asked["level"]
+            deviation = self.own_columns.X - asked["level"]
             return {"spread": np.asarray(np.vdot(deviation, deviation))}
         if phase == "distances":
             return {"distances": packed_distances(self._compared)}
         if phase == "products":
-            return {"products": packed_gram(self.block.X)}
+            return {"products": packed_gram(self.own_columns.X)}
         if phase == "landmarks":
             return self._to_landmarks(asked["places"])
         return super().statistics(phase, asked)
@@ -165,7 +165,7 @@ class VerticalKernelClient(ColumnsClient):
         """What distances and inner products are of: distances do not change when the columns are centred, but lose
         fewer digits, and their limit is the less."""
         of_distances = self.options.function.of_distances
-        return block_of(self.data, scale=self.options.scale).X if of_distances else self.block.X
+        return columns_of(self.data, scale=self.options.scale).X if of_distances else self.own_columns.X
 
     def _to_landmarks(self, places: NDArray[np.int64]) -> Fields:
         rows = len(self.data)
@@ -174,7 +174,7 @@ class VerticalKernelClient(ColumnsClient):
         return {"landmarks": to_landmarks(self._compared, places, distances=self.options.function.of_distances)}
 
     def measures(self, asked: Fields) -> Fields:
-        X = self.block.X
+        X = self.own_columns.X
         if not self.transport.sums_only:
             return {**super().measures(asked), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
         return {"energy": np.asarray(np.vdot(self._compared, self._compared)), "sum": np.asarray(X.sum())}

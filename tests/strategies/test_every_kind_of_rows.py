@@ -10,10 +10,12 @@ from scipy import sparse
 from fedpca_flwr import table
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.frames import as_rows
-from fedpca_flwr.maths import blocks
+from fedpca_flwr.maths import blocks, centred
 from fedpca_flwr.maths.blocks import Blocks
+from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.site.readers import read
+from simulations import run
 from simulations.ray_engine import save
 from strategies import METHODS, transports_of
 from tests.families import cut
@@ -125,6 +127,23 @@ def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
     monkeypatch.setattr(blocks, "dense", None)
     model = fit("sub-it", parties, n_components=2)
     assert principal_angles(model, truth).max <= 1e-6
+
+
+@pytest.mark.parametrize("way", ["clear", "masked"])
+def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_path):
+    """Those of `vertical` and of the scores of new rows, sparse and block by block."""
+    X = few_entries()
+    cuts = np.split(X, [20, 60], axis=1)
+    kinds = [sparse.csr_array(cuts[0]), in_blocks(cuts[1]), sparse.csr_array(cuts[2])]
+    options = {"n_components": 2, "loadings": [tmp_path / f"{party}.npz" for party in range(3)], **WAYS[way]}
+    scores = "vertical-scores", {**options, "min_rows": 1}
+    dense = [run(name, cuts, engine="loopback", **given).scores_ for name, given in [("vertical", options), scores]]
+    monkeypatch.setattr(Columns, "X", None)
+    for module in (blocks, centred):
+        monkeypatch.setattr(module, "whole" if module is blocks else "dense_rows", None)
+    found = [run(name, kinds, engine="loopback", **given).scores_ for name, given in [("vertical", options), scores]]
+    for one, other in zip(dense, found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-7)
 
 
 @pytest.mark.parametrize("now", [counts(149), counts(151), counts(0)], ids=len)

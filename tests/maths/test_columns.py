@@ -1,0 +1,78 @@
+"""A party's columns are the same factor of products, as an array, block by block and sparse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpca_flwr.maths import blocks, centred
+from fedpca_flwr.maths.blocks import Blocks, sparse_rows
+from fedpca_flwr.maths.columns import columns_of, energies, gram_product
+
+RNG = np.random.default_rng(0)
+
+
+def table(n=300, f=40):
+    """Few entries, a column without zeros that is far from zero, two constant ones, and one that hardly varies."""
+    X = RNG.gamma(1.0, 1.0, size=(n, f)) * (RNG.random((n, f)) < 0.05)
+    X[:, 7] = 1e6 + RNG.standard_normal(n)
+    X[:, 8], X[:, 9] = 0.0, 0.1
+    X[:, 10] = 1e9 + 1e-6 * (np.arange(n) % 2)
+    return X
+
+
+X = table()
+KINDS = {
+    "array": X,
+    "blocks": Blocks(lambda: np.split(X, [1, 100, 130]), X.shape[1], X.dtype, count=len(X)),
+    "sparse": sparse_rows(sparse.csr_array(X)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _many_chunks(monkeypatch):
+    monkeypatch.setattr(blocks.chunks, "__defaults__", (0,))  # of 64 rows
+    monkeypatch.setattr(centred.sparse_chunks, "__defaults__", (1000,))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("scale", [True, False])
+def test_products_are_those_of_the_centred_and_scaled_columns(kind, center, scale):
+    found = columns_of(KINDS[kind], center=center, scale=scale)
+    deviation = np.where(np.isin(np.arange(40), (8, 9, 10)), 1.0, X.std(axis=0)) if scale else np.ones(40)
+    expected = X / deviation
+    if center:
+        expected = (X - X.mean(axis=0)) / deviation
+        expected[:, [8, 9]] = 0.0
+        assert not found.X[:, [8, 9]].any()
+        if scale:
+            expected[:, 10] = 0.0
+            assert not found.X[:, 10].any()
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(found.X, expected, rtol=1e-13, atol=1e-15 * 1e9)
+    Q, V = np.linalg.qr(RNG.standard_normal((300, 3))).Q, RNG.standard_normal((40, 2))
+    np.testing.assert_allclose(found.T @ Q, found.X.T @ Q, rtol=1e-12, atol=1e-12 * size)
+    np.testing.assert_allclose(found @ V, found.X @ V, rtol=1e-12, atol=1e-12 * size)
+    np.testing.assert_allclose(gram_product(found, Q), found.X @ (found.X.T @ Q), rtol=1e-10, atol=1e-11 * size**2)
+    np.testing.assert_allclose(energies(found, Q), energies(found.X, Q), rtol=1e-10, atol=1e-11 * size**2)
+    assert found.energy == pytest.approx(np.vdot(found.X, found.X), rel=1e-12)
+
+
+def test_a_mean_that_float64_cannot_hold_is_subtracted_whole():
+    """The mean of these is a third of a last digit away from every float64."""
+    far = np.repeat(2.0**52 + np.array([[0.0], [0.0], [4.0]]), 100, axis=0)
+    found = columns_of(far)
+    assert abs(found.X.sum()) < 1e-9
+    assert found.energy == pytest.approx(300 * 32 / 9, rel=1e-12)
+    ones = np.ones((300, 1))
+    assert abs((found.T @ ones).item()) < 1e-9
+    np.testing.assert_allclose(found @ np.ones((1, 1)), found.X, atol=1e-12)
+
+
+def test_blocks_give_the_bits_of_the_array():
+    Q = np.linalg.qr(RNG.standard_normal((300, 3))).Q
+    one, other = columns_of(KINDS["array"]), columns_of(KINDS["blocks"])
+    assert gram_product(one, Q).tobytes() == gram_product(other, Q).tobytes()
+    assert one.energy == other.energy
