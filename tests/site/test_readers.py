@@ -295,15 +295,15 @@ def test_a_line_is_counted_as_an_editor_counts_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "label"), [("-0,97\tmale\n", "1"), ("12;13,5\n14;15,5\n", "0"), ("a;0,5\nb;1,5\n", "0")]
+    ("text", "label", "first"), [("-0,97;male\n", "1", -0.97), ("12;13,5\n14;15,5\n", "0", 13.5), ("a;0,5\n", "0", 0.5)]
 )
-def test_a_file_that_two_separators_fit_is_refused_or_read_as_it_is(text, label, tmp_path):
+def test_a_file_that_two_separators_fit_is_refused_until_it_names_one(text, label, first, tmp_path):
     path = tmp_path / "site.csv"
     path.write_text(text)
-    with pytest.raises(DataError, match="may be separated by"):
+    with pytest.raises(DataError, match="may be separated by ',' or ';', and its numbers would be others"):
         read(str(path), label)
-    path.write_text("sep=;\n" + text.replace("\t", ";"))
-    assert read(str(path), label).rows[0].tolist() in ([-0.97], [13.5], [0.5])
+    path.write_text("sep=;\n" + text)
+    assert read(str(path), label).rows[0].tolist() == [first]
 
 
 def test_a_cell_of_spaces_in_a_single_column_is_a_missing_value(tmp_path):
