@@ -87,7 +87,8 @@ class Config(BaseModel):
         except ValidationError as error:
             faults = [fault for fault in error.errors() if fault["type"] != "extra_forbidden"]
             strangers = [str(f["loc"][0]) for f in error.errors() if f["type"] == "extra_forbidden"]
-            raise ConfigError(explain(source, faults, strangers, cls.keys(), cls.public)) from None
+            fields = dict(zip(cls.keys(), cls.model_fields.values(), strict=True))
+            raise ConfigError(explain(source, faults, strangers, fields, public=cls.public)) from None
 
 
 class RunConfig(Config):

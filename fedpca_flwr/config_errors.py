@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 OLD_KEYS = {
     "ledger": "name a folder as 'journal', where what was spent is kept too; what the old file lists is not read, so "
@@ -16,7 +19,9 @@ OLD_KEYS = {
 """Of node-configs of before, and what to do instead."""
 
 
-def explain(source: str, faults: list[Any], strangers: list[str], known: Sequence[str], public: bool) -> str:
+def explain(
+    source: str, faults: list[Any], strangers: list[str], fields: Mapping[str, FieldInfo], *, public: bool
+) -> str:
     """A line for each key at fault.
 
     Parameters
@@ -27,12 +32,12 @@ def explain(source: str, faults: list[Any], strangers: list[str], known: Sequenc
         pydantic's.
     strangers : list of str
         Keys that there are not.
-    known : sequence of str
-        Those that there are.
+    fields : mapping of str to FieldInfo
+        Those that there are, by key.
     public : bool
         Whether values that are not numbers may be shown.
     """
-    lines = []
+    lines, known = [], list(fields)
     for key in strangers:
         near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(known)}"
@@ -47,8 +52,58 @@ def explain(source: str, faults: list[Any], strangers: list[str], known: Sequenc
         if own[0]["type"] == "missing":
             lines.append(f"{source}: '{key}' is missing")
             continue
-        reasons = " or ".join(dict.fromkeys(fault["msg"][0].lower() + fault["msg"][1:] for fault in own))
         given = own[0]["input"]
         value = f"is {given!r}" if public or isinstance(given, int | float) else "has a value that is not allowed"
-        lines.append(f"{source}: '{key}' {value}, {reasons}")
+        lines.append(f"{source}: '{key}' {value}, {_reason(own, fields[key])}")
     return "\n".join(lines)
+
+
+def _reason(faults: list[Any], field: FieldInfo) -> str:
+    """What is allowed; of a check of our own, what it says."""
+    own = [str(fault["msg"]) for fault in faults if "url" not in fault]  # pydantic's have one
+    return own[0] if own else f"expected {allowed(field.annotation, field.metadata)}"
+
+
+def allowed(annotation: Any, limits: Sequence[Any] = ()) -> str:
+    """The values of a type, in words.
+
+    Parameters
+    ----------
+    annotation : type
+        Of a key: what there is in `fedpca_flwr.config` and in methods' options.
+    limits : sequence
+        annotated_types' ``Ge``, ``Gt``, ``Le``, ``Lt``, and those of a text.
+    """
+    *others, last = dict.fromkeys(_alternatives(annotation, limits))
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _alternatives(annotation: Any, limits: Sequence[Any]) -> list[str]:
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        inner = [limit for one in parts[1:] for limit in getattr(one, "metadata", [one])]
+        return _alternatives(parts[0], [*limits, *inner])
+    if kind in (Union, UnionType):
+        return [words for part in parts if part is not NoneType for words in _alternatives(part, limits)]
+    if kind is Literal:
+        return [repr(part) for part in parts]
+    if annotation is bool:
+        return ["true or false"]
+    return [_number(annotation, limits) if annotation in (int, float) else _text(limits)]
+
+
+def _number(kind: type, limits: Sequence[Any]) -> str:
+    found = {name: getattr(one, name) for one in limits for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
+    words = "a whole number" if kind is int else "a number" if {"le", "lt"} & set(found) else "a finite number"
+    if {"gt", "lt"} <= set(found):
+        return f"{words} between {found['gt']:g} and {found['lt']:g}"
+    names = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in found else "to", "lt": "below"}
+    return " ".join([words, *(f"{names[name]} {found[name]:g}" for name in names if name in found)])
+
+
+def _text(limits: Sequence[Any]) -> str:
+    long = [one.max_length for one in limits if getattr(one, "max_length", None)]
+    patterns = [one.pattern for one in limits if getattr(one, "pattern", None)]
+    about = [f"at most {long[0]} characters"] if long else []
+    about += [f"the form {patterns[0]}"] if patterns else []
+    return f"a text{' of ' + ' and '.join(about) if about else ''}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class FedPCAError(Exception):
     """Base of every error that this project raises on purpose.
@@ -24,6 +26,12 @@ class FedPCAError(Exception):
 
 class ConfigError(FedPCAError, ValueError):
     """A run-config or node-config key or value is not allowed."""
+
+
+def together(errors: Sequence[FedPCAError]) -> FedPCAError:
+    """Several errors as one, of the kind of the first; each is a line or more, and none is told twice."""
+    lines = dict.fromkeys(line for error in errors for line in str(error).splitlines())
+    return type(errors[0])("\n".join(lines))
 
 
 class TravelError(ConfigError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EISDIR
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
@@ -82,7 +83,28 @@ def site_file(key: str, target: Path) -> Iterator[BinaryIO]:
         with written_whole(target, 0o600) as stream:
             yield stream
     except OSError as error:
-        raise ConfigError(
-            f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can",
-            local=str(target),
-        ) from None
+        raise _not_written(key, target, error) from None
+
+
+def require_site_file(key: str, target: Path) -> None:
+    """Refuse a file of a site that `site_file` could not write, before anything is computed; one that is there is kept.
+
+    Raises
+    ------
+    ConfigError
+        As of `site_file`.
+    """
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=target.parent):
+                pass
+    except OSError as error:
+        raise _not_written(key, target, error) from None
+
+
+def _not_written(key: str, target: Path, error: OSError) -> ConfigError:
+    text = f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can"
+    return ConfigError(text, local=str(target))

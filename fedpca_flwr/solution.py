@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigvalsh
 
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
@@ -140,9 +141,27 @@ def check_components(wanted: int | float | str, rows: int, features: int) -> Non
         raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
     if not isinstance(wanted, str) and wanted > most:
         raise ConfigError(
-            f"run-config: 'n-components' is {wanted}, at most {most} = min(rows, features) of all parties together "
-            f"({rows} rows, {features} features)"
+            f"run-config: 'n-components' is {wanted}{_default(wanted)}, at most {most} = min(rows, features) of all "
+            f"parties together ({rows} rows, {features} features)"
         )
+
+
+def check_features(wanted: int | float | str, features: int) -> None:
+    """Refuse more components than there are features, which is known before any row counts.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not isinstance(wanted, str) and wanted > features:
+        raise ConfigError(
+            f"run-config: 'n-components' is {wanted}{_default(wanted)}, but the data have {features} features; "
+            f"give n-components from 1 to {features}"
+        )
+
+
+def _default(wanted: int | float) -> str:
+    return ", as where none is given" if wanted == RunConfig().n_components else ""
 
 
 def check_rounds(rounds: int, block: int, components: int) -> None:

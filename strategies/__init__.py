@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from fedpca_flwr.config import RunConfig
-from fedpca_flwr.errors import ConfigError, TravelError
+from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError, together
 from fedpca_flwr.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.method import Method, Registry
 from fedpca_flwr.protocol.phase import Phases, Public
@@ -97,7 +97,7 @@ def run_config_of(values: Mapping[str, Any]) -> dict[str, Any]:
     run = {key: value for key, value in values.items() if key in OF_THE_RUN}
     method = method_of(run["method"])
     beside = {key: value for key, value in values.items() if key not in run or key == "n-components"}
-    options = options_of(run["method"], method.strategy.card.options, beside)
+    options = _options(run, method, run["method"], beside)
     return {**run, "method": canonical(method.strategy.card.name, options)}
 
 
@@ -111,9 +111,11 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
         allowed.
     """
     _refuse_options_as_keys(run_config)
+    text = str(run_config.get("method", RunConfig().method))
+    strategy = method_of(text).strategy
+    beside = {"n-components": run_config.get("n-components", RunConfig().n_components)}
+    options = _options(run_config, method_of(text), text, beside)
     config = RunConfig.parse(run_config)
-    strategy = method_of(config.method).strategy
-    options = options_of(config.method, strategy.card.options, {"n-components": config.n_components})
     if config.features and strategy.card.split != "rows":
         raise ConfigError(
             f"run-config: 'features' names the columns of all sites, and with '{strategy.card.name}' each has others: "
@@ -128,6 +130,23 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
         raise ConfigError(f"{error}. Methods that do: {', '.join(others)}") from None
     made.alternatives = partial(alternatives, strategy.card)
     return made
+
+
+def _options(run: Mapping[str, Any], method: Method, text: str, beside: Mapping[str, Any]) -> PCAOptions:
+    """The options of a method, if they and the keys of the run are allowed: all that is wrong is told at once."""
+    faults: list[FedPCAError] = []
+    options: PCAOptions | None = None
+    try:
+        options = options_of(text, method.strategy.card.options, beside)
+    except ConfigError as error:
+        faults.append(error)
+    try:  # how many components, the method knows better
+        RunConfig.parse({key: value for key, value in run.items() if key != "n-components" or not faults})
+    except ConfigError as error:
+        faults.append(error)
+    if options is None or faults:
+        raise together(faults)
+    return options
 
 
 def _require_shares(config: RunConfig, card: MethodCard) -> None:

@@ -2,79 +2,131 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from fedpca_flwr.errors import BY_NAME, ConfigError, ContractError, PartyError
+from fedpca_flwr.errors import BY_NAME, ConfigError, ContractError, FedPCAError, PartyError, QuorumError, together
 from fedpca_flwr.protocol.messages import ErrorReport, PartyInfo
 
 MOST_FEATURES = 2**24
 """A claim beyond this is refused before anything of that size is made."""
 
 
-def raise_reported(said: Sequence[PartyInfo | ErrorReport]) -> None:
-    """Raise the errors that clients report, as the kind that the first of them names."""
+def reported(said: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAError]:
+    """The errors that clients report, each as the kind that it names."""
     reports = sorted((r for r in said if isinstance(r, ErrorReport)), key=lambda r: r.partition_id)
-    if reports:
-        lines = [f"{report.sender}: {report.message}" for report in reports]
-        raise BY_NAME.get(reports[0].error, PartyError)("\n".join(lines))
+    return [BY_NAME.get(report.error, PartyError)(_of(report.sender, report.message)) for report in reports]
 
 
-def require_features(said: Sequence[PartyInfo]) -> None:
-    """Refuse a client that does not say how many features its rows have, or says what cannot be.
-
-    Raises
-    ------
-    ContractError
-    """
-    for info in said:
-        if not info.features:
-            raise ContractError(f"{info.sender}: it did not say how many features its rows have")
-        if info.features > MOST_FEATURES:
-            raise ContractError(f"{info.sender}: it says {info.features} features, at most {MOST_FEATURES:,} can be")
-
-
-def require_one_run(said: Sequence[PartyInfo], *, partitions: int | None) -> None:
-    """Refuse clients whose data are not parts of the same run.
+def unfit(said: Sequence[PartyInfo], *, partitions: int | None, same_features: bool) -> list[FedPCAError]:
+    """All that is wrong with what clients say they hold, before anything is asked of it.
 
     Parameters
     ----------
     said : sequence of PartyInfo
     partitions : int or None
         How many there are; None where parties of any number may take part.
+    same_features : bool
+        Whether all must have equally many.
+    """
+    if faults := without_features(said):
+        return faults
+    faults = unlike(said, partitions=partitions) + (doubled(said) if partitions is not None else [])
+    return faults + (of_other_width(said) if same_features else [])
+
+
+def unlike(said: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAError]:
+    """What is wrong with clients whose data are not parts of the same run.
+
+    Parameters
+    ----------
+    said : sequence of PartyInfo
+    partitions : int or None
+        How many there are; None where parties of any number may take part.
+    """
+    said = sorted(said, key=lambda info: info.partition_id)
+    faults: list[FedPCAError] = []
+    for info in said:
+        if partitions is not None and info.num_partitions != partitions:
+            text = (
+                f"its node-config says the rows are in {info.num_partitions} partitions, the run expects {partitions} "
+                "clients; both must be the same, or part of the rows would be left out"
+            )
+            faults.append(ConfigError(_of(info.sender, text)))
+        if partitions is None and info.simulated and info.num_partitions != said[0].num_partitions:
+            text = (
+                f"its node-config says the rows are in {info.num_partitions} partitions, the run expects "
+                f"{said[0].num_partitions}, as {said[0].sender} says; the parts would overlap"
+            )
+            faults.append(ConfigError(_of(info.sender, text)))
+        if info.simulated and not all(other.simulated for other in said):
+            text = "its node-config names no 'data', but that of other clients does"
+            faults.append(ConfigError(_of(info.sender, text)))
+        if info.covariates != said[0].covariates:
+            text = (
+                f"the columns of 'adjust-for' stand elsewhere than in those of {said[0].sender}: name columns that all "
+                "parties have, in one order"
+            )
+            faults.append(ConfigError(_of(info.sender, text)))
+    return faults + _of_other_columns([info for info in said if info.columns])
+
+
+def _of_other_columns(said: Sequence[PartyInfo]) -> list[FedPCAError]:
+    """Clients whose column names are not those of most."""
+    most = Counter(info.columns for info in said).most_common(1)
+    witness = next((info.sender for info in said if info.columns == most[0][0]), "")
+    text = (
+        f"its column names, or their order, differ from those of {witness}. If only their order does, name them all in "
+        "the order of the model as run-config 'features'; else rename them"
+    )
+    return [ConfigError(_of(info.sender, text)) for info in said if info.columns != most[0][0]]
+
+
+def without_features(said: Sequence[PartyInfo]) -> list[FedPCAError]:
+    """What is wrong with clients that do not say how many features their rows have, or say what cannot be."""
+    faults: list[FedPCAError] = []
+    for info in said:
+        if not info.features:
+            faults.append(ContractError(_of(info.sender, "it did not say how many features its rows have")))
+        if info.features > MOST_FEATURES:
+            text = f"it says {info.features} features, at most {MOST_FEATURES:,} can be"
+            faults.append(ContractError(_of(info.sender, text)))
+    return faults
+
+
+def of_other_width(said: Sequence[PartyInfo]) -> list[FedPCAError]:
+    """What is wrong with clients whose rows have not as many features as those of most."""
+    said = sorted(said, key=lambda info: info.partition_id)
+    most = Counter(info.features for info in said).most_common(1)
+    witness = next((info.sender for info in said if info.features == most[0][0]), "")
+    return [
+        ContractError(_of(info.sender, f"its data has {info.features} features, {witness} has {most[0][0]}"))
+        for info in said
+        if info.features != most[0][0]
+    ]
+
+
+def doubled(said: Sequence[PartyInfo]) -> list[FedPCAError]:
+    """Clients that claim a partition which is another's too."""
+    found = sorted(party for party, times in Counter(info.partition_id for info in said).items() if times > 1)
+    text = f"several clients say they are partition {found}: give each its own partition-id"
+    return [QuorumError(text)] if found else []
+
+
+def raise_all(faults: Sequence[FedPCAError]) -> None:
+    """Raise what is wrong, all of it at once.
 
     Raises
     ------
-    ConfigError
+    FedPCAError
+        Of the kind of the first.
     """
-    said = sorted(said, key=lambda info: info.partition_id)
-    for info in said:
-        if partitions is not None and info.num_partitions != partitions:
-            raise ConfigError(
-                f"{info.sender}: its node-config says the rows are in {info.num_partitions} partitions, the run "
-                f"expects {partitions} clients; both must be the same, or part of the rows would be left out"
-            )
-        if partitions is None and info.simulated and info.num_partitions != said[0].num_partitions:
-            raise ConfigError(
-                f"{info.sender}: its node-config says the rows are in {info.num_partitions} partitions, the run "
-                f"expects {said[0].num_partitions}, as {said[0].sender} says; the parts would overlap"
-            )
-        if info.simulated != said[0].simulated:
-            alone = next(other for other in said if other.simulated)
-            raise ConfigError(f"{alone.sender}: its node-config names no 'data', but that of other clients does")
-    named = [info for info in said if info.columns]
-    for info in named:
-        if info.columns != named[0].columns:
-            raise ConfigError(
-                f"{info.sender}: its column names, or their order, differ from those of {named[0].sender}. If only "
-                "their order does, name them all in the order of the model as run-config 'features'; else rename them"
-            )
+    if faults:
+        raise together(faults)
 
-    for info in said:
-        if info.covariates != said[0].covariates:
-            raise ConfigError(
-                f"{info.sender}: the columns of 'adjust-for' stand elsewhere than in those of {said[0].sender}: name "
-                "columns that all parties have, in one order"
-            )
+
+def _of(sender: str, text: str) -> str:
+    return f"{sender}: {text}"
 
 
 def columns_of(said: Sequence[PartyInfo]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.config import Config, Count, Fraction, RunConfig, Wanted
@@ -22,10 +22,20 @@ class PCAOptions(Config):
     """How many components, or the fraction of the variance that they must exceed."""
 
 
+def _counted(wanted: object) -> object:
+    if wanted == "auto" or (isinstance(wanted, float) and 0 < wanted < 1):
+        raise PydanticCustomError(
+            "count",
+            "expected a whole number from 1: a fraction, and 'auto', are for methods that know all variances "
+            "(docs/which-method.md)",
+        )
+    return wanted
+
+
 class CountOptions(PCAOptions):
     """Options of a method that cannot tell in advance how many components a fraction of the variance needs."""
 
-    n_components: Count = 10
+    n_components: Annotated[Count, BeforeValidator(_counted)] = 10
     """How many components."""
 
 

@@ -22,7 +22,7 @@ from flwr.server.client_proxy import ClientProxy
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ContractError, QuorumError
-from fedpca_flwr.protocol.admission import columns_of, raise_reported, require_features, require_one_run
+from fedpca_flwr.protocol.admission import columns_of, doubled, raise_all, reported, unfit, unlike
 from fedpca_flwr.protocol.failures import reason_of
 from fedpca_flwr.protocol.messages import ErrorReport, PartyInfo, Reply, info_of, reply_of, sender
 from fedpca_flwr.protocol.progress import tell
@@ -40,6 +40,8 @@ class Quorum:
     open_membership : bool
         Whether any ``expected`` parties may take part, each under a name of its own, and not only those that hold all
         the partitions there are.
+    same_features : bool
+        Whether all hold the same features, and not each its own.
 
     Attributes
     ----------
@@ -59,9 +61,10 @@ class Quorum:
         The partition of each of Flower's clients, once they have replied.
     """
 
-    def __init__(self, config: RunConfig, *, open_membership: bool = False) -> None:
+    def __init__(self, config: RunConfig, *, open_membership: bool = False, same_features: bool = False) -> None:
         self.config = config
         self.open_membership = open_membership
+        self.same_features = same_features
         self.expected = config.clients
         self.dropped: dict[int, str] = {}
         self.features = 0
@@ -78,7 +81,7 @@ class Quorum:
         return self.expected + len(self.dropped)
 
     def gather(self, client_manager: ClientManager) -> list[ClientProxy]:
-        """Wait for exactly the expected clients; the first time, ask one of them how many that is.
+        """Wait for exactly the expected clients; the first time, ask each what it holds.
 
         With ``survivors``, those that are there when the join-deadline passes, if they are enough.
 
@@ -89,8 +92,7 @@ class Quorum:
         """
         until = time.monotonic() + self.config.join_deadline
         if not self.features:
-            self._wait(client_manager, 1, until)
-            self._ask(client_manager)
+            self._meet(client_manager, until)
         self._wait(client_manager, self.expected, until)
         clients = self._online(client_manager)
         if len(clients) > self.expected:
@@ -106,7 +108,7 @@ class Quorum:
         """The replies by party, or the error that says whose is missing, doubled, refused or in the wrong run."""
         said = [info_of(result.metrics) for _, result in results]
         answered = frozenset(client.cid for client, _ in results)
-        raise_reported(said)
+        raise_all(reported(said))
         self._check_partitions([info for info in said if isinstance(info, PartyInfo)])
         replies = []
         while results:  # taken one by one: the caller's list is emptied, so that no payload outlives its use
@@ -114,9 +116,7 @@ class Quorum:
             replies.append(reply_of(result))
             self.seats[client.cid] = replies[-1].party
         replies.sort(key=lambda reply: reply.party)
-        doubled = [party for party, times in Counter(r.party for r in replies).items() if times > 1]
-        if doubled:
-            raise QuorumError(f"several clients say they are partition {doubled}: give each its own partition-id")
+        raise_all(doubled([info for info in said if isinstance(info, PartyInfo)]))
         self._check_members(replies)
         missing = self._missing({reply.party for reply in replies}, said)
         if missing:
@@ -173,28 +173,42 @@ class Quorum:
                 )
             time.sleep(0.05)
 
-    def _ask(self, client_manager: ClientManager) -> None:
-        """Ask every client what it holds: how many must take part, and how many features their rows have.
+    def _meet(self, client_manager: ClientManager, until: float) -> None:
+        """Ask every client what it holds, before anything is computed: how many must take part, how many features.
 
-        What most of them say counts: one that says otherwise is named by the first check of its reply.
+        Whatever is wrong with those that are there is told at once; then the others are waited for, and asked too.
+        """
+        said: dict[str, PartyInfo | ErrorReport | str] = {}
+        self._wait(client_manager, 1, until)
+        self._ask(client_manager, said)
+        if len(said) < self.expected:
+            self._wait(client_manager, self.expected, until)
+            self._ask(client_manager, said)
+        self.features = _most_common(one.features for one in said.values() if isinstance(one, PartyInfo))
+
+    def _ask(self, client_manager: ClientManager, said: dict[str, PartyInfo | ErrorReport | str]) -> None:
+        """Add what clients say that were not asked before; raise all that is wrong with any.
+
+        What most of them say counts: one that says otherwise is at fault.
         """
         clients = client_manager.all()
-        said: list[Any] = []
-        reasons: list[str] = []
-        with ThreadPoolExecutor(max_workers=len(clients)) as pool:
-            for outcome in pool.map(self._properties_of, [clients[cid] for cid in sorted(clients)]):
-                (reasons if isinstance(outcome, str) else said).append(outcome)
-        if not said:
-            raise QuorumError(f"no client said what it holds ({reasons[0]})")
-        info = [info_of(properties) for properties in said]
-        raise_reported(info)
-        known = [one for one in info if isinstance(one, PartyInfo)]
-        require_features(known)
-        self.expected = self.expected or _most_common(one.num_partitions for one in known)
-        if reasons and not self.config.survivors:
-            missing = self._missing({one.partition_id for one in known}, known)
-            self._go_on_without(missing, "; ".join(sorted(set(reasons))))
-        self.features = _most_common(one.features for one in known)
+        new = sorted(set(clients) - set(said))
+        with ThreadPoolExecutor(max_workers=max(1, len(new))) as pool:
+            for cid, answer in zip(new, pool.map(self._properties_of, [clients[cid] for cid in new]), strict=True):
+                said[cid] = answer if isinstance(answer, str) else info_of(answer)
+        known = [one for one in said.values() if isinstance(one, PartyInfo)]
+        faults = reported([one for one in said.values() if isinstance(one, ErrorReport)])
+        silent = sorted({one for one in said.values() if isinstance(one, str)})
+        if not known and not faults:
+            raise QuorumError(f"no client said what it holds ({silent[0]})")
+        if known:
+            self.expected = self.expected or _most_common(one.num_partitions for one in known)
+            if len(said) <= self.expected:  # else `gather` says how many too many
+                partitions = None if self.open_membership else self.total
+                faults += unfit(known, partitions=partitions, same_features=self.same_features)
+        raise_all(faults)
+        if silent and not self.config.survivors:
+            self._go_on_without(self._missing({one.partition_id for one in known}, known), "; ".join(silent))
 
     def _properties_of(self, client: ClientProxy) -> Any:
         """What a client says, or why it does not."""
@@ -221,7 +235,7 @@ class Quorum:
             raise QuorumError(f"several clients say they are '{doubled[0]}': give each a name of its own")
 
     def _check_partitions(self, said: Sequence[PartyInfo]) -> None:
-        require_one_run(said, partitions=None if self.open_membership else self.total)
+        raise_all(unlike(said, partitions=None if self.open_membership else self.total))
         self.columns = columns_of(said) or self.columns
         self.covariates = said[0].covariates if said else self.covariates
         self.simulated = all(info.simulated for info in said)

@@ -32,6 +32,7 @@ from fedpca_flwr.protocol.quorum import Quorum, Results
 from fedpca_flwr.protocol.room import Alternatives, no_alternatives, require_server_memory
 from fedpca_flwr.protocol.script import most_rounds
 from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.solution import check_features
 
 
 class PCAStrategy(Strategy):
@@ -66,7 +67,8 @@ class PCAStrategy(Strategy):
         self.options = options
         self.transport = transport
         self.phases = transport.script(self.card.name, self.card.phases(config, options))
-        self.quorum = Quorum(config, open_membership=self.open_membership)
+        rows = self.card.split == "rows"
+        self.quorum = Quorum(config, open_membership=self.open_membership, same_features=rows)
         self.model: PCAModel | None = None
         self.done = False
         self.certificate = 0.0
@@ -145,6 +147,8 @@ class PCAStrategy(Strategy):
             return []
         clients = self.quorum.gather(client_manager)
         if self._program is None:
+            if self.card.split == "rows":
+                check_features(self.options.n_components, self.quorum.features)
             require_server_memory(self.card.name, self.phases, self.public, self.alternatives)
             self._program = self.transport.questions(self.program(), self)
             self._asked = next(self._program)

@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
-from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, together
+from fedpca_flwr.files import require_site_file
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.site.scores import SCORE_FILES, unknown_score_file
 from fedpca_flwr.table import Table, complete, told
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-5
@@ -27,6 +30,26 @@ MAX_EPSILON, MAX_DELTA = 10.0, 1e-5
 
 EXPOSURES = ("nothing", "distribution", "scores", "inner products")
 """What a run may show of single rows, the least first; their distribution is what moments do not tell of them."""
+
+
+def require_files(node: NodeConfig) -> None:
+    """Refuse files that the end of a run could not write, all of them at once.
+
+    Raises
+    ------
+    ConfigError
+    """
+    faults: list[FedPCAError] = []
+    if node.scores and Path(node.scores).suffix not in SCORE_FILES:
+        faults.append(unknown_score_file(Path(node.scores)))
+    for key, path in {"scores": node.scores, "loadings": node.loadings}.items():
+        try:
+            if path:
+                require_site_file(key, Path(path).expanduser())
+        except ConfigError as error:
+            faults.append(error)
+    if faults:
+        raise together(faults)
 
 
 def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:

@@ -30,6 +30,15 @@ def projections(rows: Iterable[Any], components: Array) -> Iterator[tuple[Array,
         yield scores, energy(centred) - float(np.vdot(scores, scores))
 
 
+SCORE_FILES = (".npy", ".csv")
+"""Kinds of files that scores are written to."""
+
+
+def unknown_score_file(target: Path) -> ConfigError:
+    """What to raise for another kind."""
+    return ConfigError(f"node-config: 'scores' ends in '{target.suffix}', expected {' or '.join(SCORE_FILES)}")
+
+
 @contextmanager
 def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]:
     """A function that appends scores to a site's own file (nowhere for an empty path), whole or not at all.
@@ -54,4 +63,4 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
             stream.write((",".join(f"PC{j + 1}" for j in range(k)) + "\n").encode())
             yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
     else:
-        raise ConfigError(f"node-config: 'scores' ends in '{target.suffix}', expected .npy or .csv")
+        raise unknown_score_file(target)

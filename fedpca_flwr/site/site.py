@@ -139,6 +139,7 @@ class Site:
         ConfigError, DisclosureError
         """
         policy.permit_method(self.node, card, sums_only=sums_only)
+        policy.require_files(self.node)
         policy.permit_exposure(self.node, exposes)
         policy.permit_split(self.node, card, self.table.split)
         policy.permit_rows(self.node, len(self.data(card.split)))

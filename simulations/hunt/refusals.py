@@ -142,7 +142,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
         lambda d, t: _coarse(d, t) or _no_variance(d, t),
     ),
     (r"'auto', which needs center=true", lambda draw, truth: draw.options.get("center") is False),
-    (r"'n-components' is \d+, at most \d+ = min", _too_many),
+    (r"'n-components' is \d+.*(at most \d+ = min|but the data have \d+ features)", _too_many),
     (r"rows while some are held out", lambda d, t: d.options["n_components"] > 0.7 * len(d.pooled)),
     (r"a PCA needs at least 2", lambda draw, truth: len(draw.pooled) < 2),
     (r"outside the range of float64", _beyond),

@@ -101,8 +101,9 @@ class DPOptions(CountOptions):
         used = {"directions": [], "two-stage": ["clip", "centre-clip"], "joint": ["clip"]}[self.release]
         missing = [key for key in used if bounds[key] is None and self.private]
         missing += ["honest-parties"] if not self.honest_parties and self.trust == "distributed" else []
-        for key in missing:
-            raise PydanticCustomError("needed", "'{key}' is missing: {text}", {"key": key, "text": NEEDED[key]})
+        if missing:
+            told = "; ".join(f"'{key}' is missing: {NEEDED[key]}" for key in missing)
+            raise PydanticCustomError("needed", "{told}", {"told": told})
         if self.release == "directions" and any(bounds.values()):
             raise PydanticCustomError(
                 "bounds",

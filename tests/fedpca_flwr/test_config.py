@@ -31,8 +31,8 @@ def test_the_defaults_of_pyproject_are_those_of_the_code():
 def test_several_faults_are_told_at_once():
     with pytest.raises(ConfigError) as caught:
         RunConfig.parse({"alpha": 0.0, "seed": -1})
-    assert "'alpha' is 0.0, input should be greater than 0" in str(caught.value)
-    assert "'seed' is -1, input should be greater than or equal to 0" in str(caught.value)
+    assert "'alpha' is 0.0, expected a finite number above 0" in str(caught.value)
+    assert "'seed' is -1, expected a whole number from 0" in str(caught.value)
 
 
 def test_a_node_must_say_which_partition_it_is():
