@@ -13,6 +13,7 @@ from fedpca_flwr.analyses.kinds import of_moments
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import component_number as rules
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.bi_cross_validation import bi_cross_validation
 from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.solution import require_variance
 
@@ -25,6 +26,7 @@ class HowMany:
     ----------
     by_rule : mapping of str to int or None
         How many components each rule keeps, which may be none; None where it does not apply (Minka's with n < d).
+        Bi-cross-validation is there where each party's moments are: it holds out parties.
     spectrum : ndarray of shape (d,)
         Eigenvalues of the covariance (divisor n - 1), descending.
     null_band : ndarray of shape (min(n - 1, d),)
@@ -79,4 +81,6 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
         "broken stick": rules.broken_stick(values),
         f"{fraction:.0%} of the variance": rules.fraction(values, fraction),
     }
+    if len(used.parties) > 1 and d > 1:
+        by_rule["bi-cross-validation (Owen, Perry)"] = bi_cross_validation(list(used.parties.values()))
     return HowMany(by_rule, values, band)

@@ -40,6 +40,16 @@ def _centred(X):
     return centred.T @ centred
 
 
+def test_bi_cross_validation_holds_out_parties_where_they_are_known():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 15)) * 3 + rng.standard_normal((600, 15))
+    options = {"n_components": 2, "engine": "loopback"}
+    own = run("p-cov", cut(X, 200, 300, 60, 40), keep="parties", **options).moments_
+    rule = "bi-cross-validation (Owen, Perry)"
+    assert analyses.how_many(own, draws=5).by_rule[rule] == 3
+    assert rule not in analyses.how_many(own.pooled(), draws=5).by_rule
+
+
 def test_labels_and_numbers_stand_apart():
     lines = str(analyses.how_many(SecondMoments.of(rows(100, 6)))).splitlines()
     assert len(lines) == 6
