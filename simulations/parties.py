@@ -84,7 +84,9 @@ def _require_parties(given: Any) -> None:
     if one_table or isinstance(given, str | bytes) or not isinstance(given, Iterable):
         kind = type(given).__name__
         told = f"{kind}, one table" if one_table else kind
-        do = "; [X] makes it one party, numpy.array_split(X, 3) three" if one_table else ""
+        do = "; [X] makes it one party" if one_table else ""
+        if hasattr(given, "groupby"):
+            do += ", {name: rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
         raise ConfigError(
             f"'parties' is of type {told}, expected a list of arrays, one for each party, or {{name: array}}{do}"
         )

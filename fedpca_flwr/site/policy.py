@@ -57,7 +57,7 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
     allowed = node.allowed_methods.replace(",", " ").split()
     if allowed and card.name not in allowed:
         raise DisclosureError(
-            f"this site does not allow the method '{card.name}' (its node-config allows: {', '.join(allowed)})"
+            f"this site does not allow the method '{card.name}' (node-config 'allowed-methods': {', '.join(allowed)})"
         )
     if node.secure_only and not sums_only:
         raise DisclosureError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
 from scipy.sparse import csr_array
@@ -59,6 +60,13 @@ def test_files_of_the_parties_are_a_list_of_paths(key, value):
 def test_parties_are_a_list(parties):
     with pytest.raises(ConfigError, match="'parties' is of type .*, expected a list of arrays"):
         run("p-cov", parties, engine="loopback")
+
+
+def test_one_data_frame_is_told_how_to_be_several_parties():
+    table = pd.DataFrame(rows(60)).assign(site=["north", "south"] * 30)
+    with pytest.raises(ConfigError, match="DataFrame, one table.* for name, rows in X.groupby.* one for each site"):
+        fit(table)
+    assert fit({name: part.drop(columns="site") for name, part in table.groupby("site")}).n_samples_ == 60
 
 
 @pytest.mark.parametrize("value", [[], {}, 3, b"p-cov"], ids=repr)
