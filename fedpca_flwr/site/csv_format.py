@@ -7,7 +7,7 @@ import csv
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +37,17 @@ OTHER_KINDS = (
     (b"PAR1", "a parquet file: name it .parquet"),
     (b"\x93NUMPY", "an array of NumPy: name it .npy"),
     (b"\x89HDF", "an HDF5 file"),
-    (b"%PDF", "a PDF"),
-    (b"<", "HTML or XML: save the table as CSV"),
-    (b"{", "JSON: save the table as CSV"),
-    (b"[", "JSON: save the table as CSV"),
+    (b"%PDF-", "a PDF"),
+    *((start, "HTML or XML: save the table as CSV") for start in (b"<!", b"<?", b"<html", b"<HTML", b"<table")),
+    *((start, "JSON: save the table as CSV") for start in (b'{"', b"[{", b"[[")),
 )
 """How files of other kinds begin, and what to do."""
+
+CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
+"""Bytes that no text has; names of columns may begin as files of other kinds do."""
+
+TEXTS = (b"%", b"<", b"{", b"[")
+"""How those of the other kinds begin that are texts."""
 
 NUMBER = r"[+-]?(\d+%s?\d*|%s\d+)([eE][+-]?\d+)?"
 POINT, COMMA = (re.compile(NUMBER % (sign, sign), re.ASCII) for sign in (r"\.", ","))
@@ -100,7 +105,8 @@ def format_of(file: Path, left_out: Collection[str]) -> CsvFormat:
     with cells_within_limits():
         separator = said[1] if said else _separator(sample, left_out)
         found = CsvFormat(plain.encoding, separator, skipped=skipped)
-        decimal_comma = separator != "," and _decimal_comma(found, file)
+        first_row = next(csv.reader(sample, delimiter=separator))
+        decimal_comma = separator != "," and _decimal_comma(found, file, first_row, left_out)
     return CsvFormat(plain.encoding, separator, decimal_comma, skipped)
 
 
@@ -120,7 +126,7 @@ def _encoding(file: Path) -> str:
     with open(file, "rb") as stream:
         start = stream.read(4096)
     for magic, kind in OTHER_KINDS:
-        if start.lstrip().startswith(magic):
+        if start.lstrip().startswith(magic) and (magic.startswith(TEXTS) or CONTROL.search(start)):
             raise DataError(f"the .csv file is no CSV, but {kind}", local=str(file))
     marked = next((name for mark, name in MARKS if start.startswith(mark)), "")
     if not marked and b"\0" in start:
@@ -172,27 +178,32 @@ def _share(sample: list[str], separator: str, left_out: Collection[str]) -> floa
     width, times = Counter(map(len, rows)).most_common(1)[0]
     if width == 1:
         return 1e-3 * times / len(rows) * (2 if separator == ";" else 1)  # with which its decimals may have commas
-    names = [cell.strip() for cell in rows[0]]
-    dropped = {names.index(key) if key in names else int(key) if key.isdecimal() else -1 for key in left_out}
-    cells = [cell for row in rows[1:] or rows for place, cell in enumerate(row) if place not in dropped]
+    cells = list(itertools.chain.from_iterable(_of_features(rows[1:] or rows, rows[0], left_out)))
     signs = (POINT,) if separator == "," else (POINT, COMMA)
-    good = sum(any(sign.fullmatch(cell.strip()) for sign in signs) or is_missing(cell) for cell in cells)
+    good = sum(any(sign.fullmatch(cell) for sign in signs) or is_missing(cell) for cell in cells)
     return (1 + good / max(1, len(cells))) * times / len(rows)
 
 
-def _decimal_comma(found: CsvFormat, file: Path) -> bool:
-    """Whether the first cells with decimals have a comma.
+def _of_features(rows: Iterable[list[str]], first: list[str], left_out: Collection[str]) -> Iterator[list[str]]:
+    """The cells of rows, without spaces around them, that are not of a column that is left out."""
+    names = [cell.strip() for cell in first]
+    dropped = {names.index(key) if key in names else int(key) if key.isdecimal() else -1 for key in left_out}
+    for row in rows:
+        yield [cell.strip() for place, cell in enumerate(row) if place not in dropped]
+
+
+def _decimal_comma(found: CsvFormat, file: Path, first: list[str], left_out: Collection[str]) -> bool:
+    """Whether the first cells of features with decimals have a comma.
 
     Raises
     ------
     DataError
         Where it may stand between thousands.
     """
-    seen = []
-    for row in csv.reader(
-        (line for line in found.lines(file) if "," in line or "." in line), delimiter=found.separator
-    ):
-        cells = [cell.strip() for cell in row if "," in cell or "." in cell]
+    seen: list[str] = []
+    lines = (line for line in found.lines(file) if "," in line or "." in line)
+    for row in _of_features(csv.reader(lines, delimiter=found.separator), first, left_out):
+        cells = [cell for cell in row if "," in cell or "." in cell]
         if any(POINT.fullmatch(cell) for cell in cells):
             break
         seen += [cell for cell in cells if COMMA.fullmatch(cell) or THOUSANDS.fullmatch(cell)]

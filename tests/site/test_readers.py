@@ -258,6 +258,13 @@ def test_encodings_and_ends_of_lines_are_recognised(encoding, ending, tmp_path):
     assert found.names == ("größe", "b", "c")
 
 
+@pytest.mark.parametrize("name", ["PAR1", "BZh", "[Na+]", "<40 years", "{a}", "PK"])
+def test_names_may_begin_as_files_of_other_kinds_do(name, tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text(f"{name},b\n1,2\n3,4\n")
+    assert read(str(path)).names == (name, "b")
+
+
 def test_a_line_of_excel_that_names_the_separator_is_no_row(tmp_path):
     path = tmp_path / "site.csv"
     path.write_text("sep=;\n" + written(";", comma=True))
@@ -272,6 +279,14 @@ def test_decimals_that_come_late_are_recognised(tmp_path):
     path = tmp_path / "site.csv"
     path.write_text("a;b\n" + "1;2\n" * 500 + "1,5;2\n")
     assert read(str(path)).rows[-1].tolist() == [1.5, 2.0]
+
+
+def test_a_column_of_labels_says_nothing_about_decimals(tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text("code;a\n1,5;2\n1,6;2.5\n")
+    assert read(str(path), "code").rows.tolist() == [[2.0], [2.5]]
+    path.write_text("code;a\n1.5;2\n1.6;2,5\n")
+    assert read(str(path), "code").rows.tolist() == [[2.0], [2.5]]
 
 
 def test_booleans_and_missing_cells_are_numbers(tmp_path, monkeypatch):
