@@ -1,0 +1,121 @@
+"""What a release is: archives that install and run elsewhere, metadata that agree, files for those who run sites."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fedpca_flwr
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.node_config import NodeConfig
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The sdist, and the Python of a fresh environment with the wheel; what the wheel needs, it finds here."""
+    folder = tmp_path_factory.mktemp("release")
+    run("-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT), at=folder)
+    (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    venv.create(folder / "fresh", with_pip=False)
+    home = folder / "fresh" / ("Scripts" if sys.platform == "win32" else "bin")
+    run("-m", "pip", "--python", str(home / "python"), "install", "--quiet", "--no-deps", str(wheel), at=folder)
+    (packages,) = (folder / "fresh").rglob("site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return source, str(home / "python")
+
+
+def run(*arguments, at, python=sys.executable):
+    done = subprocess.run([python, *arguments], cwd=at, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.engine
+def test_the_wheel_runs_where_there_is_no_repository(built, tmp_path):
+    _, python = built
+    code = (
+        "import numpy as np, fedpca_flwr; from fedpca_flwr import run; "
+        "print(fedpca_flwr.__file__); print(run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2))"
+    )
+    where, model = run("-c", code, at=tmp_path, python=python).splitlines()
+    assert Path(where).is_relative_to(Path(python).parents[1])
+    assert model.startswith("PCAModel(p-cov: 2 components")
+    compared = run(
+        "-m", "simulations.compare", "--methods", "p-cov", "--dataset", "wine", "--components", "2", at=tmp_path,
+        python=python,
+    )  # fmt: skip
+    assert "p-cov" in compared
+
+
+@pytest.mark.engine
+def test_the_source_is_an_app_of_flowers_newest_format(built, tmp_path):
+    source, _ = built
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    folder = unpacked.rename(tmp_path / PROJECT["project"]["name"])  # Flower takes no folder with a version in its name
+    code = "from flwr.cli.app import app; app()"
+    run("-c", code, "build", "--app", str(folder), at=tmp_path)
+    assert list(tmp_path.glob("*.fab"))
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == fedpca_flwr.__version__ == PROJECT["project"]["version"]
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+@pytest.mark.parametrize(
+    "file", [str(path.relative_to(ROOT)) for path in [*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml"]]
+)
+def test_files_for_services_are_yaml(file):
+    assert yaml.safe_load((ROOT / file).read_text())
+
+
+def test_workflows_call_what_there_is():
+    steps = [
+        step["run"]
+        for path in ROOT.glob(".github/workflows/*.yml")
+        for job in yaml.safe_load(path.read_text())["jobs"].values()
+        for step in job["steps"]
+        if "run" in step
+    ]
+    assert ".ci/run" in steps
+    for words in map(shlex.split, steps):
+        assert all((ROOT / word).exists() for word in words if word.startswith((".ci/", "tests/")))
+
+
+def test_the_sites_of_the_compose_file_have_node_configs_that_are_allowed():
+    compose = yaml.safe_load((ROOT / "containers" / "compose.yaml").read_text())
+    targets = (ROOT / "containers" / "Containerfile").read_text()
+    numbers = []
+    for service in compose["services"].values():
+        assert f"AS {service['build']['target']}\n" in targets
+        given = [word.split("=", 1)[1] for word in service["command"] if word.startswith("--node-config=")]
+        for text in given:
+            values = dict(word.split("=", 1) for word in shlex.split(text))
+            numbers.append(NodeConfig.parse({key: _value(value) for key, value in values.items()}).partition_id)
+    assert numbers == [0, 1, 2]
+
+
+def _value(text):
+    return int(text) if text.isdigit() else text
+
+
+def test_flower_hub_has_what_it_asks_for():
+    app = PROJECT["tool"]["flwr"]["app"]
+    assert app["fab-format-version"] == 1
+    assert PROJECT["project"]["license"] == {"file": "LICENSE"}
+    assert set(app["config"]) == set(RunConfig.keys())
