@@ -52,6 +52,10 @@ class Columns:
     zero: NDArray[np.bool_]
 
     @property
+    def shape(self) -> tuple[int, int]:
+        return self.data.shape[0], self.data.shape[1]
+
+    @property
     def mean(self) -> Array:
         """What is subtracted (f,), in one float."""
         return self.centre + self.remainder
@@ -65,11 +69,11 @@ class Columns:
     @cached_property
     def X(self) -> Array:  # noqa: N802  # the notes' name
         """All of them in one array (n, f): for what compares each row with each other."""
-        rows: Array = np.concatenate([part - self._left for chunk in self._chunks() for part in dense_rows(chunk)])
-        return rows
+        parts = (part - self._left for chunk in self._chunks() for part in dense_rows(chunk))
+        return np.concatenate([np.empty((0, self.shape[1])), *parts])
 
     def __matmul__(self, V: Array) -> Array:
-        product: Array = np.concatenate([chunk @ V for chunk in self._chunks()])
+        product: Array = np.concatenate([np.empty((0, V.shape[1])), *(chunk @ V for chunk in self._chunks())])
         product -= self._left @ V
         return product
 
@@ -110,6 +114,10 @@ class Transposed:
     def __matmul__(self, Q: Array) -> Array:
         return self.columns.transposed_times(Q)
 
+    @property
+    def T(self) -> Columns:  # noqa: N802  # an array's name
+        return self.columns
+
 
 def columns_of(data: Rows, *, center: bool = True, scale: bool = False) -> Columns:
     """A party's columns ``data`` (n, f) as a run has them.
@@ -127,7 +135,7 @@ def columns_of(data: Rows, *, center: bool = True, scale: bool = False) -> Colum
     return Columns(data, mean, head.remainder, deviation, constant | (scale & constant_features(diagonal, n, mean)))
 
 
-def gram_product(X: Array | Columns, Q: Array) -> Array:
+def gram_product(X: Array | Columns | Transposed, Q: Array) -> Array:
     """``X X' Q`` (n, b) without the matrix (n, n); ``X`` is (n, f), ``Q`` (n, b)."""
     product: Array = X @ (X.T @ Q)
     return product

@@ -9,7 +9,8 @@ least ``|P_V(U Q)|^2`` over rotations Q is ``r - |V'U|^2``, and rotations change
 U_i are the leading eigenvectors of ``Y_i'Y_i + c V V'``, and for given U_i the best V are those of ``sum_i U_i U_i'``.
 The strength c is in squared units of the data. No d x d matrix is formed.
 
-Rows (..., n, d) and components (..., d, r) may be stacks.
+Rows (..., n, d) and components (..., d, r) may be stacks. The rows of one party with more rows than features may be
+`fedpca_flwr.maths.columns.Columns`, which are read chunk by chunk: then they are needed in products only.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows, chunks
 from fedpca_flwr.maths.certificate import ALIKE
+from fedpca_flwr.maths.columns import Columns, gram_product
+from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.stiefel import aligned, retraction, symmetric, tangent, transposed
@@ -32,6 +35,26 @@ BLOCKS = 3
 
 FINAL_STEPS = 200
 """Improvements at most, at the end."""
+
+
+def scatter_times(rows: Array | Columns, X: Array) -> Array:
+    """``Y' Y X`` (..., d, r) for rows Y (..., n, d), or `Columns` (n, d)."""
+    if not isinstance(rows, Columns):
+        return transposed(rows) @ (rows @ X)
+    own = np.stack([gram_product(rows.T, block) for block in X.reshape(-1, *X.shape[-2:])])
+    return own.reshape(X.shape)
+
+
+def energy_of(rows: Array | Columns) -> float:
+    """The sum of the squares of one party's rows."""
+    return rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
+
+
+def largest_eigenvalue(rows: Array | Columns) -> float:
+    """Of ``Y' Y`` for one party's rows."""
+    if not isinstance(rows, Columns):
+        return float(np.linalg.norm(rows, 2) ** 2)
+    return float(_leading(rows, 1).values[0])
 
 
 def strength(noise: float, spread: float) -> float:
@@ -66,7 +89,7 @@ def shared(U: Array, V: Array) -> Array:
 # The closed form
 
 
-def personal_components(rows: Array, V: Array, c: Array | float, start: Array) -> Array:
+def personal_components(rows: Array | Columns, V: Array, c: Array | float, start: Array) -> Array:
     """Leading eigenvectors (..., d, r) of ``Y'Y + c V V'``.
 
     Exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else improved from ``start``
@@ -74,14 +97,14 @@ def personal_components(rows: Array, V: Array, c: Array | float, start: Array) -
 
     Parameters
     ----------
-    rows : ndarray of shape (..., n, d)
+    rows : ndarray of shape (..., n, d), or Columns of shape (n, d) with n > d
     V, start : ndarray of shape (..., d, r)
     c : ndarray of shape (...) or float, positive
     """
     c = np.asarray(c, np.float64)[..., None, None]
     (n, d), r = rows.shape[-2:], V.shape[-1]
-    if n + r > d:
-        return _improved(lambda X: transposed(rows) @ (rows @ X) + c * (V @ (transposed(V) @ X)), start)
+    if isinstance(rows, Columns) or n + r > d:
+        return _improved(lambda X: scatter_times(rows, X) + c * (V @ (transposed(V) @ X)), start)
     shape = np.broadcast_shapes(rows.shape[:-2], V.shape[:-2], c.shape[:-2])
     prior = np.broadcast_to(np.sqrt(c) * transposed(V), (*shape, r, d))
     A = np.concatenate([np.broadcast_to(rows, (*shape, n, d)), prior], axis=-2)
@@ -101,7 +124,7 @@ def _improved(product: Callable[[Array], Array], U: Array) -> Array:
     return leading
 
 
-def converged_components(rows: Array, V: Array, c: float, start: Array) -> Array:
+def converged_components(rows: Array | Columns, V: Array, c: float, start: Array) -> Array:
     """`personal_components` (d, r) of one party, improved until they stay where they are."""
     for _ in range(FINAL_STEPS):
         start, before = personal_components(rows, V, c, start), start
@@ -110,39 +133,46 @@ def converged_components(rows: Array, V: Array, c: float, start: Array) -> Array
     return start
 
 
-def local_components(rows: Array, fill: Array) -> Array:
+def local_components(rows: Array | Columns, fill: Array) -> Array:
     """A party's own PCA (d, r): the end c = 0, or its limit, which ``fill`` decides where the rank is below r.
 
     Parameters
     ----------
-    rows : ndarray of shape (n, d)
+    rows : ndarray of shape (n, d), or Columns with n > d
     fill : ndarray of shape (d, r)
         Orthonormal columns; V, or any others where nothing may be learned from other parties.
     """
     d, r = fill.shape
-    if len(rows) <= d:
+    if not isinstance(rows, Columns) and len(rows) <= d:
         _, roots, vectors = np.linalg.svd(rows, full_matrices=False)
         values, own = roots**2, vectors.T
     else:
-        found = BlockIteration(random_block(d, min(r + 10, d), seed=0), r, trace=float(np.vdot(rows, rows)))
-        while not found.add(found.block, rows.T @ (rows @ found.block)):
-            pass
-        values, own = found.pairs.values, found.pairs.vectors
+        found = _leading(rows, r)
+        values, own = found.values, found.vectors
     own = own[:, :r][:, values[:r] > ALIKE * d * values[0]]
     left, _, _ = np.linalg.svd(fill - own @ (own.T @ fill), full_matrices=False)
     return np.hstack([own, left[:, : r - own.shape[1]]])
 
 
+def _leading(rows: Array | Columns, r: int) -> Eigenpairs:
+    """Leading eigenpairs of ``Y' Y`` for one party's rows."""
+    d = rows.shape[-1]
+    found = BlockIteration(random_block(d, min(r + 10, d), seed=0), r, trace=energy_of(rows))
+    while not found.add(found.block, scatter_times(rows, found.block)):
+        pass
+    return found.pairs
+
+
 # Algorithm 1: alternating Stiefel gradient descent
 
 
-def own_gradient(rows: Array, U: Array, V: Array, c: Array | float) -> Array:
+def own_gradient(rows: Array | Columns, U: Array, V: Array, c: Array | float) -> Array:
     """Gradient (..., d, r) of a party's part with respect to U, on the manifold.
 
     Fact 1 of the paper has half of the first term; finite differences say that this is right.
     """
     c = np.asarray(c, np.float64)[..., None, None]
-    return c * tangent(V, U) - transposed(rows) @ (rows @ U)
+    return c * tangent(V, U) - scatter_times(rows, U)
 
 
 def shared_gradient(U: Array, V: Array) -> Array:
@@ -150,7 +180,9 @@ def shared_gradient(U: Array, V: Array) -> Array:
     return -tangent(V, U) @ symmetric(transposed(V) @ U)
 
 
-def gradient_step(rows: Array, U: Array, V: Array, c: Array | float, largest: Array | float) -> tuple[Array, Array]:
+def gradient_step(
+    rows: Array | Columns, U: Array, V: Array, c: Array | float, largest: Array | float
+) -> tuple[Array, Array]:
     """A party's step of Algorithm 1: its own components, and its version of V, both (..., d, r).
 
     ``largest`` (...) is the largest eigenvalue of ``Y'Y``. Steps are ``1 / (largest + c)`` and for V (in units of

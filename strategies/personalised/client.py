@@ -10,15 +10,19 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Rows, whole
+from fedpca_flwr.maths.blocks import Rows
+from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.personalised import (
     converged_components,
     distance,
+    energy_of,
     gradient_step,
     held_out,
+    largest_eigenvalue,
     local_components,
     personal_components,
+    scatter_times,
     shared,
 )
 from fedpca_flwr.maths.products import head_and_diagonal
@@ -52,7 +56,7 @@ class PersonalisedClient(RowsClient):
             return super().statistics(name, asked)
         rows = _centred(self.used, asked["mean"], asked["remainder"])
         if name == "product":
-            return {"product": rows.T @ (rows @ asked["block"])}
+            return {"product": scatter_times(rows, asked["block"])}
         if name == "share":
             return {"shared": self._shared(rows, asked["shared"], asked["strengths"])}
         if name == "choose":
@@ -75,7 +79,7 @@ class PersonalisedClient(RowsClient):
     def _held_out(self) -> NDArray[np.bool_]:
         return held_out(self.data, self.site.config.seed)
 
-    def _shared(self, rows: Array, V: Array, strengths: Array) -> Array:
+    def _shared(self, rows: Array | Columns, V: Array, strengths: Array) -> Array:
         """One iteration at each strength; V is (m, d, k)."""
         own = self.site.state[OWN][0] if OWN in self.site.state else V
         if self.options.solver == "closed-form":
@@ -83,16 +87,16 @@ class PersonalisedClient(RowsClient):
             answer = shared(own, V)
         else:
             if "largest" not in self.site.state or OWN not in self.site.state:
-                self.site.state["largest"] = [np.array([np.linalg.norm(rows, 2) ** 2])]
+                self.site.state["largest"] = [np.array([largest_eigenvalue(rows)])]
             own, answer = gradient_step(rows, own, V, strengths, self.site.state["largest"][0])
         self.site.state[OWN] = [own]
         return answer
 
-    def _errors(self, rows: Array, held: Array, V: Array) -> Array:
+    def _errors(self, rows: Array | Columns, held: Array | Columns, V: Array) -> Array:
         """Squared errors on the rows held out: of the local components, of each strength's own, of the global V."""
         return np.array([_squared_error(held, U) for U in (local_components(rows, V), *self.site.state[OWN][0], V)])
 
-    def _report_own(self, rows: Array, V: Array, strength: Array) -> Fields:
+    def _report_own(self, rows: Array | Columns, V: Array, strength: Array) -> Fields:
         """What a party tells of its own components, which stay here; without strength they are the shared ones."""
         if strength.size:
             own = self._final_components(rows, V, float(strength[0]))
@@ -106,7 +110,7 @@ class PersonalisedClient(RowsClient):
             "gram": scores.T @ scores,
         }
 
-    def _final_components(self, rows: Array, V: Array, strength: float) -> Array:
+    def _final_components(self, rows: Array | Columns, V: Array, strength: float) -> Array:
         """This party's own components (d, k) for the final V."""
         if strength == 0:
             return local_components(rows, V)
@@ -116,11 +120,13 @@ class PersonalisedClient(RowsClient):
         return own
 
 
-def _centred(rows: Rows, mean: Array, remainder: Array) -> Array:
-    centred: Array = np.subtract(whole(rows), mean, dtype=np.float64) - remainder
-    return centred
+def _centred(rows: Rows, mean: Array, remainder: Array) -> Array | Columns:
+    """Rows about a mean, in one array where they are not more than the features: then products do not suffice."""
+    none = np.zeros(mean.size, dtype=bool)
+    found = Columns(rows, mean, remainder, np.ones_like(mean), none)
+    return found if len(rows) > mean.size else found.X
 
 
-def _squared_error(rows: Array, U: Array) -> float:
+def _squared_error(rows: Array | Columns, U: Array) -> float:
     """The sum of squares (a number from 0) that a projection to U leaves of rows (n, d)."""
-    return max(0.0, float(np.vdot(rows, rows) - np.square(rows @ U).sum()))
+    return max(0.0, energy_of(rows) - float(np.square(rows @ U).sum()))

@@ -9,6 +9,7 @@ from scipy import sparse
 from fedpca_flwr.maths import blocks, centred
 from fedpca_flwr.maths.blocks import Blocks, sparse_rows
 from fedpca_flwr.maths.columns import columns_of, energies, gram_product
+from fedpca_flwr.maths.personalised import energy_of, largest_eigenvalue, scatter_times
 
 RNG = np.random.default_rng(0)
 
@@ -76,3 +77,12 @@ def test_blocks_give_the_bits_of_the_array():
     one, other = columns_of(KINDS["array"]), columns_of(KINDS["blocks"])
     assert gram_product(one, Q).tobytes() == gram_product(other, Q).tobytes()
     assert one.energy == other.energy
+
+
+def test_what_personalised_components_need_of_rows_is_had_from_either():
+    held = columns_of(KINDS["blocks"])
+    V = RNG.standard_normal((2, 40, 3))
+    product = scatter_times(held.X, V)
+    np.testing.assert_allclose(scatter_times(held, V), product, rtol=1e-10, atol=1e-10 * np.abs(product).max())
+    assert energy_of(held) == pytest.approx(energy_of(held.X), rel=1e-12)
+    assert largest_eigenvalue(held) == pytest.approx(largest_eigenvalue(held.X), rel=1e-10)

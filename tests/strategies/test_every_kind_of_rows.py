@@ -146,6 +146,18 @@ def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_pat
         np.testing.assert_allclose(one, other, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", [sparse.csr_array, in_blocks], ids=["sparse", "blocks"])
+@pytest.mark.parametrize("solver", ["closed-form", "stiefel"])
+def test_more_rows_than_features_are_never_made_one_array_for_personalised(solver, kind, monkeypatch):
+    parties = cut(np.vstack([few_entries()] * 2)[:, 36:46], 150, 80, 70)  # of each more rows are held out
+    options = {"n_components": 2, "solver": solver}
+    one = fit("personalised", parties, **options)
+    monkeypatch.setattr(Columns, "X", None)
+    monkeypatch.setattr(blocks, "whole", None)
+    other = fit("personalised", [kind(part) for part in parties], **options)
+    np.testing.assert_allclose(one.components_, other.components_, atol=1e-7)
+
+
 @pytest.mark.parametrize("now", [counts(149), counts(151), counts(0)], ids=len)
 def test_rows_that_change_between_two_passes_are_refused(now):
     held = [counts()]
