@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
 
-VISION = "install the extra: pip install 'fedpca-flwr[vision]'"
+VISION = "install the extra: pip install '.[vision]' in the repository"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 except ImportError:
-    raise ConfigError("plots need matplotlib: python -m pip install 'fedpca-flwr[plots]'") from None
+    raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
 
 EXACT = 1e-6
 """Degrees within which components are the same for every purpose: drawn as one."""

@@ -146,7 +146,7 @@ def _reported(output: str, records: list[Record]) -> str:
     try:
         from simulations.report import write_report
     except (ImportError, ConfigError):  # matplotlib is an extra
-        return "no report: it needs matplotlib (python -m pip install 'fedpca-flwr[plots]')"
+        return "no report: it needs matplotlib (pip install '.[plots]' in the repository)"
     folder = Path(output).expanduser()
     return f"report: {write_report(folder, read(folder) + [r for r in records if 'error' in r])}"
 

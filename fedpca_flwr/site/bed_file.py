@@ -40,7 +40,7 @@ def read_bed(file: Path, left_out: LeftOut, variants: str = "", *, ambiguous: bo
         import bed_reader  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "a .bed file needs bed-reader, which is not installed; pip install 'fedpca-flwr[genotypes]'"
+            "a .bed file needs bed-reader, which is not installed; pip install '.[genotypes]' in the repository"
         ) from None
     if left_out:
         raise ConfigError(f"node-config: '{next(iter(left_out))}' names a column, but a .bed file has variants only")

@@ -41,7 +41,7 @@ def opened(url: str) -> Iterator[DuckDB]:
         import duckdb
         import pyarrow as pa  # by which its rows come
     except ImportError:
-        raise ConfigError("DuckDB needs duckdb and pyarrow; pip install 'fedpca-flwr[sql]'") from None
+        raise ConfigError("DuckDB needs duckdb and pyarrow; pip install '.[sql]' in the repository") from None
     path = url.removeprefix("duckdb:///")
     file = Path(path).expanduser()
     if path != MEMORY and not file.is_file():

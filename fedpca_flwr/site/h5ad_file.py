@@ -22,7 +22,7 @@ def read_h5ad(file: Path, left_out: LeftOut, layer: str = "") -> tuple[Rows, lis
         from anndata.io import read_elem
     except ImportError:
         raise ConfigError(
-            "an .h5ad file needs anndata, which is not installed; pip install 'fedpca-flwr[cells]'"
+            "an .h5ad file needs anndata, which is not installed; pip install '.[cells]' in the repository"
         ) from None
     with h5py.File(file) as held:
         if layer and layer not in held.get("layers", {}):

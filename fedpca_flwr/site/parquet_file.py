@@ -22,7 +22,7 @@ def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
         from pyarrow import parquet
     except ImportError:
         raise ConfigError(
-            "a .parquet file needs pyarrow, which is not installed; pip install 'fedpca-flwr[parquet]'"
+            "a .parquet file needs pyarrow, which is not installed; pip install '.[parquet]' in the repository"
         ) from None
     with parquet.ParquetFile(file) as source:
         schema, metadata = source.schema_arrow, source.metadata

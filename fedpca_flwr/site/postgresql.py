@@ -42,7 +42,9 @@ def opened(url: str) -> Iterator[PostgreSQL]:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
     except ImportError:
-        raise ConfigError("PostgreSQL needs psycopg, which is not installed; pip install 'fedpca-flwr[sql]'") from None
+        raise ConfigError(
+            "PostgreSQL needs psycopg, which is not installed; pip install '.[sql]' in the repository"
+        ) from None
     try:
         given = conninfo_to_dict("postgresql://" + url.partition("://")[2])
     except psycopg.Error:  # its text may quote the user

@@ -104,7 +104,9 @@ def pyplot() -> ModuleType:
     try:
         import matplotlib
     except ImportError:
-        raise ConfigError("plots need matplotlib; install the extra: pip install 'fedpca-flwr[plots]'") from None
+        raise ConfigError(
+            "plots need matplotlib; install the extra: pip install '.[plots]' in the repository"
+        ) from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

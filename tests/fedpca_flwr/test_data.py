@@ -125,7 +125,7 @@ def test_without_torchvision_the_extra_is_named(monkeypatch):
 
     imported = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(ConfigError, match=r"pip install 'fedpca-flwr\[vision\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[vision\]'"):
         data.load("cifar10")
-    with pytest.raises(ConfigError, match=r"pip install 'fedpca-flwr\[vision\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[vision\]'"):
         data.download("mnist", "somewhere")

@@ -446,7 +446,7 @@ def test_a_file_that_is_no_database_or_in_use_is_named(file, tmp_path):
 @pytest.mark.parametrize(("place", "module"), [("postgresql://db/x", "psycopg"), ("duckdb:///x.db", "duckdb")])
 def test_a_driver_that_is_not_there_is_named(place, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=r"pip install 'fedpca-flwr\[sql\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[sql\]'"):
         read_query(place, SELECT)
 
 
