@@ -188,12 +188,12 @@ def _places(told: str, expected: int, d: int) -> NDArray[np.int64]:
     ------
     ConfigError
     """
-    places = np.array([int(place) for place in told.split()], dtype=np.int64)
-    if places.size != expected or np.unique(places).size < places.size or (places >= d).any():
+    places = [int(place) for place in told.split()]
+    if len(places) != expected or len(set(places)) < expected or max(places, default=0) >= d:
         raise ConfigError(f"the parties say that {expected} covariates of {d} columns are at '{told[:100]}'")
     if expected >= d:
         raise ConfigError(f"run-config: 'adjust-for' names all {d} columns: nothing is left to analyse; name fewer")
-    return places
+    return np.array(places, dtype=np.int64)
 
 
 def _notes(options: Any, collinear: NDArray[np.int64]) -> list[str]:

@@ -14,7 +14,7 @@ from fedpca_flwr.maths.adjustment import fitted
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.second_moments import SecondMoments
 from tests.families import cut
-from tests.harness import finish, fit, server_of, tamper_arrays
+from tests.harness import finish, fit, server_of, tamper, tamper_arrays
 
 SIZES = (300, 200, 100)
 SITE = np.repeat([0, 1, 2], SIZES)
@@ -127,12 +127,37 @@ def test_other_methods_say_why_they_have_no_covariates(method):
         fit(method, PARTIES, n_components=2, adjust_for="1")
 
 
-def test_a_party_that_names_other_places_is_refused():
-    server = server_of("p-cov", PARTIES, n_components=2, adjust_for="age")
-    with pytest.raises(ConfigError, match="'adjust-for' names 'age'"):
+def saying(server, parties, covariates):
+    """Parties that say that their covariates stand elsewhere."""
+    for party in parties:
+        tamper(server, party, lambda reply: reply.metrics.update(covariates=covariates) or reply)
+
+
+def test_a_party_that_says_other_places_is_named():
+    server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4")
+    saying(server, [1], "1 5")
+    with pytest.raises(
+        ConfigError, match="client 1: the columns of 'adjust-for' stand elsewhere than in those of client 0"
+    ):
         finish(server)
-    frames = [pd.DataFrame(part, columns=names) for part, names in zip(PARTIES, [NAMES, NAMES, NAMES], strict=True)]
-    assert fit("p-cov", frames, n_components=1, adjust_for="age").n_components_ == 1
+
+
+@pytest.mark.parametrize("places", ["", "1", "1 8", "1 1", "1 4 5", "1 " + "9" * 4000, "1 " + "0" * 4000 + "1"])
+def test_places_that_cannot_be_are_refused(places):
+    """The fault: an OverflowError of a number beyond 64 bits."""
+    server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4")
+    saying(server, range(3), places)
+    with pytest.raises(ConfigError, match="the parties say that 2 covariates of 8 columns are at"):
+        finish(server)
+
+
+@pytest.mark.parametrize("wanted", ["auto", 0.8])
+def test_how_many_is_asked_of_what_is_left(wanted):
+    model = fit("p-cov", PARTIES, n_components=wanted, adjust_for="1,4")
+    left, _ = residuals(ROWS, [AGE, SEX], "nothing")
+    plain = fit("p-cov", cut(left, *SIZES), n_components=wanted)
+    assert model.n_components_ == plain.n_components_
+    np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-10)
 
 
 def test_covariates_that_do_not_vary_are_dropped_by_name():
