@@ -35,6 +35,9 @@ from fedpca_flwr.statistics.row_limits import ROWS, Pooled, rows_in
 FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True)
 """Of the counted allele among all parties' calls, with the first question after the counts; empty in repeats."""
 
+CHECKED = "genotypes checked"
+"""In a party's state for the run: that its rows are genotypes, which a pass over all of them has shown."""
+
 COUNTS = ("called", "alleles", "squares")
 
 ALLELES: Phases = {

@@ -19,7 +19,7 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.site.scores import projections, score_file
 from fedpca_flwr.site.site import Site
-from fedpca_flwr.statistics.genotypes import FREQUENCIES, require_frequencies, require_genotypes
+from fedpca_flwr.statistics.genotypes import CHECKED, FREQUENCIES, require_frequencies, require_genotypes
 from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.own_scatter import OwnScatter
 from fedpca_flwr.statistics.row_limits import require_bound, require_few_rows
@@ -41,8 +41,9 @@ class RowsClient(PCAClient):
             self.site.permit_bound(self.card.split)
         if self.transport.sums_only and not self.card.differentially_private:
             require_few_rows(len(self.data), self.site.node.num_partitions)
-        if self._of_genotypes and not self.journal.begun():
+        if self._of_genotypes and not self.journal.begun() and CHECKED not in self.site.state:
             require_genotypes(self._unscaled)
+            self.site.state[CHECKED] = []
 
     @property
     def data(self) -> Rows:

@@ -111,7 +111,7 @@ def federated(files: Sequence[str], parties: int, method: str, options: dict[str
         rows = rows_of(files, parties)
         written = [str(Path(folder, f"{party}.npy")) for party in range(parties)]
         start = time.process_time()
-        model = run(method, rows, genotypes=True, scores=written, round_deadline=1e6, **options)
+        model = run(method, rows, genotypes=True, scores=written, join_deadline=1e6, round_deadline=1e6, **options)
         seconds = time.process_time() - start
         scores = np.vstack([np.load(file) for file in written])
     said = model.log["measured"].get("certified_angle_degrees", model.log["measured"].get("angle_bound_degrees"))

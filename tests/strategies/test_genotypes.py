@@ -7,6 +7,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.statistics import genotypes
 from tests.harness import client_of, finish, fit, server_of, tamper_arrays
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
@@ -106,6 +107,13 @@ def test_rows_that_are_no_genotypes_are_refused_by_number_of_columns():
     parties[1][0, 3], parties[1][2, 4] = 1.5, 3
     with pytest.raises(DataError, match="values other than 0, 1 and 2 in 2 columns"):
         fit("qr-pca", parties, n_components=2, genotypes=True)
+
+
+def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
+    looked, look = [], genotypes.columns_of_others
+    monkeypatch.setattr(genotypes, "columns_of_others", lambda rows: looked.append(len(rows)) or look(rows))
+    fit("sub-it", parties_of(people()), n_components=2, genotypes=True)
+    assert sorted(looked) == [12, 28, 50]
 
 
 def test_missing_calls_say_what_to_do():
