@@ -58,17 +58,31 @@ class ErrorReport(Config):
 
 @dataclass
 class Reply:
-    """One party's answer to one question. ``fields`` is set once the payload is checked."""
+    """One party's answer to one question.
+
+    Attributes
+    ----------
+    party : int
+        The partition.
+    name : str
+    rows : int
+    tensors : list of bytes
+    fields : dict
+        Set once the payload is checked, where it is kept.
+    taken : int
+        Bytes of a payload that is not.
+    """
 
     party: int
     name: str
     rows: int
     tensors: list[bytes]
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
+    taken: int = 0
 
     @property
     def nbytes(self) -> int:
-        return sum(map(len, self.tensors))
+        return self.taken or sum(map(len, self.tensors))
 
     @property
     def sender(self) -> str:

@@ -168,6 +168,8 @@ def check_together(payload: Payload, replies: Mapping[str, Fields], sizes: Mappi
 
     ``sizes`` holds what the symbols other than ``d`` and ``n`` stand for.
     """
+    if not replies:
+        return
     claims = {sender: payload.features(values) for sender, values in replies.items()}
     (features, _), *_ = Counter(claims.values()).most_common(1)
     witness = next(sender for sender, claim in claims.items() if claim == features)

@@ -169,12 +169,16 @@ class Ask:
         What the party of a partition receives besides.
     method : str
         Whose question it is, where a run has chosen a method on its way: its name and options.
+    take : callable, optional
+        Is given the fields of each reply as it comes, checked, and who sent it. It need not be called; where it was,
+        the reply has no fields any more.
     """
 
     phase: str
     asked: Fields = field(default_factory=dict)
     each: Mapping[int, Fields] = field(default_factory=dict)
     method: str = ""
+    take: Callable[[Fields, str], None] | None = None
 
 
 class Sum(Ask):

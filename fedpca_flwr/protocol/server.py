@@ -5,12 +5,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
 
+from flwr.common import Code, FitIns, FitRes
 from flwr.server import History, Server, SimpleClientManager
-from flwr.server.server import fit_clients
+from flwr.server.client_proxy import ClientProxy
 
 from fedpca_flwr.protocol.strategy import PCAStrategy
+
+Answers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, FitRes] | BaseException]]
+"""Results, and failures."""
 
 
 class PCAServer(Server):
@@ -39,8 +45,31 @@ class PCAServer(Server):
         for server_round in itertools.count(1):  # the strategy's own program says when it is over
             fits = strategy.configure_fit(server_round=server_round, parameters=self.parameters, client_manager=manager)
             with self.while_clients_work():
-                answers = fit_clients(fits, self.max_workers or len(fits), timeout, server_round)
+                answers = self._answers(fits, timeout, server_round)
             strategy.aggregate_fit(server_round, *answers)
             if strategy.done:
                 break
         return History(), time.monotonic() - started
+
+    def _answers(self, fits: list[tuple[ClientProxy, FitIns]], timeout: float | None, group: int) -> Answers:
+        """What all parties reply, and why some do not. The strategy sees each reply as it comes, and may take it."""
+        one_by_one = Lock()
+
+        def ask(client: ClientProxy, question: FitIns) -> tuple[ClientProxy, FitRes]:
+            reply = client.fit(question, timeout=timeout, group_id=group)
+            if reply.status.code == Code.OK:
+                with one_by_one:  # here, so that no thread goes on to the next party before
+                    self.strategy.receive(reply)
+            return client, reply
+
+        results: list[tuple[ClientProxy, FitRes]] = []
+        failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
+        with ThreadPoolExecutor(self.max_workers or len(fits)) as pool:
+            for future in [pool.submit(ask, *fit) for fit in fits]:
+                failure = future.exception()
+                if failure is not None:
+                    failures.append(failure)
+                else:
+                    client, reply = future.result()
+                    (results if reply.status.code == Code.OK else failures).append((client, reply))
+        return results, failures

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from flwr.common import EvaluateIns, FitIns, Parameters, Scalar, ndarrays_to_parameters
+from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar, ndarrays_to_parameters
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
@@ -24,9 +24,9 @@ from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.named import named
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.messages import Reply, arrays_in
-from fedpca_flwr.protocol.payload import check_together
-from fedpca_flwr.protocol.phase import Ask, Phase, Program, Public
+from fedpca_flwr.protocol.inbox import Inbox
+from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.phase import NO_FIELDS, Ask, Phase, Program, Public
 from fedpca_flwr.protocol.progress import tell
 from fedpca_flwr.protocol.quorum import Quorum, Results
 from fedpca_flwr.protocol.room import Alternatives, no_alternatives, require_server_memory
@@ -78,6 +78,7 @@ class PCAStrategy(Strategy):
         self.rounds_so_far: list[dict[str, Any]] = []
         self._sent: dict[str, int] = {}  # its bytes to each of Flower's clients
         self._since = 0.0  # its time
+        self._inbox = Inbox(NO_FIELDS, {})  # what comes back
 
     # What a method writes
 
@@ -167,6 +168,10 @@ class PCAStrategy(Strategy):
         self._sending(instructions)
         return instructions
 
+    def receive(self, result: FitRes) -> None:
+        """Look at a reply that has just come (`Inbox.receive`)."""
+        self._inbox.receive(result)
+
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
@@ -199,18 +204,12 @@ class PCAStrategy(Strategy):
 
     def _checked(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies of all parties, in the order of their partitions, checked field by field."""
-        payload = self._phase.reply
         replies = self.quorum.complete(results, failures)
+        self._inbox.count(replies)
         self._record(self._asked.phase, replies)
-        named = {}
-        for reply in replies:
-            payload.require_count(len(reply.tensors), reply.sender)
-            named[reply.sender] = payload.named(arrays_in(reply), reply.sender)
-        check_together(payload, named, self._phase.reply_sizes(self._asked.asked, self.public))
+        self._inbox.check(replies)
         hidden = self.card.differentially_private or self.transport.sums_only
         for reply in replies:
-            reply.fields = named[reply.sender]
-            reply.tensors.clear()
             if not hidden and "count" in reply.fields and reply.rows != int(reply.fields["count"]):
                 count = int(reply.fields["count"])
                 raise ContractError(f"{reply.sender}: its count is {count}, but its message says {reply.rows} rows")
@@ -226,6 +225,9 @@ class PCAStrategy(Strategy):
     def _sending(self, instructions: Sequence[tuple[ClientProxy, FitIns]]) -> None:
         self._sent = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}
         self._since = time.monotonic()
+        self._inbox = Inbox(
+            self._phase.reply, self._phase.reply_sizes(self._asked.asked, self.public), self._asked.take
+        )
 
     def _record(self, phase: str, replies: list[Reply]) -> None:
         sizes, nobody = {reply.party: reply.nbytes for reply in replies}, self.quorum.total

@@ -32,7 +32,7 @@ from fedpca_flwr.transports.signed import SIGNATURE, SIZES
 from fedpca_flwr.transports.words import (
     MASKED,
     Group,
-    decoded_total,
+    RunningSum,
     encoded,
     require_sums,
     secret_of,
@@ -86,9 +86,9 @@ class MaskedServer(Masked, ServerTransport):
                 keys = relayed_keys(replies)
             asked = question.asked if relayed else {**keys, **question.asked}
             relayed = True
-            layout = self.own[question.phase].layout(question.asked, run.public)
-            replies = yield Ask(question.phase, asked)
-            answer = decoded_total(layout, [reply.fields["masked"] for reply in replies], [r.sender for r in replies])
+            total = RunningSum(self.own[question.phase].layout(question.asked, run.public))
+            replies = yield Ask(question.phase, asked, take=total.add)
+            answer = total.decoded(replies)
 
     def measured(self, quorum: Quorum) -> dict[str, float]:
         return {"pairwise_masked_parties": quorum.expected}

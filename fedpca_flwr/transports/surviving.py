@@ -31,10 +31,9 @@ from fedpca_flwr.transports.pairwise_masks import KEY_BYTES
 from fedpca_flwr.transports.signed import SIGNATURE, SIZES
 from fedpca_flwr.transports.words import (
     MASKED,
-    decoded_total,
+    RunningSum,
     missed_by,
     require_sums,
-    summed,
 )
 
 KEYS = 2 * KEY_BYTES
@@ -161,9 +160,11 @@ class SurvivingServer(Surviving, ServerTransport):
         )
         sealed = {place[r.party]: _whole(r.fields["sealed"], len(place), r.sender) for r in replies}
         layout = self.own[question.phase].layout(question.asked, run.public)
-        replies = yield Ask(question.phase, {"members": np.asarray(list(sealed)), **question.asked})
+        arriving = RunningSum(layout)
+        asked = {"members": np.asarray(list(sealed)), **question.asked}
+        replies = yield Ask(question.phase, asked, take=arriving.add)
         there, self._in_sum = [place[r.party] for r in replies], run.quorum.parties()
-        total = summed(layout, [r.fields["masked"] for r in replies], [r.sender for r in replies])
+        total = arriving.whole(replies)
         replies = yield Ask(self.called("agree", question.phase), {"survivors": np.asarray(there)})
         agreed = {place[r.party]: r.fields["signature"] for r in replies}
         agreement = {"agreed": np.asarray(list(agreed)), "signatures": np.stack(list(agreed.values()))}
@@ -184,11 +185,11 @@ class SurvivingServer(Surviving, ServerTransport):
 
     def _last(self, question: Ask, run: Running) -> Program:
         """A sum under pairwise masks, if all survivors are still there: that of fewer would show who left."""
-        layout = self.own[question.phase].layout(question.asked, run.public)
-        replies = yield question
+        total = RunningSum(self.own[question.phase].layout(question.asked, run.public))
+        replies = yield Ask(question.phase, question.asked, take=total.add)
         if len(replies) < len(self._in_sum):
             return None
-        return decoded_total(layout, [r.fields["masked"] for r in replies], [r.sender for r in replies])
+        return total.decoded(replies)
 
 
 def _whole(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.uint8]:

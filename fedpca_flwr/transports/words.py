@@ -16,6 +16,7 @@ import numpy as np
 from fedpca_flwr.errors import ContractError, DisclosureError, TravelError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import SERVER, Phase, Phases, Total
 from fedpca_flwr.protocol.transport import Answering
@@ -104,44 +105,60 @@ def require_finite(layout: Layout, phase: str) -> None:
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
 
 
-def decoded_total(layout: Layout, vectors: Sequence[Words], senders: Sequence[str]) -> Total:
-    """The sum of masked vectors: masks cancel only if those of all parties are in it.
+class RunningSum:
+    """The sum of masked vectors modulo 2^64. Each is added as it comes, in any order, and need not be kept.
 
-    Raises
-    ------
-    ContractError
+    Parameters
+    ----------
+    layout : Layout
     """
-    parties, fields = layout.decode(summed(layout, vectors, senders))
-    if parties != len(vectors):
-        raise ContractError(
-            f"the masks of the {len(vectors)} parties do not cancel: a request was altered on its way, or a site's "
-            "share was beyond its public limit (did its data change during the run?); its own log says so. Nothing "
-            "can be read from the sum"
-        )
-    return Total(fields, parties, missed=missed_by(layout, parties))
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._words = np.zeros(layout.size, np.uint64)
+
+    def add(self, fields: Fields, sender: str) -> None:
+        """Add one party's vector.
+
+        Raises
+        ------
+        ContractError
+        """
+        vector = fields["masked"]
+        if vector.size != self.layout.size:
+            raise ContractError(
+                f"{sender}: field 'masked' has shape {vector.shape}, expected {(self.layout.size,)}; do its data have "
+                "another number of features, or does it run another version?"
+            )
+        self._words += vector
+
+    def whole(self, replies: Sequence[Reply]) -> Words:
+        """The sum of all replies, those that came with their vectors among them."""
+        for reply in replies:
+            if reply.fields:
+                self.add(reply.fields, reply.sender)
+        return self._words
+
+    def decoded(self, replies: Sequence[Reply]) -> Total:
+        """What the whole sum says: masks cancel only if those of all parties are in it.
+
+        Raises
+        ------
+        ContractError
+        """
+        parties, fields = self.layout.decode(self.whole(replies))
+        if parties != len(replies):
+            raise ContractError(
+                f"the masks of the {len(replies)} parties do not cancel: a request was altered on its way, or a site's "
+                "share was beyond its public limit (did its data change during the run?); its own log says so. Nothing "
+                "can be read from the sum"
+            )
+        return Total(fields, parties, missed=missed_by(self.layout, parties))
 
 
 def missed_by(layout: Layout, parties: int) -> dict[str, Array]:
     """Bound on what fixed point rounded off in each entry of a sum over so many parties."""
     return {name: parties * layout.resolution * limit for name, limit in layout.limits.items()}
-
-
-def summed(layout: Layout, vectors: Iterable[Words], senders: Iterable[str]) -> Words:
-    """The sum of vectors modulo 2^64.
-
-    Raises
-    ------
-    ContractError
-    """
-    total = np.zeros(layout.size, np.uint64)
-    for vector, sender in zip(vectors, senders, strict=True):
-        if vector.size != layout.size:
-            raise ContractError(
-                f"{sender}: field 'masked' has shape {vector.shape}, expected {(layout.size,)}; do its data have "
-                "another number of features, or does it run another version?"
-            )
-        total += vector
-    return total
 
 
 def secret_of(party: Answering, name: str) -> bytes:

@@ -1,0 +1,76 @@
+"""What comes in answer to one question: what is only added up is taken at once, the rest kept until all have come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flwr.common import FitRes, Parameters
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.protocol.messages import Reply, arrays_in, reply_of
+from fedpca_flwr.protocol.payload import Fields, Payload, check_together
+
+
+class Inbox:
+    """The replies to one question.
+
+    Parameters
+    ----------
+    payload : Payload
+        What each must hold.
+    sizes : mapping of str to int
+        What the symbols of its shapes stand for.
+    take : callable, optional
+        As `Ask.take`.
+    """
+
+    def __init__(
+        self, payload: Payload, sizes: Mapping[str, int], take: Callable[[Fields, str], None] | None = None
+    ) -> None:
+        self.payload = payload
+        self.sizes = sizes
+        self.take = take
+        self._taken: dict[int, int] = {}  # bytes, by partition
+
+    def receive(self, result: FitRes) -> None:
+        """Look at a reply that has just come, and let its payload go where it is taken.
+
+        What is wrong with it is told when all have come, of all parties together.
+        """
+        if self.take is None or "error" in result.metrics:
+            return
+        try:
+            reply = reply_of(result)
+            fields = self._named(reply)
+            check_together(self.payload, {reply.sender: fields}, self.sizes)
+            self.take(fields, reply.sender)
+        except FedPCAError:
+            return
+        self._taken[reply.party] = reply.nbytes
+        result.parameters = Parameters([], "")
+
+    def count(self, replies: Sequence[Reply]) -> None:
+        """Note of each how much of it is taken."""
+        for reply in replies:
+            reply.taken = self._taken.get(reply.party, 0)
+
+    def check(self, replies: Sequence[Reply]) -> None:
+        """Set the fields of those that are not taken, once all have come.
+
+        Raises
+        ------
+        ContractError
+        """
+        kept = [reply for reply in replies if not reply.taken]
+        named = {reply.sender: self._named(reply) for reply in kept}
+        check_together(self.payload, named, self.sizes)
+        for reply in kept:
+            reply.fields = named[reply.sender]
+            reply.tensors.clear()
+
+    def _named(self, reply: Reply) -> dict[str, NDArray[Any]]:
+        """The fields of a reply by name, before their values are checked."""
+        self.payload.require_count(len(reply.tensors), reply.sender)
+        return self.payload.named(arrays_in(reply), reply.sender)

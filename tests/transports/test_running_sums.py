@@ -1,0 +1,80 @@
+"""Masked vectors are added as they come: the server holds one, of however many parties, and the sum is the same."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ContractError, FedPCAError
+from fedpca_flwr.protocol.inbox import Inbox
+from tests.families import rows
+from tests.harness import finish, server_of, tamper
+
+WAYS = {"masked": {}, "surviving": {"survivors": 5}}
+FEATURES = 120
+
+
+def secure_server(parties, **options):
+    data = [rows(20, FEATURES, seed=i) for i in range(parties)]
+    return server_of("p-cov", data, n_components=2, secure_aggregation=True, bound=1e4, **options)
+
+
+def peak(parties):
+    """Bytes of the most that a run of so many parties held at once, beyond what it began with."""
+    server = secure_server(parties)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        finish(server)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_four_times_the_parties_do_not_need_the_memory_of_their_replies():
+    reply = 8 * FEATURES * (FEATURES + 1) // 2
+    few, many = peak(8), peak(32)
+    assert many - few < 24 * reply / 4
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_sum_is_the_same_whether_replies_are_taken_or_kept(way, monkeypatch):
+    taken = finish(secure_server(6, **WAYS[way]))
+    monkeypatch.setattr(Inbox, "receive", lambda inbox, result: None)
+    kept = finish(secure_server(6, **WAYS[way]))
+    np.testing.assert_array_equal(taken.components_, kept.components_)
+    assert [entry["up"] for entry in taken.log["rounds"]] == [entry["up"] for entry in kept.log["rounds"]]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("fault", ["short", "whole", "no arrays"])
+def test_a_fault_is_told_of_its_party_though_the_others_are_taken(way, fault):
+    server = secure_server(6, **WAYS[way])
+
+    def broken(reply):
+        whole = server.strategy._asked.phase == ("scatter" if way == "masked" else "uncentred")
+        if whole:
+            tensors = reply.parameters.tensors
+            reply.parameters.tensors = [] if fault == "no arrays" else [tensors[0][:-8] if fault == "short" else b"x"]
+        return reply
+
+    tamper(server, 3, broken)
+    with pytest.raises(ContractError, match="client 3"):
+        finish(server)
+
+
+def test_a_party_that_is_not_one_of_the_run_ends_it():
+    """Its vector may be in the sum by then: nobody is shown that sum."""
+    server = secure_server(4)
+
+    def doubled(reply):
+        if "error" not in reply.metrics:
+            reply.metrics["partition-id"] = 0
+        return reply
+
+    tamper(server, 2, doubled)
+    with pytest.raises(FedPCAError, match=r"several clients say they are partition \[0\]"):
+        finish(server)
