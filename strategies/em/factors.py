@@ -20,8 +20,8 @@ from fedpca_flwr.statistics.incomplete import ObservedValues
 from fedpca_flwr.statistics.incomplete_factors import expected_products, unit_of
 from strategies.em.options import EMOptions
 
-MORE = 5
-"""Factors than components: what is beside the components is not all noise, and they are found in fewer steps."""
+MORE = 10
+"""Factors than components: what is beside the components is not all noise (docs/missing.md measures it)."""
 
 
 def by_factors(
@@ -53,10 +53,11 @@ def _factors(k: int, wanted: int, rows: int, features: int) -> int:
     check_components(k, rows, features)
     most = min(rows, features) - 1
     if max(k, wanted) > most:
+        key = "factors" if wanted > k else "n-components"
         raise ConfigError(
-            f"run-config: 'n-components' is {k} and 'factors' {wanted}, at most {most} with model='factors', one less "
-            f"than there are rows ({rows}) and features ({features}): the noise needs one; model='gaussian' has no "
-            "such limit"
+            f"run-config: '{key}' is {max(k, wanted)}, at most {most} with "
+            f"model='factors', one less than there are rows ({rows}) and features ({features}): the noise needs one; "
+            "model='gaussian' has no such limit"
         )
     return min(wanted or k + MORE, most)
 

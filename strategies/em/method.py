@@ -52,7 +52,7 @@ CARD = MethodCard(
     exact=False,
     result="maximum likelihood for rows with missing values",
     rounds="2, then until it rests, some 10; `model='factors'` some 25",
-    upload="d(d+1)/2 + d in each round; `model='factors'` d(q+1) + 2, q = k + 5",
+    upload="d(d+1)/2 + d in each round; `model='factors'` d(q+1) + 2, q = k + 10",
     server_sees="each party's expected covariances, how often each two features have values together; "
     "`model='factors'` their products with d x q blocks, how often each feature has a value",
     options=EMOptions,

@@ -24,7 +24,7 @@ class EMOptions(PCAOptions):
     """What missing values are expected by: 'gaussian', a covariance of all features; 'factors', for wide rows (more
     than some 500 features), few directions with equal noise in all others."""
     factors: Annotated[int, Limits(ge=0)] = 0
-    """With model='factors': how many; 0 for five more than components."""
+    """With model='factors': how many; 0 for ten more than components."""
     scale: bool = False
     """Divide each feature by its standard deviation: that of its expected values, by 'factors' of its observed ones."""
     prior: Annotated[float, Limits(gt=0, le=1e6)] = 10.0

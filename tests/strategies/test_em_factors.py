@@ -80,9 +80,9 @@ def test_a_round_sends_products_and_no_matrix_of_all_features():
     wide = of_factors(n=60, d=300)
     model = fit("em", np.array_split(wide, 2), **{**WIDE, "tolerance": 0.01})
     assert model.rounds <= 40
-    assert max(model.bytes_up_by_party) < model.rounds * (8 * (300 * 8 + 2) + 1000)
+    assert max(model.bytes_up_by_party) < model.rounds * (8 * (300 * 13 + 2) + 1000)
     assert model.covariance_ is None
-    assert model.factors_.shape == (8, 300)
+    assert model.factors_.shape == (13, 300)
 
 
 @pytest.mark.parametrize("way", [{}, {**SUMS, "bound": 1e3}], ids=["clear", "masked"])
