@@ -11,6 +11,7 @@ import pytest
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.subspace import principal_angles
 from simulations import benchmarks, measuring
+from simulations.benchmarks import all as everything
 from simulations.benchmarks import (
     as_written,
     databases,
@@ -235,3 +236,16 @@ def test_drawn_genotypes_give_the_components_of_all_people(tmp_path):
     assert genotypes.angles(found.scores, reference.scores).max() <= 2e-3
     assert reference.scores.shape == (300, 2)
     assert found.rounds >= 4
+
+
+def test_ratios_stand_beside_those_of_the_release_and_fail_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(everything, "RELEASED", tmp_path / "released.json")
+    monkeypatch.setattr(everything, "RATIOS", {"one": lambda repeats: 2.0, "other": lambda repeats: float(repeats)})
+    everything.main(["--quick", "--keep"])
+    assert [row[1:3] for row in cells(capsys.readouterr().out)] == [["2.00", "-"], ["3.00", "-"]]
+    everything.main([])  # three times the repetitions, three times the ratio of one of the two
+    assert [row[3] for row in cells(capsys.readouterr().out)] == ["", "slower: 3.00 times the release's"]
+
+
+def test_every_ratio_has_one_of_the_release():
+    assert set(json.loads(everything.RELEASED.read_text())["ratios"]) == set(everything.RATIOS)
