@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import blas, eigh, lapack
+from scipy.linalg import LinAlgError, blas, eigh, lapack
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from fedpca_flwr.maths.arrays import Array
@@ -59,6 +59,11 @@ class Eigenpairs:
     error: float = 0.0
     resolution: Resolution | None = None
 
+    def first(self, k: int) -> Eigenpairs:
+        """The first k of them."""
+        following = float(self.values[k]) if k < self.values.size else self.following
+        return replace(self, values=self.values[:k], vectors=self.vectors[:, :k], following=following)
+
     def of_rank(self, most: int) -> Eigenpairs:
         """The same, of a matrix whose rank is certainly not larger."""
         return replace(self, rank=most if self.rank is None else min(most, self.rank))
@@ -94,8 +99,11 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
             return pairs
     wanted = min(k + 1, d)
     unit = _unit(matrix)  # LAPACK's bisection of a subset takes off-diagonal entries below 1e-154 for zero
-    values, vectors = eigh(matrix / unit, driver="evr", subset_by_index=(d - wanted, d - 1), check_finite=False)
-    if values.size < wanted:  # LAPACK's MRRR loses pairs of a tight cluster at the edge of a subset, and says nothing
+    try:
+        values, vectors = eigh(matrix / unit, driver="evr", subset_by_index=(d - wanted, d - 1), check_finite=False)
+    except LinAlgError:  # LAPACK's MRRR fails on some graded matrices
+        values, vectors = np.empty(0), np.empty((d, 0))
+    if values.size < wanted:  # or it loses pairs of a tight cluster at the edge of a subset, and says nothing
         values, vectors = eigh(matrix / unit, driver="evd", check_finite=False)
     return _pairs(values * unit, vectors, k)
 

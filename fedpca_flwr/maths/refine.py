@@ -12,6 +12,7 @@ approximation is corrected to agree with :math:`A` on the span of ``Q``, with :m
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,28 +36,47 @@ def corrected(matrix: Array, V: Array, E: Array) -> Array:
     return matrix + change + change.T
 
 
-def corrected_angle_bound(pairs: Eigenpairs, error: float, on_block: float, block: NDArray[np.float32] | None) -> float:
-    """Bound on the angle to the components of a matrix whose approximation was corrected, in degrees.
+def corrected_angle_bound(
+    pairs: Eigenpairs, k: int, error: float, on_block: float, block: NDArray[Any] | None
+) -> tuple[float, float]:
+    r"""Bound on the angle to the first k components of a matrix whose approximation was corrected, in degrees; and on
+    what their values are wrong by.
 
-    Davis and Kahan, with the residual of the exact matrix.
+    Davis and Kahan, with the residual of the exact matrix, and a bound on its eigenvalue k + 1: the largest of the
+    matrix on all that is orthogonal to the first k vectors of the approximation (Courant and Fischer). With W some of
+    the next vectors, :math:`\mu_1` the value of the first of them and :math:`\mu_2` of the first behind them, that is
+    no more than the larger eigenvalue of ``[[mu_1 + c, c], [c, mu_2 + error]]``, where c bounds what the approximation
+    gets wrong about W.
 
     Parameters
     ----------
     pairs : Eigenpairs
-        Of the approximation.
+        Of the approximation, k of them or more.
+    k : int
     error, on_block : float
         Spectral norms of what it gets wrong, everywhere and on the block of the last correction.
     block : ndarray of shape (d, b), optional
         None before any correction.
     """
     rounded = rounding(len(pairs.vectors)) * float(pairs.values[0])
-    residual = error = error + rounded
-    if block is not None:
+    error += rounded
+
+    def wrong_about(U: Array) -> float:
+        if block is None:
+            return error
         V = block.astype(np.float64)
-        inside = V.T @ pairs.vectors
-        outside = float(np.linalg.norm(pairs.vectors - V @ inside, 2))
-        residual = min(residual, (on_block + rounded) * float(np.linalg.norm(inside, 2)) + error * outside)
-    return sine_theorem(residual, float(pairs.values[-1]) - pairs.following - error)
+        inside = V.T @ U
+        outside = float(np.linalg.norm(U - V @ inside, 2))
+        return min(error, (on_block + rounded) * float(np.linalg.norm(inside, 2)) + error * outside)
+
+    values = np.append(pairs.values, pairs.following)
+    following = float(values[k]) + error
+    for more in range(k + 1, pairs.values.size + 1):
+        coupled = wrong_about(pairs.vectors[:, k:more])
+        first, second = float(values[k]) + coupled, float(values[more]) + error
+        following = min(following, (first + second) / 2 + float(np.hypot((first - second) / 2, coupled)))
+    wrong = wrong_about(pairs.vectors[:, :k])
+    return sine_theorem(wrong, float(values[k - 1]) - following), wrong
 
 
 class RefinedSketch:

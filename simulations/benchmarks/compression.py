@@ -21,6 +21,7 @@ SETTINGS: list[dict[str, Any]] = [
     *({"codec": "shared-step", "step": step} for step in (3e-6, 1.5e-5, 5e-5, 1.4e-4, 3e-4)),
     *({"codec": "shared-step", "step": 2e-3, "corrections": times} for times in (1, 2)),
     *({"codec": "shared-step", "step": 6e-4, "corrections": times} for times in (1, 2, 3)),
+    {"codec": "shared-step", "step": 2e-4, "tolerance": 1e-6},
     *({"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((100, 8), (100, 10), (150, 12), (200, 12))),
     *({"codec": "low-rank", "rank": 100, "bits": 8, "corrections": times} for times in (1, 2, 4)),
     *({"codec": "combined", "rank": 100, "bits": 8, "step": step} for step in (1.4e-4, 1e-3)),

@@ -61,6 +61,7 @@ OPTION_VALUES: dict[str, Callable[[int, int, int], Choices]] = {
         "rank": [1, k, 2 * k, 100],
         "keep": [0.01, 0.1, 1.0],
         "corrections": [0, 1, 3],
+        "tolerance": [1e-6, 1e-3, 1.0],
     },
     "adaptive": lambda k, n, d: {
         "target": [0.0, 0.01, 0.5, 2.0, 10.0],

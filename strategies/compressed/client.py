@@ -43,7 +43,7 @@ class CompressedClient(RowsClient):
         except ValueError as error:
             raise ConfigError(f"run-config: 'step' is {self.options.step}: {error}") from None
         missing = scatter - codec.decode(coded, d)
-        if self.options.corrections:
+        if self.options.most_corrections:
             self.site.state["missing"] = [missing, unit]
         wrong = unit * spectral_norm(unpack(missing, d))
         return {

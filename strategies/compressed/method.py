@@ -15,6 +15,9 @@ A correction (``corrections``) is one more round: the leading components go down
 encoding still gets wrong about them comes up (8 bits a value). Both sides mend their approximation by it
 (`fedpca_flwr.maths.refine.corrected`), so the next correction is smaller, and its rounding too.
 
+With a ``tolerance`` corrections go on until the bound is no larger, or ten were made, and the method is exact where it
+is at most 1e-6 degrees. Their last blocks go down in float64.
+
 Each party measures the spectral norm of what its own approximation gets wrong. The model holds the sum, the bound on
 the angle that follows, and the ratio to a full float64 covariance.
 """
@@ -30,6 +33,7 @@ from scipy.linalg import eigvalsh
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.certificate import EXACT, at_most
 from fedpca_flwr.maths.codec import Coded
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.forecast import rounding_angle
@@ -48,7 +52,7 @@ CARD = MethodCard(
     name="compressed",
     title="Compressed covariance",
     exact=False,
-    result="with a measured bound",
+    result="with a measured bound, or exact to a certified angle (`tolerance`)",
     rounds="1; with `step` 2; and `corrections`",
     upload="5 to 100 times less than d²",
     server_sees="each party's approximate covariance",
@@ -58,12 +62,19 @@ CARD = MethodCard(
     examples=({}, {"codec": "shared-step", "corrections": 10}),
 )
 
+FINE = 0.01
+"""Degrees below which a bound is kept up by what rounding the block to float32 leaves out of it."""
+
+SAME = 1e-9
+"""Of the last variance: what all may be wrong by where a model is exact."""
+
 
 class Compressed(RowsStrategy):
     """Compressed; ``measured`` holds the ratio and the error bounds."""
 
     card = CARD
     options: CompressedOptions
+    proven_angle, value_error = 90.0, math.inf
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         options, step, uploaded = self.options, 0.0, 0.0
@@ -77,21 +88,27 @@ class Compressed(RowsStrategy):
         head, total = self._pooled(replies)
         d, wanted, block = head.mean.size, options.n_components, None
         matrix, units = self._decoded(replies, d, step), _units(replies)
-        for _ in range(options.corrections):
-            block = leading_eigenpairs(matrix, options.block(d)).vectors.astype(np.float32)
+        several = leading_eigenpairs(matrix, options.block(d))
+        for number in range(options.most_corrections + 1):
+            wrong, on_block = (math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1))
+            worst, value_error = corrected_angle_bound(several, wanted, wrong, on_block, block)
+            if number == options.most_corrections or worst <= options.tolerance:
+                break
+            block = several.vectors.astype(np.float64 if options.tolerance and worst < FINE else np.float32)
             replies = yield Ask("correction", {"block": block})
             uploaded += self._mean_upload()
             V = block.astype(np.float64)
             missed = [_decoded_block(reply, V, units[reply.party]) for reply in sorted(replies, key=self._place)]
             matrix = corrected(matrix, V, np.sum(missed, axis=0))
-        wrong, on_block = (math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1))
-        pairs = leading_eigenpairs(matrix, wanted)
+            several = leading_eigenpairs(matrix, options.block(d))
+        pairs = several.first(wanted)
         if pairs.values[0] <= 0:
             raise ConfigError(
                 f"run-config: 'codec' is '{options.codec}', and what it leaves of this scatter has no positive "
                 "eigenvalue; take another codec, or 'p-cov'"
             )
-        worst = corrected_angle_bound(pairs, wrong, on_block, block)
+        last = float(pairs.values[-1])
+        self.proven_angle, self.value_error = worst, value_error / last if last > 0 else math.inf
         self.certificate = min(worst, self._likely_angle(matrix, step, wrong, len(replies)))
         excess = float(pairs.values.sum()) / total
         return Solution(
@@ -99,7 +116,10 @@ class Compressed(RowsStrategy):
             mean=head.mean,
             total=total,
             rows=head.n,
-            notes=[f"rounding makes the variances add up to {excess:.1%} of the total"] if excess > 1 else [],
+            notes=[
+                *([f"rounding makes the variances add up to {excess:.1%} of the total"] if excess > 1 else []),
+                *self._shortfall(number),
+            ],
             measured={
                 "compression_ratio": 8 * (d * d + d + 1) / uploaded,
                 "scatter_error_variance_share": wrong / total,
@@ -107,13 +127,25 @@ class Compressed(RowsStrategy):
             },
         )
 
+    @property
+    def exact(self) -> bool:
+        """Where a run goes on until a bound holds, and it says so of the components and of each variance."""
+        return self.options.tolerance > 0 and self.proven_angle <= EXACT and self.value_error <= SAME
+
+    def _shortfall(self, corrections: int) -> list[str]:
+        tolerance = self.options.tolerance
+        if not tolerance or self.proven_angle <= tolerance:
+            return []
+        angle = "no bound on the angle" if self.proven_angle >= 90 else f"{at_most(self.proven_angle)} degrees at most"
+        return [f"stopped after {corrections} corrections with {angle}; wanted {tolerance:.2g} degrees"]
+
     def _likely_angle(self, matrix: Array, step: float, wrong: float, parties: int) -> float:
         """The angle, in degrees, that rounding to multiples of one step exceeds with a probability of 3e-4.
 
         If the errors are as independent as they look: a random symmetric matrix of them has a norm of 2 sqrt(d)
         deviations. Larger ones are not.
         """
-        if self.options.codec != "shared-step" or self.options.corrections:
+        if self.options.codec != "shared-step" or self.options.most_corrections:
             return 90.0
         common = max(1.0, wrong / (parties * step * math.sqrt(len(matrix) / 3)))
         spectrum = eigvalsh(matrix, check_finite=False)[::-1]

@@ -11,7 +11,10 @@ from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Phase, Phases
 from fedpca_flwr.statistics.moment_fields import HEAD
+from fedpca_flwr.statistics.products import EITHER
 from fedpca_flwr.statistics.rows import projection_phase
+
+MOST_CORRECTIONS = 10
 
 
 class CompressedOptions(CountOptions):
@@ -27,12 +30,19 @@ class CompressedOptions(CountOptions):
     """Of ``low-rank``, ``combined`` and ``sketch``: how many vectors; 0: 2 n-components."""
     keep: Annotated[float, Limits(gt=0, le=1)] = 0.1
     """Of ``top-k``: which share of the entries."""
-    corrections: Annotated[int, Limits(ge=0, le=10)] = 0
+    corrections: Annotated[int, Limits(ge=0, le=MOST_CORRECTIONS)] = 0
     """Rounds in which the parties say what their approximation gets wrong about the leading components."""
+    tolerance: Annotated[float, Limits(ge=0, le=90)] = 0.0
+    """Certified largest angle to the exact components, in degrees, at which corrections end; 0: with the last of them.
+    Without ``corrections``, there are at most ten."""
 
     def block(self, d: int) -> int:
         """Columns of the block of a correction."""
         return min(self.n_components + 10, d)
+
+    @property
+    def most_corrections(self) -> int:
+        return self.corrections or (MOST_CORRECTIONS if self.tolerance else 0)
 
     @property
     def stepped(self) -> bool:
@@ -49,7 +59,7 @@ ERRORS = Field("wrong", ("2",), kind="size")
 def phases(config: RunConfig, options: CompressedOptions) -> Phases:
     """The scale of the step, the encoded scatters, the corrections."""
     step = Field("step", (), kind="size")
-    block = Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")
+    block = Field("block", ("d", "<=b"), EITHER, kind="orthonormal columns")
     scale = {"scale": Phase(reply=Payload((*HEAD, TRACE)))}
     encoded = {"encoded": Phase(asked=Payload((step,)), reply=Payload((*CODE, *HEAD, TRACE, ERRORS)), forms=TRIANGLE)}
     correction = {
@@ -58,12 +68,13 @@ def phases(config: RunConfig, options: CompressedOptions) -> Phases:
             reply=Payload((*CODE, ERRORS)),
             forms=TRIANGLE,
             sizes=lambda public: {"b": options.block(public.features)},
-            times=options.corrections,
+            times=options.most_corrections,
+            optional=options.tolerance > 0,
         )
     }
     return {
         **(scale if options.stepped else {}),
         **encoded,
-        **(correction if options.corrections else {}),
+        **(correction if options.most_corrections else {}),
         **projection_phase(config),
     }

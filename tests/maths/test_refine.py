@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.refine import RefinedSketch
+from fedpca_flwr.maths.refine import RefinedSketch, corrected, corrected_angle_bound
 from fedpca_flwr.maths.subspace import principal_angles
 
 
@@ -79,3 +80,34 @@ def test_what_an_answer_differs_from_the_ritz_pairs_counts_in_its_certificate():
     apart = principal_angles(found.pairs.vectors, found._ritz.vectors[:, :5]).max()
     assert apart > 1
     assert found.certificate == pytest.approx(found._angle_bound() + apart)
+
+
+@pytest.mark.parametrize("gap", [0.3, 0.01])
+@pytest.mark.parametrize("noise", [1e-4, 1e-6])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_bound_of_a_corrected_matrix_holds_and_needs_no_gap_as_wide_as_the_error(gap, noise, seed):
+    """Five components, a sixth that is `gap` behind, and an error everywhere of up to `noise` a direction."""
+    d, k, rng = 60, 5, np.random.default_rng(seed)
+    values = np.array([9.0, 7.0, 5.0, 4.0, 3.0, 3.0 - gap, 2.5, *np.linspace(1.0, 0.5, d - 7)])
+    basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    A = basis * values @ basis.T
+    wrong = rng.standard_normal((d, d)) * noise
+    M, V, bounds = A + wrong + wrong.T, None, []
+    for _ in range(8):
+        pairs = leading_eigenpairs(np.asfortranarray(M), k + 5)
+        error = np.linalg.norm(A - M, 2)
+        on_block = error if V is None else np.linalg.norm((A - M) @ V, 2)
+        bound, value_error = corrected_angle_bound(pairs, k, error, on_block, V)
+        bounds.append(bound)
+        assert np.abs(pairs.values[:k] - values[:k]).max() <= value_error + np.linalg.norm(error) * (bound == 90)
+        assert principal_angles(pairs.vectors[:, :k], basis[:, :k]).max() <= bounds[-1]
+        V = pairs.vectors
+        missed = (A - M) @ V
+        M = corrected(M, V, missed * (1 + 1e-3 * rng.standard_normal(missed.shape)))  # they travel rounded
+    assert bounds[-1] < 1e-6 < bounds[0]
+
+
+def test_components_that_are_tied_with_the_next_have_no_bound():
+    A = np.diag([3.0, 2.0, 2.0, 1.0])
+    pairs = leading_eigenpairs(np.asfortranarray(A), 3)
+    assert corrected_angle_bound(pairs, 2, 1e-9, 1e-9, None)[0] == 90.0
