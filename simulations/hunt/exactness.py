@@ -59,7 +59,8 @@ def truth_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Findin
 def needlessly_approximate(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """An exact method is not called approximate where nothing hinders it."""
     k, clear = model.n_components_, draw.transport == "clear"
-    whole = draw.method in {"p-cov", "streaming"} or (draw.method == "qr-pca" and not draw.options.get("rank"))
+    rounded = draw.options.get("rank") or draw.options.get("wire") == "float32"
+    whole = draw.method in {"p-cov", "streaming"} or (draw.method == "qr-pca" and not rounded)
     squares = np.append(truth.levels, 0.0) ** 2
     if clear and whole and not model.log["exact"] and squares[k - 1] - squares[k] > 1e-5:
         yield "exact", "called approximate, but the gap is wide"
@@ -103,7 +104,8 @@ def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> I
     ratio = model.explained_variance_ratio_[0]
     if not own and ratio > 0:
         claimed = float(model.explained_variance_[0] / ratio)
-        if abs(claimed - total) > (1e-9 + claims.fixed_point) * total:
+        rounding = 1e-6 if draw.method == "qr-pca" and draw.options.get("wire") == "float32" else 1e-9
+        if abs(claimed - total) > (rounding + claims.fixed_point) * total:
             yield "ratio", f"shares of {claimed:.12g}, but the variance is {total:.12g}"
     if model.mean_ is None or draw.method == "dp-pca":
         return

@@ -156,7 +156,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"'step' is", lambda draw, truth: draw.options.get("codec") in {"shared-step", "combined"}),
     (r"'edge-probability' is", lambda draw, truth: draw.options.get("graph") == "erdos-renyi"),
     (r"'step-size' is .* diverge", lambda draw, truth: draw.method in {"dsa", "fast-pca"}),
-    (r"'bound' is .* less than or equal to", lambda draw, truth: draw.options["bound"] > 1e100),
+    (r"'bound' is .* expected a number from 0 to", lambda draw, truth: draw.options["bound"] > 1e100),
     (r"'min-parties'", lambda draw, truth: len(draw.parties) < 2),
 ]
 """What an error's text may say, and whether the draw has it. Else it must name an option that the draw sets."""

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from fedpca_flwr import data
+from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths import subspace
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.model import PCAModel
@@ -70,5 +71,5 @@ def test_a_wrong_value_fails_by_name_and_writes_nothing(link, tmp_path):
 
 
 def test_an_option_beside_the_method_is_refused_before_there_is_a_run(link):
-    with pytest.raises(RuntimeError, match="Invalid run configuration"):
+    with pytest.raises(FedPCAError, match="Invalid run configuration"):
         link.run("method='sub-it' block-size=10", *SIZE)
