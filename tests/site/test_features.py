@@ -110,7 +110,7 @@ def test_missing_values_are_those_of_their_columns(tmp_path, caplog):
         ("a, b, a", "'a' stand there twice"),
         ("a,, b", "a name is empty"),
         ("a,", "a name is empty"),
-        (3, "valid string"),
+        (3, "expected a text"),
     ],
 )
 def test_what_is_no_list_of_names_is_refused(text, message):
