@@ -66,7 +66,7 @@ def _worded(error: Exception, duckdb: Any, *, connected: bool, file: Path) -> Fe
     own = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException
     if isinstance(error, own | duckdb.IOException):  # of names and files, no values
         text = "node-config: the database refuses the 'query' (the site's log says why)"
-        return ConfigError(text, local=f"{local}: {error}")
+        return ConfigError(text, local=f"{local}: {str(error).partition(chr(10))[0]}")
     return DataError("the database fails at the query (the site's log says how)", local=local)
 
 

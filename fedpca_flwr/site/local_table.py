@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from fedpca_flwr import data
@@ -52,6 +54,8 @@ def _own(node: NodeConfig) -> tuple[Table, list[str]]:
     if is_url(node.data):
         return read_query(node.data, node.query, node.label, node.ids)
     table = read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep")
+    known = Path(node.data).expanduser().stat()
+    table = table._replace(digest=f"{known.st_ino} {known.st_size} {known.st_mtime_ns}")
     return table, read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
 
 

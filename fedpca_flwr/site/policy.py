@@ -18,8 +18,11 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, together
 from fedpca_flwr.files import require_site_file
+from fedpca_flwr.maths.blocks import chunks
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.site.scores import SCORE_FILES, unknown_score_file
@@ -143,6 +146,38 @@ def permit_values(node: NodeConfig, table: Table) -> None:
         raise DisclosureError(
             f"this site has features of which so few values are there that they are of fewer rows than its own minimum "
             f"(node-config 'min-rows' = {node.min_rows}; a feature without any value is allowed)",
+            local=told(few, table.names),
+        )
+    if table.missing.any():
+        permit_pairs(node, table)
+
+
+AT_ONCE = 1000
+"""Features whose pairs with all others are counted at a time: memory."""
+
+
+def permit_pairs(node: NodeConfig, table: Table) -> None:
+    """Refuse two features that fewer rows than this site's minimum have together: a scatter is of just these.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    rows = len(table.rows)
+    least, missing = node.min_rows + rows % node.round_rows, table.missing
+    there = missing < rows
+    scarce = np.flatnonzero(there & (missing + missing[there].max(initial=0) > rows - least))
+    few = np.zeros(missing.size, dtype=bool)
+    for some in np.array_split(scarce, -(-scarce.size // AT_ONCE)) if scarce.size else ():
+        pairs = np.zeros((some.size, scarce.size))
+        for chunk in chunks(table.rows):
+            seen = (~np.isnan(chunk[:, scarce])).astype(np.float64)
+            pairs += seen[:, np.isin(scarce, some)].T @ seen
+        few[some] |= ((pairs > 0) & (pairs < least)).any(axis=1)
+    if few.any():
+        raise DisclosureError(
+            "this site has pairs of features that are there together in fewer rows than its own minimum (node-config "
+            f"'min-rows' = {node.min_rows}; none at all is allowed)",
             local=told(few, table.names),
         )
 

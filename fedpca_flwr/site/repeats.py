@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -119,7 +119,9 @@ def permit_bound(journal: Journal, node: NodeConfig, rows: Rows, bound: float) -
         if any(earlier.tells(bound) for earlier in before):
             return ""
         if node.repeat != "allow":
-            require_few_bounds(before)
+            near = others if node.repeat == "refuse" else []
+            tried = {Bounded.of(text).bound for text in (*same, *near)}
+            require_few_bounds(before if len(before) >= BOUNDS else tried - {bound})
         return now.text()
 
     known = repr(bound).encode()
@@ -130,6 +132,27 @@ def permit_bound(journal: Journal, node: NodeConfig, rows: Rows, bound: float) -
         raise DataError(
             f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
         )
+
+
+def permit_slopes(journal: Journal, node: NodeConfig, rows: Rows, asked: str) -> None:
+    """Refuse to harmonise the same rows by other slopes or deviations (their digest ``asked``) than before: what each
+    party has divided by its own deviations is no sum of shares, and a few of its sums tell every share.
+
+    Raises
+    ------
+    DisclosureError
+    """
+
+    def decide(same: Sequence[str], others: Sequence[str]) -> str:
+        if node.repeat != "allow" and any(earlier != asked for earlier in same):
+            raise DisclosureError(
+                "this site's rows were in a secure sum with harmonise='variances' by other slopes or deviations: some "
+                "of these together would tell each party's share. Run with the same 'adjust-for' and 'bound'" + ALLOW
+            )
+        return "" if asked in same else asked
+
+    if journal.data_key:
+        journal.remember("harmonised", rows_digest(journal.data_key, rows), decide)
 
 
 def sentence(kind: str, about: str) -> str:
@@ -187,7 +210,7 @@ def require_same_members(now: SecureSum, same: Sequence[SecureSum], others: Sequ
             )
 
 
-def require_few_bounds(before: Sequence[Bounded]) -> None:
+def require_few_bounds(before: Collection[object]) -> None:
     """Refuse to tell whether rows are within yet another bound.
 
     Parameters

@@ -184,6 +184,15 @@ class Site:
         """
         repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
 
+    def permit_slopes(self, split: str, asked: str) -> None:
+        """Refuse to harmonise by other slopes than before (`fedpca_flwr.site.repeats`).
+
+        Raises
+        ------
+        DisclosureError
+        """
+        repeats.permit_slopes(self.journal, self.node, self._in_own_order(split), asked)
+
     def _in_own_order(self, split: str) -> Rows:
         """The rows that take part, rows and columns in the order of the file, which no run can change."""
         rows, places = in_own_order(self.table, self.data(split)), self.table.places

@@ -40,7 +40,7 @@ def unit_of(spread: Array, *, scale: bool) -> Array:
     return np.full(spread.size, size if size > 0 else 1.0)
 
 
-def factor_phase(times: int) -> Phase:
+def factor_phase(times: int, most: int) -> Phase:
     """The phase of `expected_products`."""
     return Phase(
         asked=Payload(FACTORS),
@@ -52,7 +52,7 @@ def factor_phase(times: int) -> Phase:
                 Field("likelihood", ()),
             )
         ),
-        sizes=lambda public: {"q": public.features},
+        sizes=lambda public: {"q": min(most, public.features)},
         limits=_limits,
         words=EXPECTED_WORDS,
         times=times,

@@ -18,10 +18,7 @@ from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, check_components, require_variance
 from fedpca_flwr.statistics.incomplete import ObservedValues
 from fedpca_flwr.statistics.incomplete_factors import expected_products, unit_of
-from strategies.em.options import EMOptions
-
-MORE = 10
-"""Factors than components: what is beside the components is not all noise (docs/missing.md measures it)."""
+from strategies.em.options import MORE, EMOptions
 
 
 def by_factors(

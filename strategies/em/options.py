@@ -16,6 +16,9 @@ from fedpca_flwr.statistics.incomplete import expected_phase, observed_phases
 from fedpca_flwr.statistics.incomplete_factors import factor_phase
 from fedpca_flwr.statistics.rows import projection_phase
 
+MORE = 10
+"""Factors than components: what is beside the components is not all noise (docs/missing.md measures it)."""
+
 
 class EMOptions(PCAOptions):
     """Options of EM."""
@@ -51,7 +54,7 @@ class EMOptions(PCAOptions):
 def phases(config: RunConfig, options: EMOptions) -> Phases:
     """What was observed, the steps, and the last question, with what rows are completed by."""
     if options.model == "factors":
-        step = {"products": factor_phase(options.max_rounds)}
+        step = {"products": factor_phase(options.max_rounds, options.factors or int(options.n_components) + MORE)}
         expects = Field("factors", ("any", "d"))
     else:
         step = {"expected": expected_phase(options.max_rounds)}

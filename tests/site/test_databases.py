@@ -272,7 +272,7 @@ def test_rows_that_change_between_two_rounds_end_the_run(journal, tmp_path, capl
     proxy_of(server, 1).fit = fit
     with pytest.raises(PartyError, match="its own log says why"):
         finish(server)
-    assert "the query gives other rows" in caplog.text
+    assert "the data are other rows" in caplog.text
 
 
 # Connections

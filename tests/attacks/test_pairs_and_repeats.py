@@ -1,0 +1,85 @@
+"""Ways round a site's rules that were open: pairs of features, rows that change, slopes and bounds asked again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.site.repeats import BOUNDS
+from tests.families import rows
+from tests.hostile import HostileSession
+
+MASKED = {"method": "sub-it", "n-components": 1, "block-size": 2, "max-rounds": 9}
+MASKED |= {"secure-aggregation": True, "bound": 100.0}
+HARMONISED = {"method": "p-cov", "n-components": 2, "harmonise": "variances", "adjust-for": "0"}
+HARMONISED |= {"secure-aggregation": True, "bound": 100.0}
+
+
+def together(folder, run, *, run_id=1):
+    """Three sites of a masked run that have exchanged their keys, and sent what comes before the scatter."""
+    sites = [HostileSession(folder / str(i), rows(60, 4, seed=i), run, index=i, run_id=run_id) for i in range(3)]
+    keys = [site.ask("keys", [])[0] for site in sites]
+    public, signed = np.stack([key[0] for key in keys]), np.stack([key[1] for key in keys])
+    for site in sites:
+        assert site.ask("sums", [public, signed])[0]
+        assert site.ask("deviations", [np.asarray(180), np.zeros(4)])[0]
+    return sites
+
+
+def test_two_chips_that_one_person_shares_are_no_way_to_that_person(tmp_path):
+    """Each variant was typed in 41 people; every pair across the two chips in one, whose products the scatter is."""
+    G = np.random.default_rng(0).binomial(2, 0.4, (81, 12)).astype(float)
+    G[:40, 6:] = G[40:80, :6] = np.nan
+    run = {"method": "p-cov", "n-components": 2, "genotypes": True}
+    answer, said = HostileSession(tmp_path / "shared", G, run, **{"min-rows": 10}).ask("alleles", [])
+    assert not answer
+    assert "pairs of features that are there together in fewer rows" in said["message"]
+    G[80] = np.nan  # nobody on both: the pair tells nothing
+    assert HostileSession(tmp_path / "apart", G[:80], run, **{"min-rows": 10}).ask("alleles", [])[0]
+
+
+def test_a_file_that_gains_a_row_during_a_run_ends_it(tmp_path):
+    """The difference of two sums of the same block was that row."""
+    sites = together(tmp_path, MASKED)
+    block = [np.zeros(4), np.full(4, 100.0), np.eye(4)[:, :2]]
+    assert all(site.ask("product", block)[0] for site in sites)
+    np.save(tmp_path / "1" / "rows.npy", np.vstack([rows(60, 4, seed=1), rows(1, 4, seed=9)]))
+    assert [bool(site.ask("product", block)[0]) for site in sites] == [True, False, True]
+
+
+def test_other_slopes_for_the_same_rows_are_refused(tmp_path):
+    """What is divided by each party's own deviations is no sum of shares: a few such sums told every share."""
+
+    def harmonised(run_id, slope):
+        sites, spread = together(tmp_path, HARMONISED, run_id=run_id), np.full(4, 3.0)
+        assert all(site.ask("scatter", [np.zeros(4), 100 * spread])[0] for site in sites)
+        slopes = np.array([[0.0, slope, 0.0, 0.0]])
+        return [bool(site.ask("harmonised", [np.asarray(180), slopes, spread])[0]) for site in sites]
+
+    assert all(harmonised(1, 0.25))
+    assert all(harmonised(2, 0.25))
+    assert not any(harmonised(3, 0.5))
+
+
+def test_a_row_more_does_not_buy_more_bounds(tmp_path):
+    answered = 0
+    for number in range(4 * BOUNDS):
+        X = np.vstack([rows(60, 3), np.zeros((number // BOUNDS, 3))])
+        run = {"method": "p-cov", "n-components": 2, "secure-aggregation": True, "bound": 100.0 - number}
+        said = HostileSession(tmp_path, X, run, run_id=number + 1).client.get_properties({})
+        answered += "error" not in said
+    assert answered == BOUNDS
+
+
+@pytest.mark.parametrize("columns", [3, 4, 20])
+def test_em_answers_no_more_directions_than_the_run_has_factors(columns, tmp_path):
+    """With as many as features the products were the whole expected covariance."""
+    X = rows(60, 20)
+    X[np.random.default_rng(0).random(X.shape) < 0.1] = np.nan
+    run = {"method": "em", "n-components": 2, "model": "factors", "factors": 3}
+    site = HostileSession(tmp_path, X, run)
+    _, _, values, totals = site.ask("observed", [])[0]
+    assert site.ask("deviations", [np.asarray(60), totals / values])[0]
+    model = [np.asarray(60), totals / values, np.ones(20), np.zeros(20), np.eye(20)[:, :columns]]
+    answer, _ = site.ask("products", [*model, np.full(columns, 2.0), np.asarray(1.0)])
+    assert bool(answer) == (columns <= 3)
