@@ -116,9 +116,9 @@ def require_same(earlier: str, now: str) -> None:
     """
     if earlier != now:
         raise DataError(
-            "the data are other rows, or the same in another order, than before in this run. A file must not be written "
-            "while a run lasts; order a query by a key that no two rows share (ORDER BY), and ask for a table that "
-            "stands still, such as a materialised view or a copy"
+            "the data are other rows, or the same in another order, than before in this run. A file must not be "
+            "written while a run lasts; order a query by a key that no two rows share (ORDER BY), and ask for a "
+            "table that stands still, such as a materialised view or a copy"
         )
 
 
