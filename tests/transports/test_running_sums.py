@@ -37,7 +37,7 @@ def peak(parties):
 def test_four_times_the_parties_do_not_need_the_memory_of_their_replies():
     reply = 8 * FEATURES * (FEATURES + 1) // 2
     few, many = peak(8), peak(32)
-    assert many - few < 24 * reply / 4
+    assert many - few < 24 * reply / 2  # some arrive at the same time; if all are kept it is 33 replies
 
 
 @pytest.mark.parametrize("way", WAYS)
