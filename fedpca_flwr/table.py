@@ -47,7 +47,7 @@ class Table(NamedTuple):
     places : ndarray of shape (n,) or None
         Where each row of the file is in ``rows``, which are in the order of the ids.
     digest : str
-        Of rows that may be others in a later round, as a database's may; empty where nobody looks.
+        By which rows that are others in a later round show, a query's or a file's; empty where nobody looks.
     order : ndarray of shape (d,) or None
         Which column of the file each of ``rows`` is, where they are in the order of the run.
     """

@@ -53,10 +53,19 @@ def _own(node: NodeConfig) -> tuple[Table, list[str]]:
     """What the node-config names, and the ids where it names a column of them."""
     if is_url(node.data):
         return read_query(node.data, node.query, node.label, node.ids)
+    written = _written(node.data)  # before it is read: what is written meanwhile then shows with the next question
     table = read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep")
-    known = Path(node.data).expanduser().stat()
-    table = table._replace(digest=f"{known.st_ino} {known.st_size} {known.st_mtime_ns}")
+    table = table._replace(digest=written)
     return table, read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
+
+
+def _written(path: str) -> str:
+    """Which file it is, and when it was written last; empty where there is none, as its reader says."""
+    try:
+        known = Path(path).expanduser().stat()
+    except OSError:
+        return ""
+    return f"{known.st_ino} {known.st_size} {known.st_mtime_ns}"
 
 
 def _in_order_of_ids(table: Table, ids: list[str], node: NodeConfig, config: RunConfig) -> Table:

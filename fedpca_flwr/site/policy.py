@@ -169,10 +169,10 @@ def permit_pairs(node: NodeConfig, table: Table) -> None:
     scarce = np.flatnonzero(there & (missing + missing[there].max(initial=0) > rows - least))
     few = np.zeros(missing.size, dtype=bool)
     for some in np.array_split(scarce, -(-scarce.size // AT_ONCE)) if scarce.size else ():
-        pairs = np.zeros((some.size, scarce.size))
+        pairs, own = np.zeros((some.size, scarce.size)), np.isin(scarce, some)
         for chunk in chunks(table.rows):
             seen = (~np.isnan(chunk[:, scarce])).astype(np.float64)
-            pairs += seen[:, np.isin(scarce, some)].T @ seen
+            pairs += seen[:, own].T @ seen
         few[some] |= ((pairs > 0) & (pairs < least)).any(axis=1)
     if few.any():
         raise DisclosureError(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.site import local_table
 from fedpca_flwr.site.repeats import BOUNDS
 from tests.families import rows
 from tests.hostile import HostileSession
@@ -45,6 +48,24 @@ def test_a_file_that_gains_a_row_during_a_run_ends_it(tmp_path):
     assert all(site.ask("product", block)[0] for site in sites)
     np.save(tmp_path / "1" / "rows.npy", np.vstack([rows(60, 4, seed=1), rows(1, 4, seed=9)]))
     assert [bool(site.ask("product", block)[0]) for site in sites] == [True, False, True]
+
+
+def test_a_file_that_is_written_while_it_is_read_is_another_with_the_next_question(tmp_path, monkeypatch):
+    """Else a first answer was of the rows before, and the next of those after, under the same digest."""
+    file = tmp_path / "rows.npy"
+    np.save(file, rows(60, 4))
+    honest = local_table.read
+
+    def overtaken(*given, **more):
+        table = honest(*given, **more)
+        if len(table.rows) == 60:  # once
+            np.save(file, rows(61, 4))
+        return table
+
+    monkeypatch.setattr(local_table, "read", overtaken)
+    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(file)})
+    first, then = (local_table.local_table(node, RunConfig()).digest for _ in range(2))
+    assert first != then
 
 
 def test_other_slopes_for_the_same_rows_are_refused(tmp_path):
