@@ -93,9 +93,12 @@ class Site:
     @cached_property
     def table(self) -> Table:
         found = self.load(self.node, self.config)
-        if found.digest:  # each round may read a database anew
-            require_same((self.journal.recall("rows") or found.digest.encode()).decode(), found.digest)
-            self.journal.keep("rows", found.digest.encode())
+        if found.digest:  # each round reads anew
+            known = self.journal.recall("rows")
+            if known is None:
+                self.journal.keep("rows", found.digest.encode())
+            else:
+                require_same(known.decode(), found.digest)
         features = self.config.feature_names
         return in_order_of(features, found) if features else found
 
