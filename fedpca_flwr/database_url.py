@@ -1,4 +1,4 @@
-"""The url of a site's database: told from a path, and refused where it is none or holds a secret."""
+"""The url of a site's database and its query: a url told from a path, and a secret in either seen."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ _KNOWN = {
 }
 _USER_AND_PASSWORD = re.compile(r":/+[^@]*:[^@]*@|\bpassword\s*=")
 _SECRET = re.compile(r"password|secret|scram_\w+_key", re.IGNORECASE)
+_SECRET_IN_QUERY = re.compile(
+    r"://(?:[^@'\n]|'')*:(?:[^@'\n]|'')*@"  # of one literal: a quote within is doubled
+    r"|\b(?:\w*passw(?:or)?d|pwd|\w*secret\w*|scram_\w+_key|accountkey)\s*:?=",
+    re.IGNORECASE,
+)
 
 
 def is_url(text: str) -> bool:
@@ -38,3 +43,11 @@ def has_secret(text: str) -> bool:
     except ValueError:  # no url: `kind_of` says so
         return False
     return any(_SECRET.search(name) for name, _ in given)
+
+
+def query_has_secret(query: str) -> bool:
+    """Whether a password or key is in a query, for functions that open another database or a file elsewhere.
+
+    A column of such a name is told apart by quotes: ``"password" = 1``.
+    """
+    return bool(_SECRET_IN_QUERY.search(query))

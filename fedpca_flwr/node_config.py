@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.config import Config, Count, LocalPath, Name, possible_path
 from fedpca_flwr.config_errors import OLD_KEYS
-from fedpca_flwr.database_url import has_secret, is_url, kind_of
+from fedpca_flwr.database_url import has_secret, is_url, kind_of, query_has_secret
 
 
 def _place(text: str) -> str:
@@ -32,6 +32,17 @@ def _place(text: str) -> str:
     return text
 
 
+def _query(text: str) -> str:
+    if query_has_secret(text):
+        raise PydanticCustomError(
+            "secret",
+            "a node-config must not hold a password or a key, which lists of processes show: leave it out of the "
+            "query (PostgreSQL keeps what it needs for another database in the user mapping of a foreign server); put "
+            "quotes around a column that has such a name",
+        )
+    return text
+
+
 Place = Annotated[str, AfterValidator(_place)]
 """A path of this machine, or the url of a database."""
 
@@ -47,8 +58,8 @@ class NodeConfig(Config):
     data: Place = ""
     """The site's rows: path of a file (.npy, .npz, .csv, .parquet, .h5ad, .bed), or url of a database (postgresql://,
     duckdb:///), which holds no password; empty: a partition of the run's data set."""
-    query: str = ""
-    """With a database: the SELECT that gives the rows, one number a feature."""
+    query: Annotated[str, AfterValidator(_query)] = ""
+    """With a database: the SELECT that gives the rows, one number a feature; it holds no password either."""
     label: str = ""
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
     layer: str = ""

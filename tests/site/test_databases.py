@@ -365,6 +365,42 @@ def test_a_password_is_refused_and_never_shown(place):
 
 
 @pytest.mark.parametrize(
+    "source",
+    [
+        f"dblink('host=db user=site password={PASSWORD}', 'SELECT a FROM t') AS t(a integer)",
+        f"dblink('host=db PASSWORD = ''{PASSWORD}''', 'SELECT a FROM t') AS t(a integer)",
+        f"postgres_scan('host=db sslpassword={PASSWORD}', 'public', 't')",
+        f"postgres_scan('postgresql://site:{PASSWORD}@db/x', 'public', 't')",
+        f"postgres_scan('postgresql://site:a b''''{PASSWORD}@db/x', 'public', 't')",
+        f"postgres_scan($$postgresql://:{PASSWORD}@db/x$$, 'public', 't')",
+        f"mysql_query('host=db passwd={PASSWORD}', 'SELECT a FROM t')",
+        f"odbc_query('Driver=x;Pwd={PASSWORD};', 'SELECT a FROM t')",
+        f"'s3://cohort/x.parquet?s3_access_key_id=me&s3_secret_access_key={PASSWORD}'",
+        f"a_function(password := '{PASSWORD}')",
+    ],
+)
+def test_a_password_in_the_query_is_refused_and_never_shown(source):
+    with pytest.raises(ConfigError, match="node-config: 'query' .* must not hold a password or a key") as caught:
+        NodeConfig.parse(site(data="duckdb:///x.db", query=f"SELECT a FROM {source}"), source="node-config")
+    assert PASSWORD not in str(caught.value) + caught.value.local
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'SELECT a FROM visit WHERE "password" = 1 AND password_changed = 2',
+        "SELECT a, password FROM visit",
+        "SELECT a FROM dblink('host=db user=site', 'SELECT a FROM t') AS t(a integer)",
+        "SELECT a FROM postgres_scan('postgresql://site@db:5432/x', 'public', 't')",
+        "SELECT a FROM 'http://db:8080/x.parquet' WHERE kinds @> 'x' AND mail LIKE '%@%'",
+    ],
+)
+def test_a_query_without_a_password_is_taken(query):
+    assert NodeConfig.parse(site(data="duckdb:///x.db", query=query), source="node-config").query == query
+
+
+@pytest.mark.parametrize(
     "place",
     ["mysql://db/x", "postgresql:/db/x", f"postgresql://db:{PASSWORD}/x", "duckdb://cohort.duckdb", "duckdb:///"]
     + [f"postgresql://me@{PASSWORD}@db/x", "https://example.org/x.parquet", "postgresql://[::1/x", "duckdb:///x?y=1"],
