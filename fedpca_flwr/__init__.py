@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from fedpca_flwr.model import PCAModel
     from fedpca_flwr.reference import pooled_pca
     from fedpca_flwr.second_moments import SecondMoments
+    from simulations.engines import run
     from simulations.estimator import FederatedPCA
-    from simulations.run import run
     from strategies import METHODS
 
 __version__ = "0.1.0"
@@ -36,7 +36,7 @@ HOMES = {
     "PCAModel": "fedpca_flwr.model",
     "pooled_pca": "fedpca_flwr.reference",
     "principal_angles": "fedpca_flwr.metrics",
-    "run": "simulations.run",
+    "run": "simulations.engines",
 }
 """Where each name is at home."""
 

@@ -1,5 +1,20 @@
 """What a person runs: one federated PCA from Python, benchmarks, deployment."""
 
-from simulations.run import run
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulations.engines import run
 
 __all__ = ["run"]
+
+ENGINES = ("loopback", "ray")
+"""Where a run's parties are: in this process, or in Flower's simulation."""
+
+
+def __getattr__(name: str) -> Any:
+    """`run` is loaded where it is first named: a command's help needs neither Flower nor SciPy."""
+    if name != "run":
+        raise AttributeError(f"module 'simulations' has no attribute '{name}'")
+    from simulations.engines import run
+
+    return run

@@ -17,7 +17,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Blocks
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard
-from simulations.run import run
+from simulations.engines import run
 from strategies import method_of
 
 FITTED = (

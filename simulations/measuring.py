@@ -25,8 +25,8 @@ from fedpca_flwr.metrics import Angles, captured_variance, knn_accuracy, princip
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split, split_columns
 from fedpca_flwr.reference import pooled_pca
+from simulations.engines import run
 from simulations.records import Record, identity, named
-from simulations.run import run
 from strategies import METHODS
 
 MOST_ROWS = 5000

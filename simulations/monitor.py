@@ -14,13 +14,13 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedpca_flwr.analyses import Outliers, drift, outliers
 from fedpca_flwr.errors import DataError, FedPCAError
 from fedpca_flwr.files import written_whole
-from fedpca_flwr.maths.blocks import whole
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.site.readers import read
+
+if TYPE_CHECKING:
+    from fedpca_flwr.analyses import Outliers
 
 TOP = 3
 
@@ -37,6 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--false-alarms", type=float, default=0.01, help="accepted, of a drift")
     parser.add_argument("--output", type=Path, help="a file for the rows, which its owner only may read")
     args = parser.parse_args(arguments)
+
+    from fedpca_flwr.analyses import drift, outliers  # here: a help needs none of it
+    from fedpca_flwr.maths.blocks import whole
+    from fedpca_flwr.model import PCAModel
+    from fedpca_flwr.site.readers import read
+
     try:
         model, table = PCAModel.load(args.model), read(args.rows, args.label)
         if table.columns and model.log.get("columns") and table.columns != model.log["columns"]:

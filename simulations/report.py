@@ -6,175 +6,11 @@ python -m simulations.report FOLDER        # of a comparison: writes FOLDER/repo
 from __future__ import annotations
 
 import argparse
-import html
-import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.files import written_whole
-from fedpca_flwr.model import PCAModel
-from simulations.columns import HEADS, columns_of, shown
-from simulations.recommending import EXACT, choices, sentence
-from simulations.records import RUNS, Record, by_setting, command, named, read
-from simulations.report_figures import figures, figures_of_pool
-from simulations.report_style import SCRIPT, STYLE
-from strategies import METHODS
-
-
-def write_report(folder: str | Path, records: Sequence[Record]) -> Path:
-    """Write ``report.html`` of a comparison whose models are in ``folder``, whole or not at all."""
-    target = Path(folder) / "report.html"
-    page = _page(Path(folder), records)
-    with written_whole(target) as stream:
-        stream.write(page.encode())
-    return target
-
-
-ABOUT = """Angles are to <code>PCA(svd_solver='full')</code> of the pooled rows in float64, those of kernel methods to
-scikit-learn's kernel PCA. Variance captured: the share of the pooled rows' variance that a model's components hold
-(with <code>personalised</code> each client's own, of its own rows); claimed: what the model says of itself. Methods for
-columns had equal numbers of columns at each client, all others rows as a heading says."""
-
-FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
-
-
-def _page(folder: Path, records: Sequence[Record]) -> str:
-    groups = by_setting(records)
-    parts = [_filters()]
-    for number, runs in enumerate(groups):
-        parts.append(f"<h2>{html.escape(_title(runs[0]))}</h2>\n{_recommended(runs)}\n{_table(runs, number)}")
-        parts += _influence(folder, runs)
-        parts += figures(folder, runs)
-    parts += _across(groups)
-    pools = {(runs[0]["dataset"], runs[0]["data root"], runs[0]["components"]): runs[0] for runs in groups}
-    for one in pools.values():
-        drawn = figures_of_pool(one)
-        parts += [f"<h2>The rows of {html.escape(one['dataset'])}, pooled</h2>", *drawn] if drawn else []
-    commands = html.escape("\n".join(map(command, groups)))
-    versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}
-    dates = sorted(record["date"] for record in records if "date" in record)
-    made = f"Runs of {dates[0]} to {dates[-1]} (UTC). " if dates else ""
-    rest = (
-        f"<h2>How to repeat it</h2>\n<pre>{commands}</pre>\n"
-        f"<p>{html.escape(made)}Versions: {html.escape('; '.join(versions) or 'unknown')}. "
-        f"{ABOUT}</p>"
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><title>Federated PCA: comparison</title>'
-        f'<link rel="icon" href="data:,"><style>{STYLE}</style></head>\n<body>\n<h1>Federated PCA: comparison</h1>\n'
-        + "\n".join([*parts, rest])
-        + f"\n<script>{SCRIPT}</script>\n</body></html>\n"
-    )
-
-
-def _filters() -> str:
-    boxes = (f'<label><input type="checkbox" value="{value}"> {text}</label>' for value, text in FILTERS.items())
-    return f"<fieldset><legend>Show methods</legend>{''.join(boxes)}</fieldset>"
-
-
-def _kinds(record: Record) -> str:
-    """What a run is, of `FILTERS`."""
-    card = METHODS[record["method"]].strategy.card
-    angle = record.get("max angle")
-    exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT
-    is_so = {"exact": exact, "secure": record["bound"] > 0, "private": card.differentially_private}
-    return " ".join(name for name, holds in is_so.items() if holds)
-
-
-def _recommended(records: Sequence[Record]) -> str:
-    """What the runs of a setting recommend, in a paragraph and a table."""
-    found = choices(records)
-    if not found:
-        return ""
-    rows = []
-    for choice in found:
-        angle = choice.run["max angle"]
-        cells = [choice.wish, named(choice.run), choice.cost, "" if angle is None else f"{angle:.2g}°"]
-        cells += [shown(choice.run, "captured variance"), choice.server_sees]
-        rows.append("<tr>" + "".join(f'<td class="text">{html.escape(cell)}</td>' for cell in cells) + "</tr>")
-    heads = ("wish", "method", "cost for each client", "angle", "variance captured", "the server sees")
-    head = "".join(f'<th scope="col" class="text">{text}</th>' for text in heads)
-    table = _wide("", head, rows)
-    return f'<p class="lead">{html.escape(sentence(found))}</p>\n{table}'
-
-
-def _across(groups: Sequence[Sequence[Record]]) -> Iterable[str]:
-    """The largest angle of every method in every setting, where there are several."""
-    if len(groups) < 2:
-        return
-    records = {(named(record), i): record for i, runs in enumerate(groups) for record in runs}
-    head = "".join(f'<th scope="col">{html.escape(_title(runs[0]))}</th>' for runs in groups)
-    rows = []
-    for name in dict.fromkeys(name for name, _ in records):
-        held = [records.get((name, i), {}) for i in range(len(groups))]
-        cells = "".join(f"<td>{'failed' if 'error' in one else shown(one, 'max angle')}</td>" for one in held)
-        rows.append(f"<tr><td>{html.escape(name)}</td>{cells}</tr>")
-    yield "<h2>All settings: the largest angle (degrees)</h2>"
-    yield _wide("across", f'<th scope="col">method</th>{head}', rows)
-
-
-def _title(record: Record) -> str:
-    """What the runs of a table have in common."""
-    alpha = "" if record["alpha"] is None else f" {record['alpha']!r}"
-    said = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
-    said += [f"{record['components']} components", f"seed {record['seed']}"]
-    said += ["with k-NN(5)"] if record["knn"] else []
-    said += [f"engine {record['engine']}"] if record["engine"] != "loopback" else []
-    return ", ".join(said) + ("" if record["data root"] == "." else f" (data of {record['data root']})")
-
-
-def _table(records: Sequence[Record], number: int) -> str:
-    """The runs of a setting; below a run, over the whole width, its notes or why it was refused."""
-    columns = columns_of(records)
-    heads = "".join(f'<th scope="col"><button>{head}</button></th>' for head in ["method", *map(HEADS.get, columns)])
-    rows = []
-    for place, record in enumerate(records):
-        name, key, kinds = html.escape(named(record)), f"run-{number}-{place}", _kinds(record)
-        cells = "".join(_cell(record, column) for column in columns)
-        rows.append(f'<tr id="{key}" data-is="{kinds}"><td data-value="{name}">{name}</td>{cells}</tr>')
-        said = [record["error"]] if "error" in record else record.get("notes", [])
-        if said:
-            text = "<br>".join(html.escape(line) for line in said)
-            more = f'class="more" data-of="{key}" data-is="{kinds}"'
-            rows.append(f'<tr {more}><td class="note" colspan="{len(columns) + 1}"><div>{text}</div></td></tr>')
-    return _wide("runs", heads, rows)
-
-
-def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:
-    """What each party has in the first model that says so: all that do say nearly the same of one setting."""
-    models = ((named(record), folder / record["model"]) for record in records if record.get("model"))
-    try:
-        known = ((name, PCAModel.load(path).log.get("influence")) for name, path in models)
-        name, influence = next(((name, found) for name, found in known if found), ("", []))
-    except FedPCAError:  # the figures say which model cannot be read
-        return
-    if not influence:
-        return
-    heads = ("client", "rows", "variance", "most of a component", "angle of the first without it (degrees)")
-    lines = []
-    for one in influence:
-        shares = (one["rows_share"], one["variance_share"], max(one["component_shares"]))
-        cells = "".join(f"<td>{share:.2%}</td>" for share in shares)
-        angle = f"<td>{one['angles_degrees'][0]:.3g}</td>"
-        lines.append(f"<tr><td>{html.escape(one['party'])}</td>{cells}{angle}</tr>")
-    head = "".join(f'<th scope="col">{text}</th>' for text in heads)
-    yield f"<h3>What each client has in {html.escape(name)}</h3>"
-    yield _wide("", head, lines)
-
-
-def _wide(kind: str, head: str, rows: Sequence[str]) -> str:
-    """A table that scrolls by itself where the page is narrow."""
-    of_kind = f' class="{kind}"' if kind else ""
-    body = "\n".join(rows)
-    return f'<div class="wide"><table{of_kind}><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
-
-
-def _cell(record: Record, key: str) -> str:
-    value = record.get(key)
-    return f'<td data-value="{"" if value is None else repr(value)}">{shown(record, key)}</td>'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -182,6 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data-root", help="where the data are now, if not where they were")
     args = parser.parse_args(arguments)
+
+    from simulations.records import RUNS, read  # here: a help needs nothing of it
+    from simulations.report_page import write_report
+
     try:
         records = read(args.folder)
         if not records:

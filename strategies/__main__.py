@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import itertools
 import re
-import sys
 import typing
 from collections.abc import Iterable
 from inspect import getdoc, getmodule, getsource
@@ -186,7 +186,11 @@ def _choices(annotation: object) -> list[str]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["write"]:
+    parser = argparse.ArgumentParser(prog="python -m strategies", description="The methods as a Markdown table.")
+    parser.add_argument(
+        "write", nargs="?", choices=["write"], help="write the tables into docs and SECURITY.md instead"
+    )
+    if parser.parse_args().write:
         Path("docs/which-method.md").write_text(with_table(Path("docs/which-method.md").read_text()))
         Path("docs/methods.md").write_text(methods_page())
         Path("docs/measurements.md").write_text(measurements_page())

@@ -20,8 +20,8 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.site.identity_files import make_key
 from simulations import run
+from simulations.engines import POLICY
 from simulations.loopback import assemble
-from simulations.run import POLICY
 from strategies import build_client, run_config_of
 
 

@@ -97,9 +97,9 @@ def test_a_notebooks_first_cell_waits_for_no_framework_that_it_does_not_use():
 
 def loaded_by(code: str, modules: list[str]) -> list[str]:
     """Those of the modules that a fresh process has after ``code``."""
-    code = f"{code}; import json, sys; print(json.dumps([name for name in {modules} if name in sys.modules]))"
+    code = f"{code}\nimport json, sys; print(json.dumps([name for name in {modules} if name in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 HEAVY = ["sklearn", "scipy.stats", "scipy.optimize", "scipy.spatial", "matplotlib", "pandas", "ray", "flwr.simulation"]
@@ -115,9 +115,15 @@ def test_a_message_loads_its_own_method_and_nothing_heavy(app):
     assert loaded_by(use, HEAVY + OTHERS) == ["strategies.pooled_covariance"]
 
 
-@pytest.mark.parametrize("command", ["compare", "monitor", "hunt.__main__", "benchmarks.__main__", "papers.__main__"])
-def test_a_command_loads_nothing_heavy_before_it_knows_what_it_shall_do(command):
-    assert loaded_by(f"import simulations.{command}", HEAVY + OTHERS) == []
+COMMANDS = ["compare", "report", "monitor", "hunt", "benchmarks", "papers"]
+
+
+@pytest.mark.parametrize("command", [*(f"simulations.{name}" for name in COMMANDS), "fedpca_flwr.site", "strategies"])
+def test_a_help_loads_nothing_heavy(command):
+    """It takes a second of CPU time at most. All that is at home in `strategies` has Flower, its cards' words."""
+    asked = f"import runpy, sys\nsys.argv[1:] = ['-h']\ntry:\n    runpy.run_module('{command}', run_name='__main__')\n"
+    light = [] if command in {"strategies", "fedpca_flwr.site"} else ["flwr", "scipy", "pydantic"]
+    assert loaded_by(f"{asked}except SystemExit: pass\n", [*HEAVY, *OTHERS, *light]) == []
 
 
 def test_every_method_has_the_name_under_which_it_is_found():

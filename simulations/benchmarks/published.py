@@ -31,7 +31,7 @@ from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from simulations.benchmarks import published_numbers as note
 from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, data_parser
-from simulations.compare import compare
+from simulations.comparing import compare
 from simulations.records import Record, named
 
 CLIPS = {"mnist": (1785, 3060), "digits": (32, 64)}

@@ -2,8 +2,8 @@
 
     python -m simulations.benchmarks start [--repeats 5]
 
-In a deployment every message starts a process, which imports the ClientApp and the run's method. The processes run in
-turn; each figure is the median over the repetitions.
+In a deployment every message starts a process, which imports the ClientApp and the run's method. A command's help
+imports what its options need. The processes run in turn; each figure is the median over the repetitions.
 """
 
 from __future__ import annotations
@@ -25,14 +25,21 @@ METHOD = "from strategies import METHODS; METHODS['p-cov']"
 PROGRAMS = {
     "ClientApp and p-cov": f"import fedpca_flwr.client_app; {METHOD}",
     "ServerApp and p-cov": f"import fedpca_flwr.server_app; {METHOD}",
-    "simulations.compare": "import simulations.compare",
 }
+
+HELPS = ("simulations.compare", "simulations.report", "simulations.hunt", "simulations.monitor", "fedpca_flwr.site")
+"""Commands whose ``-h`` is measured too."""
+
+
+def help_of(command: str) -> str:
+    """Code that shows a command's help."""
+    return f"import runpy, sys; sys.argv[1:] = ['-h']; runpy.run_module('{command}', run_name='__main__')"
 
 
 def cpu_seconds(code: str) -> float:
     """Of a new process that runs the code."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -44,7 +51,7 @@ def measured(codes: Sequence[str], repeats: int) -> Array:
 
 def main(arguments: Sequence[str]) -> None:
     args = parser(__doc__, repeats=5).parse_args(arguments)
-    times = measured([FLOWER, *PROGRAMS.values()], args.repeats)
+    times = measured([FLOWER, *PROGRAMS.values(), *map(help_of, HELPS)], args.repeats)
     print(head(["what is imported", "CPU s", "times Flower alone"]))
-    for i, name in enumerate(["flwr.clientapp, flwr.serverapp", *PROGRAMS]):
+    for i, name in enumerate(["flwr.clientapp, flwr.serverapp", *PROGRAMS, *(f"{name} -h" for name in HELPS)]):
         print(row([name, f"{np.median(times[:, i]):.2f}", f"{ratio(times, i, 0):.2f}"]))

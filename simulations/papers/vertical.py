@@ -21,11 +21,11 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
+from simulations.engines import run
 from simulations.papers.experiment import Row, Step, markdown, run_steps, write_report
 from simulations.papers.vertical_data import matrix
 from simulations.papers.vertical_plots import draw
 from simulations.papers.vertical_program import distances, graph_images, images, kernel_images
-from simulations.run import run
 
 PARTIES = (3, 5, 10)
 ITERATIONS = (3, 5, 10)

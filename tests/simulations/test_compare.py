@@ -12,8 +12,9 @@ from PIL import Image
 
 from fedpca_flwr.data import load
 from fedpca_flwr.model import PCAModel
-from simulations import measuring, report
-from simulations.compare import compare, main, parser, table
+from simulations import measuring, report_page
+from simulations.compare import main, parser
+from simulations.comparing import compare, table
 from simulations.records import command
 from strategies import METHODS
 
@@ -200,8 +201,8 @@ def test_what_an_exact_model_claims_is_what_it_captures(options):
 
 
 def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "figures", lambda *_: [])  # drawing them is most of the work
-    monkeypatch.setattr(report, "figures_of_pool", lambda *_: [])
+    monkeypatch.setattr(report_page, "figures", lambda *_: [])  # drawing them is most of the work
+    monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
     plenty = ["--methods", "p-cov", "ap-cov", "qr-pca", "--clients", "3", "4", "--output", str(tmp_path)]
     assert main(plenty) == 0
     other = ["--dataset", "wine", "--components", "3", "--seed", "7", "--clients", "3", "--output", str(tmp_path)]

@@ -15,11 +15,11 @@ from sklearn.decomposition import PCA, KernelPCA
 
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
 from fedpca_flwr.maths.eigen import LANCZOS_FROM
-from simulations.hunt import __main__ as command
-from simulations.hunt import running
-from simulations.hunt.__main__ import Tally, hunt, main
+from simulations.hunt import hunting, running
+from simulations.hunt.__main__ import main
 from simulations.hunt.checks import findings
-from simulations.hunt.draw import Draw, draw
+from simulations.hunt.draw import Draw, draw, method_of
+from simulations.hunt.hunting import Tally, hunt
 from simulations.hunt.oracle import angle, truth_of, truth_of_kernel
 from simulations.hunt.running import Outcome, run_draw
 from strategies import METHODS
@@ -79,7 +79,7 @@ def test_a_draw_depends_on_its_numbers_alone():
             repr(other.options),
         )
         assert [repr(party) for party in one.parties] == [repr(party) for party in other.parties]
-        assert command.method_of(3, index) == one.method
+        assert method_of(3, index) == one.method
 
 
 def test_draws_are_of_every_kind():
@@ -311,7 +311,7 @@ def test_a_finding_is_one_line_that_repeats_it(monkeypatch, capsys):
         )
 
     monkeypatch.setattr(running, "run", wrong)
-    monkeypatch.setattr(command, "until", lambda end, seed, methods: iter(range(20)))  # not so long: so many
+    monkeypatch.setattr(hunting, "until", lambda end, seed, methods: iter(range(20)))  # not so long: so many
     assert main(["--seed", "11"]) == 1
     printed = capsys.readouterr().out.splitlines()
     line = next(line for line in printed if line.startswith("mean: "))

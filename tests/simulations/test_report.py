@@ -15,8 +15,9 @@ from fedpca_flwr import plots
 from fedpca_flwr.data import load
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
-from simulations import report
-from simulations.compare import compare, main
+from simulations import report, report_page
+from simulations.compare import main
+from simulations.comparing import compare
 from simulations.records import identity, read
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -27,7 +28,7 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparison")
     methods = ["p-cov", "ap-cov", "sub-it block-size=4", "qr-pca rank=2"]
     records = compare(methods, partitions=["iid", "dirichlet"], clients=[3], output=folder)
-    return report.write_report(folder, records)
+    return report_page.write_report(folder, records)
 
 
 def test_the_page_needs_nothing_else(page):
@@ -62,8 +63,8 @@ def commands(page):
 
 def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     """Options that are true or texts, alphas of many digits, another seed, folders with a space in their name."""
-    monkeypatch.setattr(report, "figures", lambda *_: [])  # drawing them is most of the work
-    monkeypatch.setattr(report, "figures_of_pool", lambda *_: [])
+    monkeypatch.setattr(report_page, "figures", lambda *_: [])  # drawing them is most of the work
+    monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
     images = tmp_path / "my images"
     for label in ("one", "two"):
         (images / label).mkdir(parents=True)
@@ -75,7 +76,7 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     compare(methods, partitions=["iid", "quantity"], alphas=[0.5, 0.1234567891], clients=[3], seed=7, **common)
     compare(["p-cov"], datasets=["images"], data_root=str(images), clients=[2], knn=True, **common)
     wanted = read(tmp_path / "runs")
-    page = report.write_report(tmp_path / "runs", wanted)
+    page = report_page.write_report(tmp_path / "runs", wanted)
     repeated = []
     for number, command in enumerate(commands(page)):
         assert command[:3] == ["python", "-m", "simulations.compare"]
@@ -91,7 +92,7 @@ def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(
         plots, "heterogeneity", lambda parts, reference: drawn.append(parts) or honest(parts, reference)
     )
-    report.write_report(tmp_path, compare(["p-cov"], clients=[3], alphas=[0.3], seed=7, output=tmp_path))
+    report_page.write_report(tmp_path, compare(["p-cov"], clients=[3], alphas=[0.3], seed=7, output=tmp_path))
     source = load("digits")
     shares = split(source.labels, 3, kind="dirichlet", seed=7, alpha=0.3)
     for part, share in zip(drawn[0], shares, strict=True):
@@ -101,24 +102,24 @@ def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
 def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):
     records = compare(["p-cov"], clients=[3], output=tmp_path)
     (tmp_path / records[0]["model"]).unlink()
-    text = report.write_report(tmp_path, records).read_text()
+    text = report_page.write_report(tmp_path, records).read_text()
     assert '<td data-value="p-cov">' in text
     assert "No more figures: there is no model at" in text
 
 
 def test_figures_are_drawn_once_for_a_set_of_runs(tmp_path, monkeypatch):
     common = {"datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
-    first = report.write_report(tmp_path, compare(["p-cov"], **common)).read_text()
+    first = report_page.write_report(tmp_path, compare(["p-cov"], **common)).read_text()
     monkeypatch.setattr(plots, "scree", lambda *_: pytest.fail("drawn again"))
-    assert report.write_report(tmp_path, compare(["p-cov"], **common)).read_text() == first
+    assert report_page.write_report(tmp_path, compare(["p-cov"], **common)).read_text() == first
     monkeypatch.undo()
-    assert report.write_report(tmp_path, compare(["p-cov", "ap-cov"], **common)).read_text() != first
+    assert report_page.write_report(tmp_path, compare(["p-cov", "ap-cov"], **common)).read_text() != first
 
 
 def test_a_page_of_four_settings_is_below_a_megabyte(tmp_path):
     methods = ["p-cov", "qr-pca", "sub-it", "ap-cov", "ap-stack", "compressed"]
     records = compare(methods, partitions=["iid", "dirichlet"], clients=[3, 5], output=tmp_path)
-    page = report.write_report(tmp_path, records)
+    page = report_page.write_report(tmp_path, records)
     assert page.stat().st_size < 1e6
     text = page.read_text()
     assert text.count('<p class="lead">Exact, in the fewest rounds') == 4

@@ -14,7 +14,7 @@ from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.node_config import NodeConfig
 from simulations import run
-from simulations.run import POLICY
+from simulations.engines import POLICY
 from strategies import build_client, run_config_of
 from tests.families import cut, rows
 from tests.harness import finish, server_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.named import named
 from fedpca_flwr.protocol.progress import flower_from
+from simulations import ENGINES
 from simulations.loopback import FILES, Names, on_loopback
 from simulations.parties import parties_of
 from simulations.progress import shown
@@ -38,16 +39,7 @@ SITE_KEY = re.compile(rf"node-config:? '({'|'.join((*POLICY, *FILES))})'")
 """How errors name those keys."""
 
 
-def _on_ray(
-    run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any], names: Sequence[Names]
-) -> PCAModel:
-    from simulations.ray_engine import on_ray  # here, since nobody else should wait for it
-
-    return on_ray(run_config, parties, site, names)
-
-
-ENGINES = {"loopback": on_loopback, "ray": _on_ray}
-"""Where a run's parties are: in this process, or in Flower's simulation."""
+Engine = Callable[[dict[str, Any], Sequence[Rows], dict[str, Any], Sequence[Names]], PCAModel]
 
 Given = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
 
@@ -117,11 +109,20 @@ def run(
         raise ConfigError(f"'clients' is {values['clients']!r}, but there are {number} parties")
     quiet = flower_from(logging.ERROR)  # `model.log` has what matters
     with shown(method) if progress else nullcontext(), quiet, in_words_of_python():
-        model = ENGINES[engine](run_config_of({**values, "method": method}), held.rows, site, held.names)
+        model = _on(engine)(run_config_of({**values, "method": method}), held.rows, site, held.names)
     if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
         return model
     model.log["notes"].extend(held.notes)
     return named(model, next(filter(None, held.names), ()))
+
+
+def _on(engine: str) -> Engine:
+    """What runs there; Ray is imported by those who use it."""
+    if engine == "loopback":
+        return on_loopback
+    from simulations.ray_engine import on_ray
+
+    return on_ray
 
 
 @contextmanager

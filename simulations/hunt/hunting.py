@@ -1,0 +1,71 @@
+"""Draws one after another, and what was found in them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from simulations.hunt.checks import findings
+from simulations.hunt.draw import draw, method_of
+from simulations.hunt.running import run_draw
+
+
+@dataclass
+class Tally:
+    """Runs, refusals and findings, by method and transport."""
+
+    runs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    findings: Counter[tuple[str, str]] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def table(self) -> str:
+        lines = [f"{'method':<18}{'transport':<20}{'runs':>8}{'refusals':>10}{'findings':>10}"]
+        for row in sorted(self.runs):
+            numbers = f"{self.runs[row]:>8}{self.refusals[row]:>10}{self.findings[row]:>10}"
+            lines.append(f"{row[0]:<18}{row[1]:<20}{numbers}")
+        totals = f"{self.runs.total():>8}{self.refusals.total():>10}{self.findings.total():>10}"
+        lines.append(f"{'all':<38}{totals}")
+        return "\n".join(lines)
+
+
+def hunt(seed: int, indices: Iterator[int], tally: Tally) -> Iterator[str]:
+    """One line for each finding among these draws of a seed."""
+    for index in indices:
+        drawn = draw(seed, index)
+        row = drawn.method, drawn.transport
+        outcome = run_draw(drawn)
+        found = findings(drawn, outcome)
+        tally.runs[row] += 1
+        tally.refusals[row] += outcome.error is not None
+        tally.findings[row] += bool(found)
+        tally.kinds.update(kind for kind, _ in found)
+        for kind, text in found:
+            options = " ".join(f"{key}={value!r}" for key, value in drawn.options.items())
+            wrong = f", {drawn.hostile}" if drawn.hostile else ""
+            about = f"{drawn.method} ({drawn.transport}), {drawn.about}{wrong}, {options}"
+            again = f"python -m simulations.hunt --seed {seed} --only {index}"
+            yield f"{kind}: {text} | {about} | {again}".replace("\n", " ")
+
+
+def until(end: float, seed: int, methods: Sequence[str]) -> Iterator[int]:
+    """Numbers of draws with these methods, until a time."""
+    for index in itertools.count():
+        if time.monotonic() > end:
+            return
+        if method_of(seed, index) in methods:
+            yield index
+
+
+def show(seed: int, index: int) -> int:
+    """Repeat one draw, with all that is known of it."""
+    drawn = draw(seed, index)
+    outcome = run_draw(drawn)
+    print(f"{drawn.method} ({drawn.transport}), {drawn.about}\n{drawn.options}\n{drawn.hostile or 'nothing hostile'}")
+    print(outcome.model.summary() if outcome.model else outcome.where)
+    found = findings(drawn, outcome)
+    print("\n".join(f"{kind}: {text}" for kind, text in found) or "no finding")
+    return int(bool(found))
