@@ -1,7 +1,7 @@
 """Figures: each function returns a matplotlib `Figure` of its own (no global state), to show or to save.
 
-Needs the extra ``plots``. Colours are those of `fedpca_flwr.palette`; markers differ too. Backgrounds are transparent,
-all text is a middle grey: a figure fits dark and light pages.
+Needs the extra ``plots``. Colours are those of `fedpca_flwr.palette`; markers differ too. A figure is dark text on
+white paper; ``savefig(..., facecolor="none")`` leaves the paper out.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ def scree(models: Mapping[str, PCAModel]) -> Figure:
             right.plot(number, ratio.cumsum(), **how)
         left.set(xlabel="component", ylabel="explained variance (%)")
         right.set(xlabel="component", ylabel="explained variance, cumulative (%)")
+        for axes in (left, right):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(loc="outside lower center", ncols=2 if len(alike) > 1 else 1)
         return figure
 

@@ -117,7 +117,9 @@ def _figure(figure: Figure, text: str, salt: str) -> str:
     """A figure as a part of the page; the salt makes its inner names its own."""
     buffer = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(["Creator", "Date", "Format", "Type"]), dpi=64)
+        nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+        # without paper: the page gives the text its own colour, on dark pages too
+        figure.savefig(buffer, format="svg", metadata=nothing, dpi=64, facecolor="none")
     drawing = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue())  # a part of a page needs none
     drawing = drawing[drawing.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{html.escape(text)}"', 1)
     return f'<figure><div class="wide">{drawing}</div><figcaption>{html.escape(text)}</figcaption></figure>'

@@ -125,11 +125,11 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
 
 def _left_out(model: PCAModel) -> tuple[float, float]:
     """The variance that the components leave out, and over how many directions it is spread."""
-    directions = model.log["measured"].get("left_out_directions")
+    directions = model.log.get("measured", {}).get("left_out_directions")
     if directions is None:
         raise ContractError(
-            f"the model (method '{model.log['method']}') does not know how the variance is spread that its components "
-            "leave out, or they leave out none; take fewer components, of p-cov or of kept moments"
+            f"the model (method '{model.log.get('method', 'pooled')}') does not know how the variance is spread "
+            "that its components leave out, or they leave out none; take fewer components, of p-cov or of kept moments"
         )
     return model.total_variance - float(model.explained_variance_.sum()), directions
 

@@ -13,6 +13,7 @@ from fedpca_flwr.federation import Federation
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.outliers import left_out_directions
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from tests.families import cut, rows
 
@@ -140,6 +141,8 @@ def test_a_shifted_party_is_flagged(model, kind):
 def test_what_cannot_be_judged_is_refused(model):
     with pytest.raises(ContractError, match="does not know how the variance is spread"):
         analyses.outliers(run("sub-it", PARTIES, n_components=3, engine="loopback"), X)
+    with pytest.raises(ContractError, match="method 'pooled'.* does not know how the variance is spread"):
+        analyses.outliers(pooled_pca(X, 3), X)
     with pytest.raises(ContractError, match="take fewer components"):
         analyses.outliers(run("p-cov", PARTIES, n_components=12, engine="loopback"), X)
     few = run("p-cov", cut(X[:12], 6, 6), n_components=11, min_rows=1, engine="loopback")
