@@ -6,16 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.codec import Coded
 from fedpca_flwr.maths.eigen import spectral_norm
 from fedpca_flwr.maths.moments import Moments, pack, unpack
 from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.maths.refine import corrected
 from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.phase import SERVER
 from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.rows_client import RowsClient
-from strategies.compressed.codec import codec_of, decoded_block, encoded_block, unit_of
+from strategies.compressed.codec import (
+    CORRECTION_BITS,
+    MOST_BITS,
+    codec_of,
+    decoded_block,
+    encoded_block,
+    orthonormal_block,
+    unit_of,
+)
 from strategies.compressed.script import CompressedOptions
 
 
@@ -31,7 +41,7 @@ class CompressedClient(RowsClient):
             head, diagonal = head_and_diagonal(self.data)
             return {**head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
         if phase == "correction":
-            return self._correction(asked["block"].astype(np.float64))
+            return self._correction(self._block(asked))
         moments = Moments.of(self.data)
         d = moments.n_features
         diagonal = moments.diagonal()
@@ -54,13 +64,27 @@ class CompressedClient(RowsClient):
             "wrong": np.array([wrong, wrong]),
         }
 
+    def _block(self, asked: Fields) -> Array:
+        """The block (d, b) that is asked about."""
+        coded, d = Coded(asked["scales"], asked["code"]), self.data.shape[1]
+        most, bits = self.options.block(d), int(asked["bits"])
+        if coded.scales.size > most or bits > MOST_BITS:
+            raise ContractError(
+                f"{SERVER}: asked about a block of {coded.scales.size} columns in {bits} bits, expected at most {most} "
+                f"columns and {MOST_BITS} bits"
+            )
+        try:
+            return orthonormal_block(coded, bits, (d, coded.scales.size))
+        except ValueError as error:
+            raise ContractError(f"{SERVER}: its block does not decode: {error}") from None
+
     def _correction(self, V: Array) -> Fields:
         """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
         packed, unit = self.site.state["missing"]
         lower = unpack(packed, len(V))
         missing = lower + np.tril(lower, -1).T
-        coded = encoded_block(missing @ V)
-        missing = corrected(missing, V, -decoded_block(coded, V.shape))
+        coded = encoded_block(missing @ V, CORRECTION_BITS)
+        missing = corrected(missing, V, -decoded_block(coded, CORRECTION_BITS, V.shape))
         self.site.state["missing"] = [pack(missing), unit]
         wrong = float(unit) * np.array([spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
         return {"code": coded.code, "scales": coded.scales, "wrong": wrong}

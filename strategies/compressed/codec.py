@@ -15,9 +15,16 @@ from fedpca_flwr.maths.scatter_codecs import (
     Sketch,
     TopEntries,
 )
+from fedpca_flwr.maths.stiefel import polar
 from strategies.compressed.script import CompressedOptions
 
 CORRECTION_BITS = 8
+"""For each value of what an approximation gets wrong about a block."""
+
+MOST_BITS = 32
+
+NEAR = 0.1
+"""Rounding an orthonormal block to 8 bits or more changes no inner product of its columns by as much."""
 
 
 def codec_of(options: CompressedOptions, d: int, step: float, seed: int) -> ScatterCodec:
@@ -40,12 +47,21 @@ def unit_of(trace: float) -> float:
     return float(2.0 ** np.frexp(trace)[1]) if trace > 0 else 1.0
 
 
-def encoded_block(block: Array) -> Coded:
-    """The block (d, b) of a correction, each of its columns by a scale of its own."""
-    return quantise(block.T.reshape(-1), CORRECTION_BITS, len(block))
+def block_bits(number: int) -> int:
+    """For each value of the block of correction ``number`` (from 0).
+
+    A correction shrinks what is wrong about the block by some two digits. What it leaves wrong beside the block counts
+    as much as the components lie beside it, so its rounding must shrink alike: 8 bits more each time.
+    """
+    return min(8 * (number + 1), MOST_BITS)
 
 
-def decoded_block(coded: Coded, shape: tuple[int, int]) -> Array:
+def encoded_block(block: Array, bits: int) -> Coded:
+    """A block (d, b), each of its columns by a scale of its own."""
+    return quantise(block.T.reshape(-1), bits, len(block))
+
+
+def decoded_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
     """The block (d, b) of such a code.
 
     Raises
@@ -54,4 +70,21 @@ def decoded_block(coded: Coded, shape: tuple[int, int]) -> Array:
         Where it is none.
     """
     d, columns = shape
-    return dequantise(coded, CORRECTION_BITS, d, d * columns).reshape(columns, d).T
+    return dequantise(coded, bits, d, d * columns).reshape(columns, d).T
+
+
+def orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
+    """The orthonormal columns (d, b) next to a block in code: what both sides take for it.
+
+    Raises
+    ------
+    ValueError
+        Where it is the code of no block, or of columns that are far from orthonormal.
+    """
+    d, columns = shape
+    if not 0 < columns <= d:
+        raise ValueError(f"a block of {columns} columns, expected 1 to {d}")
+    block = decoded_block(coded, bits, shape)
+    if np.abs(block).max() > 2 or np.abs(block.T @ block - np.eye(columns)).max() > NEAR:
+        raise ValueError("its columns are far from orthonormal")
+    return polar(block)

@@ -11,12 +11,12 @@ Count and mean travel as they are, the scatter by a codec (`fedpca_flwr.maths.sc
 * ``combined``: ``low-rank``, and what it leaves out by ``shared-step``;
 * ``top-k`` (the share ``keep`` of the entries) and ``sketch`` (``rank`` random products): for comparison.
 
-A correction (``corrections``) is one more round: the leading components go down (float32), and what each party's
-encoding still gets wrong about them comes up (8 bits a value). Both sides mend their approximation by it
-(`fedpca_flwr.maths.refine.corrected`), so the next correction is smaller, and its rounding too.
+A correction (``corrections``) is one more round: the leading components go down (8 bits a value, 8 more in each further
+one), and what each party's encoding still gets wrong about them comes up (8 bits a value). Both sides mend their
+approximation by it (`fedpca_flwr.maths.refine.corrected`), so the next correction is smaller, and its rounding too.
 
 With a ``tolerance`` corrections go on until the bound is no larger, or ten were made, and the method is exact where it
-is at most 1e-6 degrees. Their last blocks go down in float64.
+is at most 1e-6 degrees.
 
 Each party measures the spectral norm of what its own approximation gets wrong. The model holds the sum, the bound on
 the angle that follows, and the ratio to a full float64 covariance.
@@ -45,7 +45,15 @@ from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.moment_fields import head_of
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.compressed.codec import codec_of, decoded_block, unit_of
+from strategies.compressed.codec import (
+    CORRECTION_BITS,
+    block_bits,
+    codec_of,
+    decoded_block,
+    encoded_block,
+    orthonormal_block,
+    unit_of,
+)
 from strategies.compressed.script import CompressedOptions, phases
 
 CARD = MethodCard(
@@ -61,9 +69,6 @@ CARD = MethodCard(
     reference="this project; `fedpca_flwr.maths.scatter_codecs` and `fedpca_flwr.maths.refine` derive it",
     examples=({}, {"codec": "shared-step", "corrections": 10}),
 )
-
-FINE = 0.01
-"""Degrees below which a bound is kept up by what rounding the block to float32 leaves out of it."""
 
 SAME = 1e-9
 """Of the last variance: what all may be wrong by where a model is exact."""
@@ -94,12 +99,13 @@ class Compressed(RowsStrategy):
             worst, value_error = corrected_angle_bound(several, wanted, wrong, on_block, block)
             if number == options.most_corrections or worst <= options.tolerance:
                 break
-            block = several.vectors.astype(np.float64 if options.tolerance and worst < FINE else np.float32)
-            replies = yield Ask("correction", {"block": block})
+            bits = block_bits(number)
+            coded = encoded_block(several.vectors, bits)
+            block = orthonormal_block(coded, bits, several.vectors.shape)
+            replies = yield Ask("correction", {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)})
             uploaded += self._mean_upload()
-            V = block.astype(np.float64)
-            missed = [_decoded_block(reply, V, units[reply.party]) for reply in sorted(replies, key=self._place)]
-            matrix = corrected(matrix, V, np.sum(missed, axis=0))
+            missed = [_missed(reply, block.shape, units[reply.party]) for reply in sorted(replies, key=self._place)]
+            matrix = corrected(matrix, block, np.sum(missed, axis=0))
             several = leading_eigenpairs(matrix, options.block(d))
         pairs = several.first(wanted)
         if pairs.values[0] <= 0:
@@ -193,9 +199,10 @@ def _units(replies: Sequence[Reply]) -> dict[int, float]:
     return {reply.party: unit_of(float(reply.fields["trace"][0])) for reply in replies}
 
 
-def _decoded_block(reply: Reply, V: Array, unit: float) -> Array:
+def _missed(reply: Reply, shape: tuple[int, int], unit: float) -> Array:
+    """What a party's approximation gets wrong about a block of that shape."""
     coded = Coded(reply.fields["scales"], reply.fields["code"])
     try:
-        return unit * decoded_block(coded, V.shape)
+        return unit * decoded_block(coded, CORRECTION_BITS, shape)
     except ValueError as error:
         raise ContractError(f"{reply.sender}: its code does not decode: {error}") from None

@@ -11,7 +11,6 @@ from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Phase, Phases
 from fedpca_flwr.statistics.moment_fields import HEAD
-from fedpca_flwr.statistics.products import EITHER
 from fedpca_flwr.statistics.rows import projection_phase
 
 MOST_CORRECTIONS = 10
@@ -49,6 +48,7 @@ class CompressedOptions(CountOptions):
         return self.codec in {"shared-step", "combined"}
 
 
+BITS = Field("bits", (), "int64", kind="count")
 CODE = (Field("code", ("any",), "uint8"), Field("scales", ("any",), "float32"))
 TRIANGLE = ("d(d+1)/2",)
 TRACE = Field("trace", ("1",), kind="size")
@@ -59,15 +59,13 @@ ERRORS = Field("wrong", ("2",), kind="size")
 def phases(config: RunConfig, options: CompressedOptions) -> Phases:
     """The scale of the step, the encoded scatters, the corrections."""
     step = Field("step", (), kind="size")
-    block = Field("block", ("d", "<=b"), EITHER, kind="orthonormal columns")
     scale = {"scale": Phase(reply=Payload((*HEAD, TRACE)))}
     encoded = {"encoded": Phase(asked=Payload((step,)), reply=Payload((*CODE, *HEAD, TRACE, ERRORS)), forms=TRIANGLE)}
     correction = {
         "correction": Phase(
-            asked=Payload((block,)),
+            asked=Payload((*CODE, BITS)),
             reply=Payload((*CODE, ERRORS)),
             forms=TRIANGLE,
-            sizes=lambda public: {"b": options.block(public.features)},
             times=options.most_corrections,
             optional=options.tolerance > 0,
         )

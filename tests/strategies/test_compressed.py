@@ -6,12 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from flwr.common import parameters_to_ndarrays
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.codec import Coded
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
+from strategies.compressed.codec import block_bits, encoded_block, orthonormal_block
 from tests.families import cut, rows
 from tests.harness import finish, proxy_of, server_of, tamper_arrays
 
@@ -139,7 +141,8 @@ def test_the_bound_after_a_correction_is_that_of_davis_and_kahan():
         def listen(ins, timeout, group_id, honest=proxy.fit):
             reply = honest(ins, timeout, group_id)
             if ins.config["phase"] == "correction":
-                blocks.append(parameters_to_ndarrays(ins.parameters)[0].astype(float))
+                code, scales, bits = parameters_to_ndarrays(ins.parameters)
+                blocks.append(orthonormal_block(Coded(scales, code), int(bits), (40, 14)))
                 wrong.append(parameters_to_ndarrays(reply.parameters)[-1])
             return reply
 
@@ -170,7 +173,53 @@ def test_corrections_go_on_until_the_certificate_holds(base):
     np.testing.assert_allclose(model.explained_variance_, TRUTH.explained_variance_, rtol=1e-7)
     corrections = [entry for entry in model.log["rounds"] if entry["phase"] == "correction"]
     assert 0 < len(corrections) < 10
-    assert corrections[0]["down"][0] < corrections[-1]["down"][0]  # the last in float64
+    assert all(
+        entry["down"][0] < 1.1 * 40 * 14 * bits // 8 + 1000
+        for entry, bits in zip(corrections, (8, 16, 24), strict=False)
+    )
+    assert corrections[0]["down"][0] < corrections[-1]["down"][0]
+
+
+ORTHONORMAL = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 15)))[0]
+BLOCKS = {
+    "expected at most 14 columns": (ORTHONORMAL, 8),
+    "in 33 bits, expected at most 14 columns and 32 bits": (ORTHONORMAL[:, :14], 33),
+    "its block does not decode": (ORTHONORMAL[:39, :14], 8),
+    "its columns are far from orthonormal": (2 * ORTHONORMAL[:, :14], 8),
+    "columns, expected 1 to 40": (ORTHONORMAL[:, :0], 8),
+}
+
+
+@pytest.mark.parametrize("what", BLOCKS)
+def test_a_party_answers_about_no_other_block(what):
+    block, bits = BLOCKS[what]
+    coded = encoded_block(block, min(bits, 32))
+    server = server_of("compressed", parties(), n_components=4, corrections=1)
+    proxy, asked = proxy_of(server, 1), []
+
+    def other(ins, timeout, group_id, honest=proxy.fit):
+        if ins.config["phase"] == "correction":
+            asked.append(ins)
+            ins.parameters = ndarrays_to_parameters([coded.code, coded.scales, np.asarray(bits)])
+        return honest(ins, timeout, group_id)
+
+    proxy.fit = other
+    with pytest.raises(ContractError, match=f"client 1: the server: .*{what}"):
+        finish(server)
+    assert asked
+
+
+def test_rounding_a_block_to_more_bits_leaves_less_of_it():
+    """Both sides take the same orthonormal columns for it, whatever the bits."""
+    tall, apart = ORTHONORMAL[:, :14], []
+    for number in range(4):
+        bits = block_bits(number)
+        block = orthonormal_block(encoded_block(tall, bits), bits, tall.shape)
+        np.testing.assert_allclose(block.T @ block, np.eye(14), atol=1e-14)
+        apart.append(np.linalg.norm(block - tall @ (tall.T @ block), 2))
+    assert [block_bits(number) for number in (3, 9)] == [32, 32]
+    assert all(later < earlier / 100 for earlier, later in pairwise(apart))
+    assert 1e-4 < apart[0] < 0.05
 
 
 def test_corrections_that_do_not_suffice_say_so():
