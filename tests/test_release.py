@@ -110,6 +110,20 @@ def test_the_sites_of_the_compose_file_have_node_configs_that_are_allowed():
     assert numbers == [0, 1, 2]
 
 
+def test_an_image_is_built_of_what_the_containerfile_copies_and_nothing_else():
+    """A folder `lab` with keys and rows beside it never reaches the builder."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    copied = [
+        word
+        for line in (ROOT / "containers" / "Containerfile").read_text().splitlines()
+        if line.startswith("COPY ")
+        for word in line.split()[1:-1]
+    ]
+    assert lines[1] == "*"
+    assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(copied)
+    assert all((ROOT / name).exists() for name in copied)
+
+
 def _value(text):
     return int(text) if text.isdigit() else text
 
