@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,8 +58,7 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
     ConfigError
     """
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "wb") as stream:
+        with open(path, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
             stream.write(content)
     except FileExistsError:
         raise ConfigError(
@@ -66,6 +66,18 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
         ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error.strerror}): name a file in a folder that can") from None
+
+
+def text_in(file: Path, errors: str = "strict") -> str:
+    """The text of a file in UTF-8, or in UTF-16 with its mark: so Windows' shell writes what a command prints.
+
+    Raises
+    ------
+    OSError, UnicodeDecodeError
+    """
+    content = file.read_bytes()
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if wide else "utf-8-sig", errors)
 
 
 @contextmanager

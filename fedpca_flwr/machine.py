@@ -16,6 +16,6 @@ def memory() -> int | None:
     known = []
     if hasattr(os, "sysconf"):
         known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    if CONTAINER.is_file() and (text := CONTAINER.read_text().strip()).isdigit():
+    if CONTAINER.is_file() and (text := CONTAINER.read_text(encoding="utf-8").strip()).isdigit():
         known.append(int(text))
     return min(known, default=None)

@@ -15,7 +15,7 @@ from fedpca_flwr.errors import FedPCAError
 def found(package: ModuleType) -> list[str]:
     """The programs of a package by name, told by their text: importing all of them takes seconds."""
     files = sorted(path for folder in package.__path__ for path in Path(folder).glob("*.py"))
-    programs = [path.stem for path in files if re.search(r"^def main\(", path.read_text(), re.M)]
+    programs = [path.stem for path in files if re.search(r"^def main\(", path.read_text(encoding="utf-8"), re.M)]
     return [name.replace("_", "-") for name in programs if name != "__main__"]
 
 

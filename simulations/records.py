@@ -79,7 +79,7 @@ def read(folder: Path) -> list[Record]:
     if not target.exists():
         return []
     try:
-        *lines, cut = target.read_text().split("\n")
+        *lines, cut = target.read_text(encoding="utf-8").split("\n")
         records = [json.loads(line) for line in lines]
         for record in records:
             record.setdefault("bound", 0.0)  # a record of before there was this key
@@ -108,5 +108,5 @@ def forget(folder: Path) -> None:
 
 def append(folder: Path, record: Record) -> None:
     """Add a record to those in a folder."""
-    with (folder / RUNS).open("a") as stream:
+    with (folder / RUNS).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps({**record, "measured": to_json(record["measured"])}, allow_nan=False) + "\n")

@@ -37,7 +37,7 @@ def figures(folder: Path, records: Sequence[Record]) -> list[str]:
         return []
     kept = folder / "figures" / f"{_digest(good)}.json"
     if kept.exists():
-        drawn: list[str] = json.loads(kept.read_text())
+        drawn: list[str] = json.loads(kept.read_text(encoding="utf-8"))
         return drawn
     drawn = [_figure(figure, text, kept.stem + str(i)) for i, (figure, text) in enumerate(_of_runs(good))]
     try:

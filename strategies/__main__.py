@@ -191,9 +191,13 @@ if __name__ == "__main__":
         "write", nargs="?", choices=["write"], help="write the tables into docs and SECURITY.md instead"
     )
     if parser.parse_args().write:
-        Path("docs/which-method.md").write_text(with_table(Path("docs/which-method.md").read_text()))
-        Path("docs/methods.md").write_text(methods_page())
-        Path("docs/measurements.md").write_text(measurements_page())
-        Path("SECURITY.md").write_text(with_questions(Path("SECURITY.md").read_text()))
+        Path("docs/which-method.md").write_text(
+            with_table(Path("docs/which-method.md").read_text(encoding="utf-8")), encoding="utf-8"
+        )
+        Path("docs/methods.md").write_text(methods_page(), encoding="utf-8")
+        Path("docs/measurements.md").write_text(measurements_page(), encoding="utf-8")
+        Path("SECURITY.md").write_text(
+            with_questions(Path("SECURITY.md").read_text(encoding="utf-8")), encoding="utf-8"
+        )
     else:
         print(method_table(), end="")

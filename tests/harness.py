@@ -71,7 +71,7 @@ def identities(parties: int) -> list[dict[str, str]]:
     """By party, the keys of a node-config by which sites with data of their own know each other."""
     made = [_identity(party) for party in range(parties)]
     members = Path(_STATES.name, f"identities of {parties}")
-    members.write_text("\n".join(line for _, line in made))
+    members.write_text("\n".join(line for _, line in made), encoding="utf-8")
     return [{"identity": file, "identities": str(members)} for file, _ in made]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 from fedpca_flwr.errors import ContractError, FedPCAError
@@ -26,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _add_ids_secret(commands)
     _add_rehearse(commands)
     given = parser.parse_args(arguments)
+    if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(
+            encoding="utf-8"
+        )  # a file that other sites read: on Windows it were of this machine's own
     try:
         given.run(given)
     except FedPCAError as error:

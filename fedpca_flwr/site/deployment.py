@@ -93,7 +93,8 @@ class Deployment:
         """Tell the `flwr` command of the SuperLink, as ``lab``."""
         (self.folder / "flwr").mkdir(parents=True)
         (self.folder / "flwr" / "config.toml").write_text(
-            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{HOST}:{self.port}"\n{how}\n'
+            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{HOST}:{self.port}"\n{how}\n',
+            encoding="utf-8",
         )
 
     def start_node(self, i: int) -> None:
@@ -134,7 +135,7 @@ class Deployment:
         return bool(sum(node["status"] == "online" for node in nodes) == len(self.node_configs))
 
     def log_of(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def listed(self, *arguments: str) -> dict[str, Any]:
         """What a `flwr` command lists."""
@@ -193,7 +194,7 @@ class Deployment:
 
 def kill(process: subprocess.Popen[bytes]) -> None:
     """End a process and those that it has started, where the system knows these."""
-    if os.name == "posix":
+    if hasattr(os, "killpg"):
         os.killpg(process.pid, signal.SIGKILL)
     else:
         process.kill()

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.files import write_new
+from fedpca_flwr.files import text_in, write_new
 
 COMMAND = "python -m fedpca_flwr.site keys"
 
@@ -102,7 +102,7 @@ def read_members(path: str, parties: int) -> tuple[bytes, ...]:
     ConfigError
     """
     try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+        lines = text_in(Path(path).expanduser()).splitlines()
     except OSError as error:
         raise _unreadable("identities", path, error) from None
     except UnicodeDecodeError:

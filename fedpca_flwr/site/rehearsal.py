@@ -92,7 +92,7 @@ def _sites(folder: Path) -> list[dict[str, object]]:
         paths = {key: str(folder / file) for key, file in files.items()}
         about = {"partition-id": i, "num-partitions": len(ENDS) - 1, "name": f"hospital {i}"}
         sites.append({**about, **paths, "min-rows": 50, "secure-only": True})
-    (folder / "identities").write_text("\n".join(lines) + "\n")
+    (folder / "identities").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return sites
 
 

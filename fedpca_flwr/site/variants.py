@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import DataError
+from fedpca_flwr.files import text_in
 
 UNKNOWN = "0"
 """An allele that nobody in a file has, and that it does not name."""
@@ -73,7 +74,7 @@ def read_bim(file: Path) -> list[Variant]:
             "there is no .bim file with the variants beside the .bed file, or where it is named", local=str(file)
         )
     found = []
-    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, line in enumerate(text_in(file, errors="replace").splitlines(), start=1):
         cells = line.split()
         if not cells:
             continue

@@ -108,7 +108,9 @@ def measured(program: Callable[[str, str], Iterable[NDArray[Any]]], few: list[st
 
 def _peak_mb() -> float:
     """Of this process since it began; the usage that the system reports begins with the parent's."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    (line,) = (
+        line for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) * 1024 / 1e6
 
 

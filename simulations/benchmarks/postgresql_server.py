@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import secrets
 import shutil
 import socket
@@ -50,14 +49,14 @@ def running() -> Iterator[Server]:
     with TemporaryDirectory() as home:
         data, password, passfile = Path(home, "data"), secrets.token_urlsafe(16), Path(home, "passfile")
         own: dict[str, Any] = {"check": True, "capture_output": True, "cwd": home}
-        Path(home, "password").write_text(password)
-        if os.getuid() == 0:
-            own["user"] = next(user.pw_name for user in map(_account, ("postgres", "nobody")) if user)
+        Path(home, "password").write_text(password, encoding="utf-8")
+        if hasattr(os, "getuid") and os.getuid() == 0:
+            own["user"] = _other_account()
             for path in (home, Path(home, "password")):
                 shutil.chown(path, own["user"])
         port = _free_port()
         passfile.touch(0o600)
-        passfile.write_text(f"127.0.0.1:{port}:*:{USER}:{password}\n")
+        passfile.write_text(f"127.0.0.1:{port}:*:{USER}:{password}\n", encoding="utf-8")
         options = f"-c listen_addresses=127.0.0.1 -c unix_socket_directories='' -p {port} -c fsync=off"
         subprocess.run(
             [str(folder / "initdb"), "-D", str(data), "-U", USER, "-E", "UTF8", "--no-locale", "--no-sync"]
@@ -76,11 +75,12 @@ def running() -> Iterator[Server]:
             )
 
 
-def _account(name: str) -> pwd.struct_passwd | None:
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        return None
+def _other_account() -> str:
+    """Of a user who may start the server in place of root."""
+    import pwd  # not on Windows, where nobody is root
+
+    known = {user.pw_name for user in pwd.getpwall()}
+    return next(name for name in ("postgres", "nobody") if name in known)
 
 
 def _free_port() -> int:

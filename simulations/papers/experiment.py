@@ -76,7 +76,7 @@ def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) 
 
 def read_table(target: Path) -> list[Row]:
     """The rows that `write_table` wrote; what looks like a number is one."""
-    lines = target.read_text().splitlines()[1:]
+    lines = target.read_text(encoding="utf-8").splitlines()[1:]
     return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(lines)]
 
 
@@ -124,7 +124,7 @@ def _settings_in(target: Path) -> dict[str, Any] | None:
     if not target.exists():
         return None
     try:
-        settings: dict[str, Any] = json.loads(target.read_text().partition("\n")[0].removeprefix("# "))
+        settings: dict[str, Any] = json.loads(target.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# "))
         return settings
     except ValueError:
         raise ConfigError(f"{target} is not a table of this experiment; name another folder, or remove it") from None

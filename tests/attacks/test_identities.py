@@ -224,7 +224,7 @@ def test_a_run_with_another_configuration_at_one_party_is_refused(transport, tmp
 def test_sites_with_other_lists_refuse_each_other(transport, tmp_path):
     """The server has given party 3 a list in which party 1 has a key of the server's."""
     sessions = sites(tmp_path, FIRST[transport][1])
-    lines = Path(identities(PARTIES)[0]["identities"]).read_text().splitlines()
+    lines = Path(identities(PARTIES)[0]["identities"]).read_text(encoding="utf-8").splitlines()
     lines[1] = f"1 {'ab' * 32}"
     (tmp_path / "list").write_text("\n".join(lines))
     sessions[3].context.node_config["identities"] = str(tmp_path / "list")

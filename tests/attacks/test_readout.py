@@ -165,7 +165,7 @@ def test_a_site_that_is_killed_at_any_moment_releases_once_and_knows_it(tmp_path
 
     def answer(folder):
         if site(folder, patients(), DP).ask("centre", [])[0]:
-            with open(folder / "left", "a") as left:
+            with open(folder / "left", "a", encoding="utf-8") as left:
                 left.write("centre\n")
 
     killed = 0

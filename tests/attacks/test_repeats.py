@@ -145,7 +145,7 @@ def test_a_sum_with_another_member_in_the_place_of_one_is_refused(tmp_path):
     """As many parties, by the same numbers: the keys in the sites' lists say that one is another."""
     finish(sites(tmp_path, PARTIES))
     server, own = sites(tmp_path, PARTIES), str(tmp_path / "another")
-    lines = Path(context_of(server, 0).node_config["identities"]).read_text().splitlines()
+    lines = Path(context_of(server, 0).node_config["identities"]).read_text(encoding="utf-8").splitlines()
     (tmp_path / "list").write_text("\n".join([*lines[:4], make_key(own, 4)]))
     for party in range(5):
         context_of(server, party).node_config["identities"] = str(tmp_path / "list")

@@ -87,7 +87,7 @@ def postgres(server, monkeypatch):
 
 def as_csv(folder, chosen=slice(None)):
     path = folder / "visit.csv"
-    with open(path, "w", newline="") as stream:
+    with open(path, "w", encoding="utf-8", newline="") as stream:
         csv.writer(stream).writerows([NAMES, *VALUES[chosen]])
     return str(path)
 
@@ -147,7 +147,7 @@ def test_a_label_is_left_out_and_ids_order_the_rows(url):
 def test_columns_of_one_cohort_meet_by_their_ids(url, tmp_path):
     mixed = np.random.default_rng(1).permutation(200)
     lines = [["person", "a", "b"], *([f"patient {i}", i % 7, X[i, 3]] for i in mixed)]
-    with open(tmp_path / "other.csv", "w", newline="") as stream:
+    with open(tmp_path / "other.csv", "w", encoding="utf-8", newline="") as stream:
         csv.writer(stream).writerows(lines)
     every = {"split": "columns", "may-show": "inner products"}
     nodes = [

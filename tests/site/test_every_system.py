@@ -1,0 +1,101 @@
+"""What runs at a site needs nothing that Windows lacks: played here by taking it away, and by other encodings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedpca_flwr.site import deployment
+from fedpca_flwr.site.identity_files import read_members
+from fedpca_flwr.site.variants import read_bim
+
+ROOT = Path(__file__).parents[2]
+
+WITHOUT = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+import fedpca_flwr.server_app, fedpca_flwr.client_app, fedpca_flwr.site.rehearsal, simulations.compare
+from fedpca_flwr.site.__main__ import main
+from tests.harness import at_sites, finish, server_of
+ours = [name for name in sys.modules if name.split(".")[0] in ("fedpca_flwr", "strategies", "simulations", "tests")]
+for name in ours:  # other libraries have their ways on Windows
+    del sys.modules[name]
+for name in ("fcntl", "resource", "pwd", "grp", "termios", "pty", "syslog"):
+    sys.modules[name] = None
+gone = "fork forkpty getuid geteuid getgid getegid getpgid setsid setuid killpg chown fchown fchmod sysconf uname"
+for name in gone.split():
+    delattr(os, name)
+for name in ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGALRM", "SIGSTOP", "alarm", "setitimer"):
+    delattr(signal, name)
+import fedpca_flwr.server_app, fedpca_flwr.client_app, fedpca_flwr.site.rehearsal, simulations.compare
+import pkgutil, importlib
+import fedpca_flwr, strategies
+for package in (fedpca_flwr, strategies):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+from fedpca_flwr.site.__main__ import main
+from tests.harness import at_sites, finish, server_of
+folder = Path(sys.argv[1])
+main(["certificates", str(folder), "--host", "localhost"])
+main(["node-key", str(folder / "site")])
+main(["ids-secret", str(folder / "salt")])
+X = np.random.default_rng(0).normal(size=(60, 5))
+nodes = []
+for i, part in enumerate(np.split(X, [30])):
+    np.savetxt(folder / f"{i}.csv", part, delimiter=",")
+    nodes.append({"data": str(folder / f"{i}.csv"), "scores": str(folder / f"scores{i}.csv"), "min-parties": 2})
+    nodes[-1]["journal"] = str(folder / f"journal{i}")
+server = server_of("p-cov", np.split(X, [30]), n_components=2, secure_aggregation=True, bound=10.0)
+print(finish(at_sites(server, nodes)).n_samples_)
+main(["journal", str(folder / "journal0"), "--check"])
+"""
+
+
+def test_sites_need_nothing_of_posix(tmp_path):
+    """Modules load, keys are made, two sites with files and journals run a secure sum: without POSIX's own calls."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(tmp_path)],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, encoding="utf-8", check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "\n60\n" in done.stdout
+    assert (tmp_path / "scores1.csv").exists()
+
+
+def test_a_site_is_killed_on_systems_without_process_groups(monkeypatch):
+    monkeypatch.delattr(os, "killpg")
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    deployment.kill(process)
+    assert process.poll() is not None
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_list_of_identities_is_in_utf_8_whatever_the_machine_writes(encoding, tmp_path):
+    """The fault: on Windows a name went into the file in the machine's own code page, or the command failed."""
+    lines = b"".join(
+        subprocess.run(
+            [sys.executable, "-m", "fedpca_flwr.site", "keys", str(tmp_path / f"{i}"), "--partition-id", str(i)]
+            + ["--name", "Łódź Zürich"],
+            cwd=ROOT, env={**os.environ, "PYTHONIOENCODING": encoding}, stdout=subprocess.PIPE, check=True,
+        ).stdout
+        for i in range(2)
+    )  # fmt: skip
+    (tmp_path / "identities").write_bytes(lines)
+    assert "Łódź Zürich" in lines.decode("utf-8")
+    assert len(read_members(str(tmp_path / "identities"), 2)) == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_files_that_a_shell_has_written_are_read(encoding, tmp_path):
+    """`>` of Windows PowerShell writes UTF-16, and editors a mark before UTF-8; both with their line ends."""
+    keys = [f"{i} {i:063x}7  # hospital {i}" for i in range(3)]
+    (tmp_path / "identities").write_bytes("\r\n".join(keys).encode(encoding))
+    assert len(read_members(str(tmp_path / "identities"), 3)) == 3
+    (tmp_path / "common.bim").write_bytes("1\ta\t0\t7\tA\tG\r\n2\tb\t0\t9\tC\tT\r\n".encode(encoding))
+    assert [str(variant) for variant in read_bim(tmp_path / "common.bim")] == ["1:7:A:G", "2:9:C:T"]
