@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike
 
 from fedpca_flwr.certainty import SCALED, certainty
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.maths.moments import Moments, pool
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.pooling import pool
 from fedpca_flwr.member_moments import checked_moments, digest
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.solution import solve
@@ -106,8 +107,7 @@ class Federation:
 
     def moments_of(self, key: str) -> Moments:
         """One member's moments, read and checked."""
-        member = self._member(key)
-        return self._unsaved.get(key) or self._folder.read(member["digest"], self.features)
+        return self._unsaved.get(key) or self._folder.read(self._member(key)["digest"], self.features)
 
     def parts(self) -> dict[str, Moments]:
         """Every member's moments."""

@@ -22,7 +22,8 @@ from fedpca_flwr.data_frames import column_names
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths import moment_parts
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, pool
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.pooling import pool
 from fedpca_flwr.maths.scaling import constant_features, safe_deviation
 from fedpca_flwr.member_moments import checked_moments
 from fedpca_flwr.second_moments_file import Kept

@@ -13,7 +13,8 @@ from fedpca_flwr.analyses.kinds import of_moments
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.adjustment import fitted
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, pack, pool_within
+from fedpca_flwr.maths.moments import Moments, pack
+from fedpca_flwr.maths.pooling import pool_within
 from fedpca_flwr.second_moments import Features, SecondMoments
 
 

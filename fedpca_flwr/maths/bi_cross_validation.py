@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, pool, symmetric
+from fedpca_flwr.maths.moments import Moments, symmetric
+from fedpca_flwr.maths.pooling import pool
 
 FOLDS, BLOCKS = 5, 5
 """Of rows, at most, and of features."""

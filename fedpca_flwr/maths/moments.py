@@ -1,4 +1,4 @@
-r"""Count, mean and scatter of rows: of one party, pooled over parties, ready for an eigensolver.
+r"""Count, mean and scatter of rows: of one party, ready to be pooled (`pooling`) and for an eigensolver.
 
 For rows :math:`x_i` of ``X`` (n x d) the moments are :math:`n`, the mean :math:`m` and the centred scatter
 :math:`S = \sum_i (x_i - m)(x_i - m)^T`. Those of several parties pool exactly (Chan, Golub and LeVeque 1983)::
@@ -18,7 +18,7 @@ of ``numpy.triu_indices`` (LAPACK's ``TP`` format with ``uplo='L'``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -120,25 +120,6 @@ class Moments:
         return product
 
 
-def pool(parts: Iterable[Moments]) -> Moments:
-    """Moments of all rows together (Chan, Golub and LeVeque 1983).
-
-    The order of the sum is fixed by the moments themselves, not by who sent them first: permuting ``parts`` changes no
-    bit (unless two parts agree in count, mean and the first entries of the scatter, but not in the others).
-    """
-    moments, parts, deviations = _sum(parts)
-    scatter = moments.scatter
-    for part, deviation in zip(parts, deviations, strict=True):
-        scatter = blas.dspr(part.n_features, float(part.count), deviation, scatter, lower=1, overwrite_ap=1)
-    return Moments(*moments.head, scatter=scatter)
-
-
-def pool_within(parts: Iterable[Moments]) -> Moments:
-    """Pooled count and mean, but only the scatter *within* the parts: what averaging covariances keeps (AP-COV)."""
-    moments, _, _ = _sum(parts)
-    return moments
-
-
 def pack(matrix: Array) -> Array:
     """Packed triangle of a symmetric matrix (d, d), read from its lower half."""
     packed: Array
@@ -171,16 +152,6 @@ def diagonal_positions(d: int) -> NDArray[np.int64]:
     return i * d - i * (i - 1) // 2
 
 
-def _sum(parts: Iterable[Moments]) -> tuple[Moments, list[Moments], list[Array]]:
-    """Pooled head with the plain sum of the scatters; the parts in the order summed, and their deviations."""
-    parts = sorted(parts, key=lambda m: (m.count, m.mean.tobytes(), m.remainder.tobytes(), m.scatter[:64].tobytes()))
-    pooled, deviations = pool_heads([part.head for part in parts])
-    scatter = parts[0].scatter.copy()
-    for part in parts[1:]:
-        scatter += part.scatter
-    return Moments(*pooled, scatter=scatter), parts, deviations
-
-
 def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     """Pooled head, and each part's deviation from the pooled mean; no difference of means loses digits."""
     total = sum(h.n for h in heads)
@@ -188,7 +159,14 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     offsets = [(h.mean - first.mean) + (h.remainder - first.remainder) for h in heads]
     centre = sum((h.n / total) * offset for h, offset in zip(heads, offsets, strict=True))
     mean, remainder = two_sum(first.mean, first.remainder + centre)
-    return Head(total, mean, remainder), [offset - centre for offset in offsets]
+    for offset in offsets:
+        offset -= centre
+    return Head(total, mean, remainder), offsets
+
+
+def head_order(head: Head) -> tuple[int, bytes, bytes]:
+    """A key by which the order of heads is fixed by what they say, and not by who sent them first."""
+    return head.n, head.mean.tobytes(), head.remainder.tobytes()
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:

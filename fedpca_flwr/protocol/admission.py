@@ -46,6 +46,7 @@ def unlike(said: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAE
     """
     said = sorted(said, key=lambda info: info.partition_id)
     faults: list[FedPCAError] = []
+    all_simulated = all(info.simulated for info in said)
     for info in said:
         if partitions is not None and info.num_partitions != partitions:
             text = (
@@ -59,7 +60,7 @@ def unlike(said: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAE
                 f"{said[0].num_partitions}, as {said[0].sender} says; the parts would overlap"
             )
             faults.append(ConfigError(_of(info.sender, text)))
-        if info.simulated and not all(other.simulated for other in said):
+        if info.simulated and not all_simulated:
             text = "its node-config names no 'data', but that of other clients does"
             faults.append(ConfigError(_of(info.sender, text)))
         if info.covariates != said[0].covariates:

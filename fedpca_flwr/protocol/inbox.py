@@ -32,7 +32,8 @@ class Inbox:
         self.payload = payload
         self.sizes = sizes
         self.take = take
-        self._taken: dict[int, int] = {}  # bytes, by partition
+        self._taken: dict[int, tuple[int, Fields]] = {}  # bytes, and what is left of the fields, by partition
+        self._claims: dict[str, int | None] = {}  # the features of those that are taken
 
     def receive(self, result: FitRes) -> None:
         """Look at a reply that has just come, and let its payload go where it is taken.
@@ -45,16 +46,21 @@ class Inbox:
             reply = reply_of(result)
             fields = self._named(reply)
             check_together(self.payload, {reply.sender: fields}, self.sizes)
+            claim = self.payload.features(fields)
+            if claim not in {None, self.sizes.get("d", claim)}:
+                return  # which is the odd one is told when all have come
             self.take(fields, reply.sender)
         except FedPCAError:
             return
-        self._taken[reply.party] = reply.nbytes
+        self._claims[reply.sender] = claim
+        self._taken[reply.party] = reply.nbytes, self.payload.single(fields)
         result.parameters = Parameters([], "")
 
     def count(self, replies: Sequence[Reply]) -> None:
         """Note of each how much of it is taken."""
         for reply in replies:
-            reply.taken = self._taken.get(reply.party, 0)
+            reply.taken, left = self._taken.get(reply.party, (0, {}))
+            reply.fields = dict(left)
 
     def check(self, replies: Sequence[Reply]) -> None:
         """Set the fields of those that are not taken, once all have come.
@@ -65,7 +71,7 @@ class Inbox:
         """
         kept = [reply for reply in replies if not reply.taken]
         named = {reply.sender: self._named(reply) for reply in kept}
-        check_together(self.payload, named, self.sizes)
+        check_together(self.payload, named, self.sizes, self._claims)
         for reply in kept:
             reply.fields = named[reply.sender]
             reply.tensors.clear()

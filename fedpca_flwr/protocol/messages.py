@@ -68,9 +68,9 @@ class Reply:
     rows : int
     tensors : list of bytes
     fields : dict
-        Set once the payload is checked, where it is kept.
+        Set once the payload is checked; where it is not kept, those of a few numbers.
     taken : int
-        Bytes of a payload that is not.
+        Bytes of a payload that is not kept.
     """
 
     party: int

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,10 @@ class Payload:
                 return int(values[field.name].shape[field.shape.index("d")])
         return None
 
+    def single(self, values: Fields) -> dict[str, NDArray[Any]]:
+        """The fields of a few numbers, however large the data are."""
+        return {field.name: values[field.name] for field in self.fields if all(map(str.isdigit, field.shape))}
+
     def check(self, values: Fields, sender: str, sizes: Mapping[str, int], reference: str = "") -> None:
         """Check shapes against ``sizes`` and the values themselves.
 
@@ -163,14 +168,20 @@ class Payload:
             _check_values(field, array, sender)
 
 
-def check_together(payload: Payload, replies: Mapping[str, Fields], sizes: Mapping[str, int]) -> None:
+def check_together(
+    payload: Payload,
+    replies: Mapping[str, Fields],
+    sizes: Mapping[str, int],
+    before: Mapping[str, int | None] = MappingProxyType({}),
+) -> None:
     """Check the replies of one phase, by sender; features must agree, and the minority is the one at fault.
 
-    ``sizes`` holds what the symbols other than ``d`` and ``n`` stand for.
+    ``sizes`` holds what the symbols other than ``d`` and ``n`` stand for, ``before`` by sender the features of replies
+    that were checked and are not there any more.
     """
     if not replies:
         return
-    claims = {sender: payload.features(values) for sender, values in replies.items()}
+    claims = {**before, **{sender: payload.features(values) for sender, values in replies.items()}}
     (features, _), *_ = Counter(claims.values()).most_common(1)
     witness = next(sender for sender, claim in claims.items() if claim == features)
     # the minority first: what it said of its features may be what other sizes follow from

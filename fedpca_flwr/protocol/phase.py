@@ -170,8 +170,9 @@ class Ask:
     method : str
         Whose question it is, where a run has chosen a method on its way: its name and options.
     take : callable, optional
-        Is given the fields of each reply as it comes, checked, and who sent it. It need not be called; where it was,
-        the reply has no fields any more.
+        Is given the fields of each reply as it comes, checked, and who sent it, one reply at a time and in any order.
+        It need not be called. Where it was, the reply has no fields any more but those of a few numbers. What it
+        refuses by a `ContractError` is kept.
     """
 
     phase: str

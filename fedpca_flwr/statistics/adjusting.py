@@ -23,7 +23,8 @@ from fedpca_flwr.config import Config, RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.adjustment import Adjustment, fitted, harmonising_unit
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, pool, pool_within, symmetric
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, symmetric
+from fedpca_flwr.maths.pooling import pool, pool_within
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
 from fedpca_flwr.statistics.influences import Contributions

@@ -15,13 +15,16 @@ import numpy as np
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.definite import indefinite
+from fedpca_flwr.maths.definite import RandomGroups, indefinite
 from fedpca_flwr.maths.influence import Influence, Part, Reason, influences, told
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.solution import Solution
 
 NEGATIVE = -1e-9
 """A variance below this share of the first eigenvalue is not rounding."""
+
+NAMED = 10
+"""Parties of a group at most that a text names."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,41 @@ class Contributions:
         _refuse([list(sent)[i] for i in indefinite(list(sent.values()), largest, solution.scale, rng)])
 
 
+@dataclass(frozen=True)
+class AddedContributions:
+    """What is left of contributions that were added as they came: no influence, but a check of groups.
+
+    Attributes
+    ----------
+    groups : RandomGroups
+    """
+
+    groups: RandomGroups
+
+    def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
+        """Nobody's.
+
+        Raises
+        ------
+        ContractError
+            Where what a group of parties sent together is no scatter of any rows.
+        """
+        found = self.groups.indefinite(solution.mean.size, float(solution.pairs.values[0]), solution.scale)
+        if found:
+            lines = [
+                f"one of {len(names)} parties ({', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}): "
+                "their scatters add up to one with a negative eigenvalue: no rows have such a one, and it takes away "
+                "what others have. Which of them, a run with 'max-share' tells: it keeps what each sent"
+                for names in found
+            ]
+            raise ContractError("\n".join(lines))
+        return []
+
+
 def largest_of(everyone: Sequence[PartyInfluence]) -> dict[str, float]:
     """The most that any party has, by the names of `fedpca_flwr.measurements`."""
+    if not everyone:
+        return {}
     return {
         "influence_component_share": max(one.most[0] for one in everyone),
         "influence_angle_degrees": max(float(one.influence.angles[0]) for one in everyone),

@@ -68,12 +68,14 @@ def factor_of(reply: Reply) -> Factor:
 
 def head_of(reply: Reply) -> Head:
     """Count and mean that a checked reply holds."""
-    return _head_in(reply.fields)
+    return head_in(reply.fields)
 
 
-def _head_in(fields: Fields) -> Head:
-    remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(fields["mean"])
-    return Head(int(fields["count"]), fields["mean"], remainder)
+def head_in(fields: Fields) -> Head:
+    """The same of its fields."""
+    mean = fields["mean"]
+    remainder = fields["remainder"] if fields["remainder"].size else np.broadcast_to(0.0, mean.shape)  # takes no room
+    return Head(int(fields["count"]), mean, remainder)
 
 
 def moments_of(reply: Reply) -> Moments:
@@ -83,4 +85,4 @@ def moments_of(reply: Reply) -> Moments:
 
 def moments_in(fields: Fields) -> Moments:
     """The moments that the fields of `MOMENTS` say, as whoever receives them understands them."""
-    return Moments(*_head_in(fields), scatter=fields["scatter"])
+    return Moments(*head_in(fields), scatter=fields["scatter"])

@@ -7,7 +7,7 @@ about the pooled mean, ``(X - m)^T (X - m) V``, whose limits follow from the var
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import added
 from fedpca_flwr.maths.fixed_point import Layout
-from fedpca_flwr.maths.moments import Head, pool_heads
-from fedpca_flwr.protocol.messages import Reply
-from fedpca_flwr.protocol.payload import Field, Payload
+from fedpca_flwr.maths.moments import Head, head_order, pool_heads
+from fedpca_flwr.protocol.arriving import ArrivingSum, as_they_come
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public, Sum, Total
-from fedpca_flwr.statistics.moment_fields import HEAD, head_of
+from fedpca_flwr.statistics.moment_fields import HEAD, head_in
 from fedpca_flwr.statistics.row_limits import product_limits, require_bound
 from fedpca_flwr.statistics.rows import CENTRE, SPREAD, centre_phases, pooled_centre
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
@@ -96,7 +95,7 @@ class ScatterProducts:
     def variances(self) -> Generator[Ask, Any, None]:
         """Ask for `head` and `diagonal` alone."""
         if self.run.config.transport == "clear":
-            self._pool((yield Ask("heads")))
+            yield from self._heads("heads")
             return
         pooled = yield from pooled_centre(self.run)
         self.head, self.diagonal, self._remainder = pooled.head, pooled.diagonal, pooled.remainder
@@ -108,9 +107,8 @@ class ScatterProducts:
         if self.run.config.transport != "clear":
             yield from self.variances()
             return (yield from self.times(V.astype(np.float32)))  # exact: see `random_block`
-        replies = yield Ask("start")
-        self._pool(replies)
-        return self._with_between(added([reply.fields["product"] for reply in replies]), V), np.zeros(1)
+        sums = yield from self._heads("start")
+        return self._with_between(sums["product"], V), np.zeros(1)
 
     def times(self, V: NDArray[Any]) -> Generator[Ask, Any, tuple[Array, Array]]:
         """``A V`` (d, b), and a bound on what fixed point rounded off in each entry."""
@@ -121,13 +119,21 @@ class ScatterProducts:
         lost = self.head.n * np.outer(self._remainder, self._remainder @ block)
         return total["product"] - lost, total.missed["product"]
 
-    def _pool(self, replies: Sequence[Reply]) -> None:
-        ordered = sorted(replies, key=lambda r: (r.rows, r.fields["mean"].tobytes(), r.fields["diagonal"].tobytes()))
-        heads = [head_of(reply) for reply in ordered]
+    def _heads(self, phase: str) -> Generator[Ask, Any, Total]:
+        """Ask for what begins a run; the sum of what adds up of it. Of each reply only count and mean are kept."""
+        heads, arriving = list[Head](), ArrivingSum()
+
+        def take(fields: Fields, sender: str) -> None:
+            own = {field.name for field in HEAD}
+            arriving.add({name: array for name, array in fields.items() if name not in own}, sender)
+            heads.append(head_in(fields))
+
+        sums = arriving.total((yield from as_they_come(Ask(phase), take)))
+        heads.sort(key=head_order)
         self.head, deviations = pool_heads(heads)
         self._between = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
-        inside = added([reply.fields["diagonal"] for reply in ordered])
-        self.diagonal = inside + np.einsum("ij,ij->j", self._between, self._between)
+        self.diagonal = sums["diagonal"] + np.einsum("ij,ij->j", self._between, self._between)
+        return sums
 
     def _with_between(self, product: Array, V: Array) -> Array:
         return product + self._between.T @ (self._between @ V)

@@ -15,11 +15,13 @@ from scipy.linalg import blas
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, pool, pool_within
+from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions
+from fedpca_flwr.maths.pooling import pool, pool_within
 from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares, uncentred_head
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
 from fedpca_flwr.solution import ALL_ROWS
+from fedpca_flwr.statistics.arriving_moments import added_moments, keeps_each
 from fedpca_flwr.statistics.influences import Contributions
 from fedpca_flwr.statistics.keeping import kept, party_names, require_kept_sums
 from fedpca_flwr.statistics.moment_fields import COUNT, MOMENTS, moments_of
@@ -142,6 +144,10 @@ def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS)
 def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Array]]:
     """The moments of all rows, and the diagonal (d,) of their scatter."""
     if run.config.transport == "clear":
+        if not keeps_each(run):
+            pooled = (yield from added_moments(run)).pooled()
+            run.kept = kept(run.options, pooled, {})
+            return pooled, pooled.diagonal()
         replies = yield Ask("moments")
         parts = {reply.sender: moments_of(reply) for reply in replies}
         run.contributions = Contributions(parts)
@@ -157,6 +163,10 @@ def averaged_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, 
     """Moments whose scatter leaves out what is between the parties' means, the diagonal (d,) of the whole scatter, and
     where the server has them the moments of all rows; without ``within`` nothing is left out."""
     if run.config.transport == "clear":
+        if not keeps_each(run):
+            added = yield from added_moments(run)
+            pooled = added.pooled()
+            return (added.pooled(within=True) if within else pooled), pooled.diagonal(), pooled
         parts = {reply.sender: moments_of(reply) for reply in (yield Ask("moments"))}
         run.contributions = Contributions(parts, between=not within)
         pooled = pool(parts.values())

@@ -19,7 +19,7 @@ from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.solution import Solution, check_components
 from fedpca_flwr.statistics.genotypes import about_zero, genotype_notes, pooled_counts, told_frequencies
-from fedpca_flwr.statistics.influences import Contributions, largest_of, notes_on
+from fedpca_flwr.statistics.influences import AddedContributions, Contributions, largest_of, notes_on
 from fedpca_flwr.statistics.keeping import KEPT
 from fedpca_flwr.statistics.row_limits import Pooled
 
@@ -39,7 +39,7 @@ class RowsStrategy(PCAStrategy):
         What a reader must know of them.
     kept : SecondMoments or None
         The moments of all rows, where the run is to keep them; set likewise.
-    contributions : Contributions or None
+    contributions : Contributions, AddedContributions or None
         What each party added to the pooled moments, where the server sees that; set by the statistics too.
     """
 
@@ -48,7 +48,7 @@ class RowsStrategy(PCAStrategy):
     known: Pooled | None = None
     cautions: Sequence[str] = ()
     kept: SecondMoments | None = None
-    contributions: Contributions | None = None
+    contributions: Contributions | AddedContributions | None = None
 
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, Solution]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.columns import added
+from fedpca_flwr.protocol.arriving import ArrivingSum, as_they_come
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.phase import Phases, Program, Sum, Total
+from fedpca_flwr.protocol.phase import Phases, Program, Sum
 from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
 
 
@@ -29,11 +29,12 @@ class ClearServer(Clear, ServerTransport):
                 question = program.send(answer)
             except StopIteration:
                 return
-            answer = replies = yield question
-            if isinstance(question, Sum):
-                names = replies[0].fields
-                sums = {name: added([r.fields[name] for r in replies]) for name in names}
-                answer = Total(sums, len(replies), replies=replies)
+            if not isinstance(question, Sum):
+                answer = yield question
+                continue
+            arriving = ArrivingSum()
+            replies = yield from as_they_come(question, arriving.add)
+            answer = arriving.total(replies)
 
 
 class ClearParty(Clear, PartyTransport):

@@ -135,7 +135,7 @@ class RunningSum:
     def whole(self, replies: Sequence[Reply]) -> Words:
         """The sum of all replies, those that came with their vectors among them."""
         for reply in replies:
-            if reply.fields:
+            if not reply.taken:
                 self.add(reply.fields, reply.sender)
         return self._words
 

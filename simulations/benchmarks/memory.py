@@ -1,66 +1,123 @@
-"""Peak memory of the server's aggregation: 50 replies of 3,072 features, against the replies plus two d x d matrices.
+"""The server's peak memory while replies come, are added and become components, by number of parties and features.
 
-python -m simulations.benchmarks memory [--clients 50] [--features 3072]
-python -m simulations.benchmarks memory --secure [--clients 1000]     # masked vectors, added as they come
+    python -m simulations.benchmarks memory [--clients 60 1000] [--features 256 3072]
+
+Replies of p-cov, a few repeated under the names of all parties, each in bytes of its own as a message brings them.
+Memory is what Python and NumPy take beyond what they had when the question was out, in MB and in matrices of d x d
+float64. In clear: as it is; with nothing kept for the parties' influence, as where that would be too
+much; with all kept, as `max-share` wants it. Masked: words, added as they come.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
-import resource
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
-from flwr.common import ndarrays_to_parameters
+from flwr.common import Parameters, ndarrays_to_parameters
 
+from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.protocol.inbox import Inbox
+from fedpca_flwr.statistics import arriving_moments
 from fedpca_flwr.transports.words import MASKED, RunningSum
 from simulations.benchmarks.replies import asking, message, results
 from simulations.benchmarks.setting import parser
 
-
-def peak(clients: int, features: int) -> tuple[float, float, float]:
-    """Bytes before the aggregation, of the replies, and at the peak, in MB."""
-    rng = np.random.default_rng(0)
-    spectrum = np.sqrt(np.arange(1, features + 1))
-    strategy = asking(clients, features, 50)
-    replies = results(
-        [message(Moments.of(rng.standard_normal((64, features)) / spectrum)) for _ in range(clients)], [64] * clients
-    )
-    size = sum(len(tensor) for _, reply in replies for tensor in reply.parameters.tensors)
-    before = _peak_mb()
-    strategy.aggregate_fit(1, replies, [])
-    return before, size / 1e6, _peak_mb()
+ROWS, DIFFERENT, COMPONENTS = 64, 3, 10
+"""Rows that a reply is of, how many replies are made, and components."""
 
 
-def secure_peak(clients: int, features: int) -> tuple[float, float]:
-    """Bytes of all parties' masked scatters, and what the process takes to add them up as they come, in MB."""
-    before, total = _peak_mb(), RunningSum(Layout({"scatter": np.ones(packed_size(features))}))
-    inbox, rng = Inbox(MASKED, {}, total.add), np.random.default_rng()
-    for _ in range(clients):
-        words = rng.integers(0, 2**64 - 1, total.layout.size, np.uint64)
-        ((_, reply),) = results([ndarrays_to_parameters([words])], [64])
+class Peak(NamedTuple):
+    """Bytes that all replies have together, and that the process took, in MB."""
+
+    replies: float
+    taken: float
+
+
+def clear(clients: int, features: int, kept: int | None) -> Peak:
+    """In clear, with ``kept`` bytes for the parties' influence (None: as it is)."""
+    most = arriving_moments.FOR_INFLUENCE if kept is None else kept
+    with mock.patch.object(arriving_moments, "FOR_INFLUENCE", most):
+        strategy, messages = asking(clients, features, COMPONENTS), _messages(features)
+        answers = []
+        _begin()
+        for party in range(clients):
+            (answer,) = results([_copied(messages[party % DIFFERENT])], [ROWS], first=party, parties=clients)
+            strategy.receive(answer[1])
+            answers.append(answer)
+        strategy.aggregate_fit(1, answers, [])
+        size = sum(map(len, messages[0].tensors))
+    return Peak(clients * size / 1e6, _peak_mb())
+
+
+def masked(clients: int, features: int) -> Peak:
+    """Masked vectors of scatters, which a server adds up and decodes."""
+    layout, rng = Layout({"scatter": np.ones(packed_size(features))}), np.random.default_rng()
+    words = ndarrays_to_parameters([rng.integers(0, 2**64 - 1, layout.size, np.uint64)])
+    _begin()
+    total = RunningSum(layout)
+    inbox = Inbox(MASKED, {}, total.add)
+    for party in range(clients):
+        ((_, reply),) = results([_copied(words)], [ROWS], first=party, parties=clients)
         inbox.receive(reply)
-    return clients * total.layout.size * 8 / 1e6, _peak_mb() - before
+    layout.decode(total.whole([]))
+    return Peak(clients * layout.size * 8 / 1e6, _peak_mb())
+
+
+WAYS: dict[str, tuple[Callable[..., Peak], tuple[Any, ...]]] = {
+    "clear": (clear, (None,)),
+    "clear, nothing kept": (clear, (0,)),
+    "clear, all kept": (clear, (2**60,)),
+    "masked": (masked, ()),
+}
+
+
+def _messages(features: int) -> list[Parameters]:
+    """Replies, made with little more memory than they have."""
+    rng, made = np.random.default_rng(0), []
+    for _ in range(DIFFERENT):
+        rows = rng.standard_normal((ROWS, features)) / np.sqrt(np.arange(1, features + 1))
+        rows -= rows.mean(axis=0)
+        packed = np.concatenate([rows[:, i] @ rows[:, i:] for i in range(features)])
+        made.append(message(Moments(ROWS, rng.standard_normal(features), np.zeros(features), packed)))
+    return made
+
+
+def _copied(sent: Parameters) -> Parameters:
+    return Parameters([bytes(bytearray(tensor)) for tensor in sent.tensors], sent.tensor_type)
+
+
+def _begin() -> None:
+    gc.collect()
+    tracemalloc.start()
 
 
 def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    peak = tracemalloc.get_traced_memory()[1] / 1e6
+    tracemalloc.stop()
+    return peak
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = parser(__doc__, clients=50, features=3072)
-    options.add_argument("--secure", action="store_true")
+    options = parser(__doc__)
+    options.add_argument("--clients", type=int, nargs="+", default=[60, 1000])
+    options.add_argument("--features", type=int, nargs="+", default=[256, 3072])
+    options.add_argument("--ways", nargs="+", choices=list(WAYS), default=["clear", "clear, nothing kept", "masked"])
     args = options.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    square = args.features**2 * 8 / 1e6
-    if args.secure:
-        vectors, more = secure_peak(args.clients, args.features)
-        print(f"masked vectors {vectors:.0f} MB; to add them up {more:.0f} MB: {more / square:.2f} d x d matrices")
-        return
-    before, replies, after = peak(args.clients, args.features)
-    print(f"replies {replies:.0f} MB, one d x d matrix {square:.0f} MB")
-    print(f"peak before the aggregation {before:.0f} MB (the replies, the libraries, one client's work)")
-    print(f"peak after it {after:.0f} MB: {(after - before) / square:.2f} d x d matrices more")
+    clear(2, 20, None)  # libraries are loaded
+    print(head(("features", "way", "parties", "all replies, MB", "peak, MB", "in d x d matrices")))
+    for features in args.features:
+        for way in args.ways:
+            for clients in args.clients:
+                program, more = WAYS[way]
+                found = program(clients, features, *more)
+                matrices = found.taken / (features**2 * 8e-6)
+                cells = (f"{found.replies:,.0f}", f"{found.taken:.1f}", f"{matrices:.1f}")
+                print(row((f"{features:,}", way, f"{clients:,}", *cells)), flush=True)

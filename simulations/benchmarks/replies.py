@@ -25,20 +25,25 @@ def message(moments: Moments) -> Parameters:
 
 def asking(parties: int, features: int, n_components: int) -> PCAStrategy:
     """P-COV's server half, which has asked so many parties and waits for their moments."""
-    rows = [np.eye(2, features) for _ in range(parties)]  # what they hold is in the replies that are made
+    rows = [np.eye(2, features)] * parties  # what they hold is in the replies that are made
     run_config = run_config_of({"method": "p-cov", "n-components": n_components, "clients": parties})
     server = assemble(run_config, rows, {"min-rows": 1})
     server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
     return server.strategy
 
 
-def results(messages: Sequence[Parameters], rows: Sequence[int]) -> list[tuple[ClientProxy, FitRes]]:
-    """One result a message, as if its party of so many rows had sent it."""
+def results(
+    messages: Sequence[Parameters], rows: Sequence[int], *, first: int = 0, parties: int = 0
+) -> list[tuple[ClientProxy, FitRes]]:
+    """One result a message, as if its party of so many rows had sent it.
+
+    The parties are those from ``first`` on, of so many in all (0: there are no others).
+    """
 
     def reply(i: int) -> FitRes:
         about: dict[str, Scalar] = {
-            "partition-id": i,
-            "num-partitions": len(messages),
+            "partition-id": first + i,
+            "num-partitions": parties or len(messages),
             "name": "",
             "columns": "",
             "simulated": True,
@@ -46,4 +51,4 @@ def results(messages: Sequence[Parameters], rows: Sequence[int]) -> list[tuple[C
         parameters = Parameters(list(messages[i].tensors), messages[i].tensor_type)
         return FitRes(Status(Code.OK, ""), parameters, rows[i], about)
 
-    return [(LoopbackProxy(str(i + 1), Client), reply(i)) for i in range(len(messages))]
+    return [(LoopbackProxy(str(first + i + 1), Client), reply(i)) for i in range(len(messages))]

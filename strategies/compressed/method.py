@@ -37,7 +37,8 @@ from fedpca_flwr.maths.certificate import EXACT, at_most
 from fedpca_flwr.maths.codec import Coded
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.forecast import rounding_angle
-from fedpca_flwr.maths.moments import Head, Moments, pool, pool_heads, unpack
+from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
+from fedpca_flwr.maths.pooling import MomentsSum
 from fedpca_flwr.maths.refine import corrected, corrected_angle_bound
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
@@ -181,7 +182,7 @@ class Compressed(RowsStrategy):
 
     def _decoded(self, replies: Sequence[Reply], d: int, step: float) -> Array:
         """The approximate scatter (d, d) of all rows."""
-        parts = []
+        added = MomentsSum(d)
         for reply in replies:
             unit = unit_of(float(reply.fields["trace"][0]))
             codec = codec_of(self.options, d, step / unit, self.config.seed)
@@ -189,8 +190,8 @@ class Compressed(RowsStrategy):
                 scatter = unit * codec.decode(Coded(reply.fields["scales"], reply.fields["code"]), d)
             except ValueError as error:
                 raise ContractError(f"{reply.sender}: its code does not decode: {error}") from None
-            parts.append(Moments(*head_of(reply), scatter=scatter))
-        lower = unpack(pool(parts).scatter, d)
+            added.add(Moments(*head_of(reply), scatter=scatter))
+        lower = unpack(added.pooled().scatter, d)
         return lower + np.tril(lower, -1).T
 
 

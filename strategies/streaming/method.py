@@ -21,13 +21,13 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas
 
 from fedpca_flwr.certainty import Certainty
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.federation import Federation
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, pool
+from fedpca_flwr.maths.moments import Moments, diagonal_positions
+from fedpca_flwr.maths.pooling import pool
 from fedpca_flwr.member_moments import digest
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
@@ -241,10 +241,8 @@ def _received(reply: Reply, sha: str) -> Moments:
 def squared_error(model: PCAModel, moments: Moments) -> float:
     """Mean squared error that projection leaves of the rows that have these moments."""
     components, mean = model.loadings()
-    step = (moments.mean - mean) + moments.remainder
-    scatter = blas.dspr(moments.n_features, float(moments.count), step, moments.scatter, lower=1)
-    about_mean = Moments(moments.count, mean, np.zeros_like(step), scatter)
-    scale = np.ones_like(step) if model.scale_ is None else model.scale_
+    about_mean = Moments(moments.count, mean, np.zeros_like(mean), moments.scatter_about(mean))
+    scale = np.ones_like(mean) if model.scale_ is None else model.scale_
     directions = np.asfortranarray((components / scale).T)
     kept = float(np.vdot(directions, about_mean.times(directions)))
     return max(0.0, float(np.sum(about_mean.diagonal() / scale**2)) - kept) / moments.count

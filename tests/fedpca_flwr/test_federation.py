@@ -11,7 +11,8 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.federation import Federation
-from fedpca_flwr.maths.moments import Moments, pool, unpack
+from fedpca_flwr.maths.moments import Moments, unpack
+from fedpca_flwr.maths.pooling import pool
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from tests.families import cut, rows

@@ -10,7 +10,8 @@ from fedpca_flwr.maths.definite import GROUPS, indefinite
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, triangular
 from fedpca_flwr.maths.influence import LEADING, Influence, influences, told
-from fedpca_flwr.maths.moments import Moments, pack, pool, unpack
+from fedpca_flwr.maths.moments import Moments, pack, unpack
+from fedpca_flwr.maths.pooling import pool
 from tests.families import cut, rows
 
 

@@ -8,15 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
-from fedpca_flwr.maths.moments import (
-    Moments,
-    diagonal_positions,
-    pack,
-    packed_size,
-    pool,
-    pool_within,
-    unpack,
-)
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, packed_size, unpack
+from fedpca_flwr.maths.pooling import pool, pool_within
 from fedpca_flwr.maths.products import head_and_diagonal
 from tests.families import cut, rows
 

@@ -7,7 +7,8 @@ import pytest
 
 from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
 from fedpca_flwr.federation import Federation
-from fedpca_flwr.maths.moments import Moments, pool
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.pooling import pool
 from fedpca_flwr.member_moments import digest
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
