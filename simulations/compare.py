@@ -8,7 +8,6 @@ A method may carry options, written as in run-config. With ``--output FOLDER`` e
 an interrupted comparison goes on where it stopped. ``report.html`` shows all runs of the folder, those of earlier
 comparisons too (extra ``plots``). Angles are to ``PCA(svd_solver="full")`` of the pooled rows in float64; the variance
 captured is the share of these rows' variance that the components hold, the one claimed what the model says.
-`simulations.benchmarks.published` makes of such runs the design notes' tables, ours beside the published numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ from simulations import ENGINES
 
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        prog="python -m simulations.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = made.add_argument
     add(
         "--methods",
@@ -41,16 +42,24 @@ def parser() -> argparse.ArgumentParser:
         default=["digits"],
         choices=list(data.DATASETS),
         dest="datasets",
-        help="data sets (digits); docs/data.md says what each needs",
+        metavar="DATASET",
+        help=f"data sets (digits): {', '.join(data.DATASETS)}; docs/data.md says what each needs",
     )
-    add("--data-root", default=".", help="the folder of data sets that are read from one (the present one)")
+    add(
+        "--data-root",
+        default=".",
+        metavar="FOLDER",
+        help="the folder of data sets that are read from one (the present one)",
+    )
     add(
         "--partition",
         nargs="+",
         default=["dirichlet"],
         choices=list(PARTITIONS),
         dest="partitions",
-        help="how rows are spread over the clients (dirichlet); methods for columns get equal numbers of columns",
+        metavar="PARTITION",
+        help=f"how rows are spread over the clients (dirichlet): {', '.join(PARTITIONS)}; methods for columns get "
+        "equal numbers of columns",
     )
     add(
         "--alpha",
@@ -58,10 +67,11 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=[0.1],
         dest="alphas",
+        metavar="ALPHA",
         help="of dirichlet and quantity: the smaller, the more uneven (0.1)",
     )
-    add("--clients", nargs="+", type=int, default=[10], help="numbers of clients (10)")
-    add("--components", type=int, default=10, help="number of components (10)")
+    add("--clients", nargs="+", type=int, default=[10], metavar="N", help="numbers of clients (10)")
+    add("--components", type=int, default=10, metavar="K", help="number of components (10)")
     add("--seed", type=int, default=42, help="of the partition and of methods that draw anything (42)")
     add(
         "--engine",
@@ -76,7 +86,11 @@ def parser() -> argparse.ArgumentParser:
         default=0.0,
         help="above 0: with secure aggregation, and this bound on the size of every value",
     )
-    add("--output", help="a folder that gathers the runs of all comparisons, their models and the report")
+    add(
+        "--output",
+        metavar="FOLDER",
+        help="a folder that gathers the runs of all comparisons, their models and the report",
+    )
     add("--fresh", action="store_true", help="first remove the runs, models and figures that --output holds")
     return made
 

@@ -29,13 +29,22 @@ OF_HERE = {"data": "ROWS", "label": "--label"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("rows")
-    parser.add_argument("--label", default="")
-    parser.add_argument("--level", type=float, default=0.99, help="of the limits")
-    parser.add_argument("--false-alarms", type=float, default=0.01, help="accepted, of a drift")
-    parser.add_argument("--output", type=Path, help="a file for the rows, which its owner only may read")
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.monitor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path, help="the model's file (.npz), as a run has written it")
+    parser.add_argument("rows", help="the site's rows: .npy, .npz, .csv, .parquet or .h5ad")
+    parser.add_argument("--label", default="", help="the column that is no feature: its name, or its number from 0")
+    parser.add_argument(
+        "--level", type=float, default=0.99, help="share of the model's own rows within each limit (%(default)s)"
+    )
+    parser.add_argument(
+        "--false-alarms",
+        type=float,
+        default=0.01,
+        help="how often a drift may be found where there is none (%(default)s)",
+    )
+    parser.add_argument("--output", type=Path, help="a .csv file for the rows, which only its owner may read")
     args = parser.parse_args(arguments)
 
     from fedpca_flwr.analyses import drift, outliers  # here: a help needs none of it

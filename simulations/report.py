@@ -14,8 +14,10 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="the --output of a comparison")
     parser.add_argument("--data-root", help="where the data are now, if not where they were")
     args = parser.parse_args(arguments)
 

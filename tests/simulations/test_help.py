@@ -1,0 +1,32 @@
+"""`--help` of what people type names the command as they type it, and explains every argument."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from fedpca_flwr.site import __main__ as site
+from simulations import compare, monitor, report
+
+COMMANDS = {
+    "python -m simulations.compare": compare.main,
+    "python -m simulations.report": report.main,
+    "python -m simulations.monitor": monitor.main,
+    "python -m fedpca_flwr.site": site.main,
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_argument_is_explained(command, monkeypatch, capsys):
+    made = []
+    add = argparse._ActionsContainer.add_argument
+    monkeypatch.setattr(
+        argparse._ActionsContainer, "add_argument", lambda *args, **given: made.append(add(*args, **given)) or made[-1]
+    )
+    with pytest.raises(SystemExit) as ended:
+        COMMANDS[command](["--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {command} ")
+    assert [action.dest for action in made if not action.help] == []
+    assert len(made) > 1
