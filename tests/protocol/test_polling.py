@@ -32,6 +32,13 @@ class Link:
         return [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=i)) for i in ids if i <= self.clock.now]
 
 
+def test_nobody_sleeps_while_all_replies_wait(clock, monkeypatch):
+    monkeypatch.setattr(clock, "sleep", lambda seconds: pytest.fail(f"slept for {seconds} s"))
+    link = Link(clock)
+    assert len(poll_promptly(link).send_and_receive(range(-49, 1))) == 50
+    assert link.looks == 1
+
+
 @pytest.mark.parametrize("seconds", [0.05, 2.0, 600.0])
 def test_a_reply_is_found_within_a_tenth_of_its_time(seconds, clock):
     link = Link(clock)

@@ -7,14 +7,17 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from flwr.server import SimpleClientManager
 
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.subspace import principal_angles
-from simulations import benchmarks, measuring
+from simulations import benchmarks, measuring, run
 from simulations.benchmarks import all as everything
 from simulations.benchmarks import (
     as_written,
     databases,
+    empty_app,
+    empty_method,
     genotypes,
     groups,
     memory,
@@ -28,6 +31,7 @@ from simulations.benchmarks import (
 )
 from simulations.benchmarks import published_numbers as note
 from simulations.benchmarks.__main__ import main
+from simulations.loopback import LoopbackProxy
 from simulations.programs import found
 from tests.families import cut, rows
 
@@ -249,3 +253,20 @@ def test_ratios_stand_beside_those_of_the_release_and_fail_nothing(tmp_path, mon
 
 def test_every_ratio_has_one_of_the_release():
     assert set(json.loads(everything.RELEASED.read_text())["ratios"]) == set(everything.RATIOS)
+
+
+def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
+    model = run("p-cov", cut(rows(60, 6), 30, 20, 10), n_components=2)
+    messages = empty_method.sizes(model)
+    strategy, server = empty_app.Empty(messages), SimpleClientManager()
+    for i in range(3):
+        server.register(LoopbackProxy(str(i), empty_app.EmptyClient))
+    for number, (up, down) in enumerate(messages, 1):
+        asked = strategy.configure_fit(number, None, server)
+        assert [len(ins.parameters.tensors[0]) for _, ins in asked] == down
+        replies = [(client, client.fit(ins, None, None)) for client, ins in asked]
+        assert [len(reply.parameters.tensors[0]) for _, reply in replies] == up
+        strategy.aggregate_fit(number, replies, [])
+    assert len(messages) == len(model.log["rounds"]) == 2
+    with pytest.raises(RuntimeError, match="1 parties of the empty run failed"):
+        strategy.aggregate_fit(1, [], [OSError()])
