@@ -30,8 +30,8 @@ def require_next(phases: Phases, answered: Sequence[str], phase: str, public: Pu
     ------
     ContractError
     """
-    names = list(phases)
-    if phase not in phases:
+    names = [name for name in phases if phases[name].most(public)]
+    if phase not in names:
         raise ContractError(
             f"the server asked for '{phase[:20]}', expected one of: {', '.join(names)}; do all parties run the same "
             "version?"

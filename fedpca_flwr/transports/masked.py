@@ -4,6 +4,10 @@ The round ``keys`` comes before the first sum: each party sends a new public key
 all of them on with that sum, in the order of the parties. Each party verifies all of them before it masks anything. A
 party that is missing leaves noise and ends the run, as everywhere; a sum that goes on without some parties is in
 `fedpca_flwr.transports.surviving`.
+
+Of many parties each shares masks with some (`fedpca_flwr.transports.neighbours`). In ``keys`` it sends a commitment to
+its public key, which one round more, ``openings``, opens; and it verifies the signatures of its neighbours only. A
+key of the server's in the place of another party is found by the honest neighbours of that place, which send nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Public, Sum
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
+from fedpca_flwr.transports import neighbours
 from fedpca_flwr.transports.pairwise_masks import (
     KEY_BYTES,
     mask_of,
@@ -42,8 +47,20 @@ from fedpca_flwr.transports.words import (
 KEYS = (Field("publics", ("parties", "key"), "uint8"), Field("signatures", ("parties", "signature"), "uint8"))
 """The parties' public keys, which the server sends with the first sum."""
 
+
+def _sizes(public: Public) -> Mapping[str, int]:
+    return {"parties": public.parties, "key": KEY_BYTES, **SIZES}
+
+
+OPENINGS = Phase(
+    asked=Payload((Field("commitments", ("parties", "key"), "uint8"),)),
+    reply=Payload((Field("public", ("key",), "uint8"),)),
+    sizes=_sizes,
+)
+"""The parties' commitments to their public keys, which are of as many bytes; a party opens its own."""
+
 NOTE = (
-    "the server saw sums over all parties only; to see more it must collude with all parties but one (it cannot act in "
+    "the server saw sums over all parties only; to see more it must collude with {whom} (it cannot act in "
     "place of a site that has an 'identity')"
 )
 
@@ -56,6 +73,15 @@ class Masked(Transport):
     def __init__(self) -> None:
         self.own: Phases = {}
 
+    def commits(self, parties: int) -> bool:
+        """Whether each party shares masks with some of so many only, so that keys are committed to first."""
+        return not self._noised and neighbours.degree(parties) < parties - 1
+
+    @property
+    def _noised(self) -> bool:
+        """Whether noise makes sums private: how many honest parties it needs is the run's to say, not the graph's."""
+        return any(phase.differentially_private for phase in self.own.values())
+
     def script(self, method: str, phases: Phases) -> Phases:
         require_sums(method, phases)
         self.own = phases
@@ -63,7 +89,9 @@ class Masked(Transport):
         script: dict[str, Phase] = {}
         for name, phase in phases.items():
             if name == first:
-                script["keys"] = Phase(reply=Payload((Field("public", ("key",), "uint8"), SIGNATURE)), sizes=_key_size)
+                script["keys"] = Phase(reply=Payload((Field("public", ("key",), "uint8"), SIGNATURE)), sizes=_sizes)
+                if not self._noised:
+                    script["openings"] = replace(OPENINGS, times=lambda public: int(self.commits(public.parties)))
                 phase = replace(phase, asked=Payload((*KEYS, *phase.asked.fields)), sizes=_with_keys(phase))
             script[name] = phase if phase.in_clear else replace(phase, reply=MASKED, summed=phase.reply)
         return script
@@ -84,6 +112,9 @@ class MaskedServer(Masked, ServerTransport):
             if keys is None:
                 replies = yield Ask("keys")
                 keys = relayed_keys(replies)
+                if self.commits(run.public.parties):
+                    replies = yield Ask("openings", {"commitments": keys["publics"]})
+                    keys = {**keys, "publics": np.stack([reply.fields["public"] for reply in replies])}
             asked = question.asked if relayed else {**keys, **question.asked}
             relayed = True
             total = RunningSum(self.own[question.phase].layout(question.asked, run.public))
@@ -94,7 +125,9 @@ class MaskedServer(Masked, ServerTransport):
         return {"pairwise_masked_parties": quorum.expected}
 
     def notes(self, quorum: Quorum) -> list[str]:
-        return [NOTE]
+        few = int(neighbours.COLLUDING * quorum.total)
+        whom = f"more than {few} of the parties" if self.commits(quorum.total) else "all parties but one"
+        return [NOTE.format(whom=whom)]
 
 
 class MaskedParty(Masked, PartyTransport):
@@ -106,40 +139,58 @@ class MaskedParty(Masked, PartyTransport):
 
     def answer(self, party: Answering, phase: str, asked: Fields) -> Fields:
         if phase == "keys":
-            public = self._new_key(party)
-            signature = self.group.signer.sign("run keys", public)
-            return {"public": np.frombuffer(public, np.uint8), "signature": signature}
+            return self._new_key(party)
+        if phase == "openings":
+            return self._opened(party, asked["commitments"])
         own = self.own[phase]
         if own.in_clear:
             return whole_answer(party.statistics(phase, asked))
         if "publics" in asked:
             self._accept(party, asked["publics"], asked["signatures"])
-        publics, shared = (split_keys(secret_of(party, name)) for name in ("publics", "shared"))
+        listed, others, shared = (split_keys(secret_of(party, name)) for name in ("listed", "others", "shared"))
         own_asked = {field.name: asked[field.name] for field in own.asked.fields}
-        about = transcript(phase, self.group.signer.about, publics, [np.asarray(party.number), *own_asked.values()])
+        about = transcript(phase, self.group.signer.about, listed, [np.asarray(party.number), *own_asked.values()])
         vector = encoded(party, phase, own, own_asked)
-        others = [public for public in publics if public != publics[self._place]]
-        vector += mask_of(publics[self._place], dict(zip(others, shared, strict=True)), about, vector.size)
+        vector += mask_of(secret_of(party, "public"), dict(zip(others, shared, strict=True)), about, vector.size)
         return {"masked": vector}
 
     @property
     def _place(self) -> int:
         return self.group.signer.identity.party
 
-    def _new_key(self, party: Answering) -> bytes:
+    def _new_key(self, party: Answering) -> Fields:
+        """A new public key or a commitment to it, and this party's signature under the key."""
         private = new_private_key()
+        public = public_key(private)
         party.journal.keep("private", private)
-        return public_key(private)
+        party.journal.keep("public", public)
+        shown = neighbours.commitment(self._place, public) if self.commits(party.public.parties) else public
+        return {"public": np.frombuffer(shown, np.uint8), "signature": self.group.signer.sign("run keys", public)}
+
+    def _opened(self, party: Answering, commitments: NDArray[np.uint8]) -> Fields:
+        """This party's public key, now that it has bound all others to theirs."""
+        public = secret_of(party, "public")
+        neighbours.require_committed(commitments, self._place, public)
+        party.journal.keep("commitments", commitments.tobytes())
+        return {"public": np.frombuffer(public, np.uint8)}
 
     def _accept(self, party: Answering, keys: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
-        """Take the public keys of this run, if each is that of its party, and the parties are enough."""
+        """Take the public keys of this run, if those that count are their parties', and the parties are enough."""
         publics = [key.tobytes() for key in keys]
         self.group.require(len(publics))
-        private = secret_of(party, "private")
-        self.group.signer.require_keys(range(len(publics)), publics, signatures, public_key(private))
+        listed, among = publics, list(range(len(publics)))
+        if self.commits(party.public.parties):
+            neighbours.require_opened(split_keys(secret_of(party, "commitments")), publics)
+            seed = neighbours.seed_of(self.group.signer.about, publics)
+            listed, among = [seed], neighbours.neighbours(seed, len(publics), self._place)
+            among = sorted([*among, self._place])
+        near, own = [publics[place] for place in among], secret_of(party, "public")
+        self.group.signer.require_keys(among, near, signatures[among], own)
         party.permit_sum(self.group.members(range(len(publics))))
-        party.journal.keep("shared", b"".join(shared_secrets(private, publics).values()))
-        party.journal.keep("publics", b"".join(publics))
+        shared = shared_secrets(secret_of(party, "private"), near)
+        party.journal.keep("listed", b"".join(listed))
+        party.journal.keep("others", b"".join(shared))
+        party.journal.keep("shared", b"".join(shared.values()))
 
 
 def first_sum(phases: Phases) -> str:
@@ -149,12 +200,8 @@ def first_sum(phases: Phases) -> str:
     return name
 
 
-def _key_size(public: Public) -> Mapping[str, int]:
-    return {"key": KEY_BYTES, **SIZES}
-
-
 def _with_keys(phase: Phase) -> Callable[[Public], Mapping[str, int]]:
-    return lambda public: {**phase.sizes(public), "parties": public.parties, **_key_size(public)}
+    return lambda public: {**phase.sizes(public), **_sizes(public)}
 
 
 def relayed_keys(replies: Sequence[Reply]) -> Fields:

@@ -2,6 +2,7 @@
 
 python -m simulations.benchmarks secure
 python -m simulations.benchmarks secure --dataset mnist --data-root DEST --bound 255
+python -m simulations.benchmarks secure --parties 10 100 1000 --features 256     # p-cov of 60 rows each, CPU seconds
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from fedpca_flwr import data
 from fedpca_flwr.markdown import head, row
@@ -18,8 +21,11 @@ from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.transports.neighbours import degree
 from simulations import run
+from simulations.benchmarks.all import parties as synthetic
 from simulations.benchmarks.setting import COMPONENTS, data_parser
+from simulations.benchmarks.timing import alternated, cpu_seconds, ratio
 
 METHODS = ("p-cov", "sub-it", "ap-cov")
 HEADS = (
@@ -31,6 +37,7 @@ HEADS = (
     "down",
     "time",
 )
+SCALE_HEADS = ("parties", "neighbours of each", "plain (s)", "secure (s)", "secure (ms) a party", "secure / plain")
 
 
 def line(method: str, parties: list[NDArray[Any]], pooled: PCAModel, k: int, bound: float, repeats: int) -> list[str]:
@@ -59,10 +66,35 @@ def _bytes(model: PCAModel, way: str) -> int:
     return sum(sum(entry[way]) for entry in model.log["rounds"])
 
 
+def scale_line(number: int, features: int, repeats: int) -> list[str]:
+    """So many parties: with how many each shares masks, and CPU seconds of whole runs of p-cov."""
+    held = synthetic(number, 60, features)
+    options: dict[str, Any] = {"n_components": 5, "engine": "loopback"}
+    times = alternated(
+        [
+            lambda: run("p-cov", held, **options, secure_aggregation=True, bound=20.0),
+            lambda: run("p-cov", held, **options),
+        ],
+        repeats,
+        cpu_seconds,
+    )
+    secure, plain = np.median(times, axis=0)
+    each = f"{1e3 * secure / number:.1f}"
+    return [f"{number:,}", str(degree(number)), f"{plain:.2f}", f"{secure:.2f}", each, f"{ratio(times, 0, 1):.1f}"]
+
+
 def main(arguments: Sequence[str]) -> None:
     options = data_parser(__doc__, dataset="digits", clients=10, components=COMPONENTS, seed=42, repeats=3)
     options.add_argument("--bound", type=float, default=16.0, help="no value is larger in size")
+    options.add_argument("--parties", type=int, nargs="+", help="instead: how it grows with so many parties")
+    options.add_argument("--features", type=int, default=256, help="of these")
     args = options.parse_args(arguments)
+    if args.parties:
+        print(head(SCALE_HEADS))
+        with threadpool_limits(1, user_api="blas"):
+            for number in args.parties:
+                print(row(scale_line(number, args.features, args.repeats)), flush=True)
+        return
     source = data.load(args.dataset, args.data_root)
     rows = source.all_rows()
     parties = [rows[part] for part in split(source.labels, args.clients, kind="dirichlet", alpha=0.1, seed=args.seed)]

@@ -1,0 +1,97 @@
+"""With whom a party shares masks: up to `COMPLETE` parties with everybody, else with some that nobody can choose.
+
+Bell, Bonawitz, Gascon, Lepoint and Raykova, Secure Single-Server Aggregation with (Poly)Logarithmic Overhead (CCS
+2020): masks with O(log K) neighbours hide what masks with all K parties hide while the honest parties are connected in
+the graph of neighbours. They are but with probability 2^-40 where at most two thirds of the parties collude with the
+server (`fedpca_flwr.maths.ring`), and did so before the graph was known.
+
+The graph is a ring in an order that follows from all public keys of the run, and each party derives it itself. So that
+nobody fits keys to those of others until the order suits him, a party first commits to its key (SHA-256), and opens
+the commitment once it has those of all: until then nobody knows the order that it will find, and nobody can change it
+any more. A server that shows parties different commitments gets an order for each list; all these together have no
+more arcs in the mean than the one list, since an arc must lie among those that were shown its list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.maths.ring import least_degree
+from fedpca_flwr.transports.pairwise_masks import digest_of, keystream
+from fedpca_flwr.transports.signed import UNANSWERED
+
+COMPLETE = 50
+"""Up to so many parties masks with everybody cost less than a round more."""
+
+COLLUDING = Fraction(2, 3)
+"""Of the parties, at most, may collude with the server."""
+
+BITS = 40
+"""The honest parties are apart with a probability of at most 2^-40."""
+
+
+@lru_cache
+def degree(parties: int) -> int:
+    """With how many others each of so many parties shares masks."""
+    if parties <= COMPLETE:
+        return parties - 1
+    return min(least_degree(parties, int(COLLUDING * parties), BITS), parties - 1)
+
+
+def commitment(party: int, public: bytes) -> bytes:
+    """32 bytes by which a party is bound to its public key, and from which the key is not found."""
+    return hashlib.sha256(b"fedpca commitment" + party.to_bytes(8, "little") + public).digest()
+
+
+def require_committed(commitments: NDArray[np.uint8], own: int, public: bytes) -> None:
+    """Refuse a list (parties, 32) that has another commitment for this party than its own.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    if commitments[own].tobytes() != commitment(own, public):
+        raise DisclosureError(
+            f"the server relays another commitment than its own as that of this site, party {own}; {UNANSWERED}"
+        )
+
+
+def require_opened(commitments: Sequence[bytes], publics: Sequence[bytes]) -> None:
+    """Refuse public keys that are not those to which the parties had committed.
+
+    Raises
+    ------
+    DisclosureError
+        Naming the parties.
+    """
+    opened = enumerate(zip(commitments, publics, strict=True))
+    others = [str(party) for party, (one, public) in opened if commitment(party, public) != one]
+    if others:
+        raise DisclosureError(
+            f"the public keys of parties {', '.join(others)} are not those to which they committed before they saw the "
+            f"others': by such keys the server could choose who shares masks with whom; {UNANSWERED}"
+        )
+
+
+def seed_of(about: bytes, publics: Sequence[bytes]) -> bytes:
+    """What the graph follows from: what the run is about (`Signer.about`), and the public keys of all parties."""
+    return digest_of(b"fedpca neighbours", about, b"".join(publics))
+
+
+def neighbours(seed: bytes, parties: int, own: int) -> list[int]:
+    """The parties with whom ``own`` shares masks, in order: the next ones on either side of the ring.
+
+    The order of the ring is that of 128 bits each from ChaCha20: uniform but for ties.
+    """
+    words = np.frombuffer(keystream(seed).update(bytes(16 * parties)), "<u8").reshape(parties, 2)
+    order = np.lexsort(words.T)
+    place, half = int(np.flatnonzero(order == own)[0]), degree(parties) // 2
+    sides = [*range(place - half, place), *range(place + 1, place + half + 1)]
+    return sorted(int(order[side % parties]) for side in sides)
