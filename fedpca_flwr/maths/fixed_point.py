@@ -8,7 +8,7 @@ generous one on raw values, before the variances are known) further words hold w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,10 @@ Words = NDArray[np.uint64]
 
 FURTHER = 46
 """Bits that each further word adds: what up to 2^16 parties rounded off before stays within 2^62."""
+
+
+BLOCK = 2**13
+"""Values that are encoded or decoded at once."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,27 @@ class Layout:
         ValueError
             For a value that is not finite, or beyond the limit on the sum; the text holds the field's name only.
         """
-        parts: list[NDArray[np.int64]] = [np.ones(1, np.int64)]
+        vector, start = np.ones(self.size, np.int64), 1
         for name, limit in self.limits.items():
-            value = np.asarray(values[name], dtype=np.float64)
-            if value.shape != limit.shape or not (np.abs(value) <= limit).all():
+            value, end = np.asarray(values[name], dtype=np.float64), start + self.words * limit.size
+            if value.shape != limit.shape:
                 raise ValueError(f"'{name}' is beyond its public limit")
-            for exponents in self._exponents(limit):
-                whole = np.rint(np.ldexp(value, exponents))
-                parts.append(whole.astype(np.int64).ravel())
+            flat, most, numbers = value.ravel(), limit.ravel(), vector[start:end].reshape(self.words, limit.size)
+            for part in _slices(limit.size):
+                if not (np.abs(flat[part]) <= most[part]).all():
+                    raise ValueError(f"'{name}' is beyond its public limit")
+                self._encode(flat[part], most[part], numbers[:, part])
+            start = end
+        return vector.view(np.uint64)
+
+    def _encode(self, value: Array, limit: Array, numbers: NDArray[np.int64]) -> None:
+        """Write the words of a few values (n,), which are within their limits, into ``numbers`` (words, n)."""
+        scales = self._exponents(limit)
+        for i, exponents in enumerate(scales):
+            whole = np.rint(np.ldexp(value, exponents))
+            numbers[i] = whole
+            if i + 1 < len(scales):
                 value = value - np.ldexp(whole, -exponents)
-        return np.concatenate(parts).view(np.uint64)
 
     def encode_sum(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Words:
         """One party's vector for the sum of ``parts``, each encoded by itself: nothing is rounded to float64 between.
@@ -72,6 +87,8 @@ class Layout:
         ------
         ValueError
         """
+        if len(parts) == 1 and parts[0].keys() >= self.limits.keys():
+            return self.encode(parts[0])
         zeros = {name: np.zeros(limit.shape) for name, limit in self.limits.items()}
         total = np.zeros(self.size, np.uint64)
         for part in parts:
@@ -89,17 +106,24 @@ class Layout:
         numbers, start, fields = total.view(np.int64), 1, {}
         for name, limit in self.limits.items():
             end = start + self.words * limit.size
-            parts = numbers[start:end].reshape(self.words, *limit.shape)
-            high, low = np.zeros(limit.shape), np.zeros(limit.shape)
-            for part, exponents in zip(reversed(parts), reversed(self._exponents(limit)), strict=True):
-                lower = part.astype(np.int32)  # half a word is exact in float64; signed, as -1 = 2^32 - 1 - 2^32 ...
-                upper = (part >> 32) + (lower < 0)  # ... would round off what further words hold
-                for half, e in ((lower, exponents), (upper, exponents - 32)):  # the smallest first
-                    high, error = two_sum(np.ldexp(half.astype(np.float64), -e), high)
-                    low = low + error
-            fields[name] = two_sum(high, low)
+            parts, most = numbers[start:end].reshape(self.words, limit.size), limit.ravel()
+            high, low = np.empty(limit.size), np.empty(limit.size)
+            for part in _slices(limit.size):
+                high[part], low[part] = self._decode(parts[:, part], most[part])
+            fields[name] = high.reshape(limit.shape), low.reshape(limit.shape)
             start = end
         return int(numbers[0]), fields
+
+    def _decode(self, numbers: NDArray[np.int64], limit: Array) -> tuple[Array, Array]:
+        """A few values (n,) of words (words, n), as ``high + low``."""
+        high, low = np.zeros(limit.size), np.zeros(limit.size)
+        for part, exponents in zip(reversed(numbers), reversed(self._exponents(limit)), strict=True):
+            lower = part.astype(np.int32)  # half a word is exact in float64; signed, as -1 = 2^32 - 1 - 2^32 ...
+            upper = (part >> 32) + (lower < 0)  # ... would round off what further words hold
+            for half, e in ((lower, exponents), (upper, exponents - 32)):  # the smallest first
+                high, error = two_sum(np.ldexp(half.astype(np.float64), -e), high)
+                low += error
+        return two_sum(high, low)
 
     @property
     def resolution(self) -> float:
@@ -110,3 +134,8 @@ class Layout:
         """For each word, the powers of two that values are multiplied by."""
         _, above = np.frexp(limit)  # limit <= 2^above <= 2 limit
         return [62 - above + FURTHER * word for word in range(self.words)]
+
+
+def _slices(size: int) -> Iterator[slice]:
+    """Blocks of an array of ``size`` values: what is computed of one stays in a processor's cache."""
+    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
