@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from fedpca_flwr.analyses import HowMany, Outliers, Reading
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.palette import COLOURS, GREY, STYLE
 from fedpca_flwr.plots import MOST
+from fedpca_flwr.ticks import few_ticks
 
 SHOWN = 30
 """Eigenvalues, and names of features, of which more would not be legible."""
@@ -56,18 +56,9 @@ def outlier_map(found: Outliers) -> Figure:
         axes.axhline(found.spe_limit, color=GREY, linestyle="--", linewidth=1)
         axes.set(xlabel="T² (within the components)", ylabel="SPE (off the components)", xscale="log", yscale="log")
         for axis, values in ((axes.xaxis, found.t_squared), (axes.yaxis, found.spe)):
-            _few_ticks(axis, values)
+            few_ticks(axis, values)
         axes.legend(loc="best")
         return figure
-
-
-def _few_ticks(axis: Axis, values: Array) -> None:
-    """Numbers at 1, 2 and 5 of each power of ten, or over several powers at these alone: none overprints another."""
-    positive = values[values > 0]
-    wide = positive.size > 0 and np.log10(positive.max() / positive.min()) > 2
-    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=8 if wide else 99))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def biplot(found: Reading, scores: Array) -> Figure:

@@ -87,7 +87,8 @@ def above_noise(numbers: Numbers, model: FittedPCA) -> str:
 
 def left_out(numbers: Numbers, model: FittedPCA) -> str:
     share = 1 - float(model.explained_variance_ratio_.sum())
-    return f"{share:.4%} of the variance, spread over some {numbers['left_out_directions']:.0f} directions"
+    directions = f"{numbers['left_out_directions']:.0f}"
+    return f"{share:.4%} of the variance, spread over some {directions} direction{'' if directions == '1' else 's'}"
 
 
 def odd_rows(numbers: Numbers, model: FittedPCA) -> str:

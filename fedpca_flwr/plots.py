@@ -24,6 +24,8 @@ try:
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
+
+    from fedpca_flwr.ticks import few_ticks
 except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
 
@@ -120,7 +122,7 @@ def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | 
 
 
 def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Megabytes up per client against the largest angle (degrees), for methods by name.
+    """Bytes up per client against the largest angle (degrees), for methods by name; in kB where none sends a MB.
 
     The line joins the points that no other beats in both. Angles within `EXACT` are one: below it is only rounding.
 
@@ -128,16 +130,22 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
     ----------
     points : mapping of str to sequence of (MB, degrees)
     """
+    small = max(megabytes for pairs in points.values() for megabytes, _ in pairs) < 1
+    if small:
+        points = {name: [(1e3 * megabytes, angle) for megabytes, angle in pairs] for name, pairs in points.items()}
     with rc_context(STYLE):
         figure = Figure(figsize=(6.5, 4.2), layout="constrained")
         axes = figure.subplots()
         for (name, pairs), colour, marker in zip(points.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
-            megabytes, degrees = np.transpose(pairs)
-            axes.loglog(megabytes, np.maximum(degrees, EXACT), marker, color=colour, label=name, fillstyle="none")
+            sizes, degrees = np.transpose(pairs)
+            axes.loglog(sizes, np.maximum(degrees, EXACT), marker, color=colour, label=name, fillstyle="none")
         front = _front([pair for pairs in points.values() for pair in pairs])
         axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="best so far")
         axes.axhspan(EXACT / 3, EXACT * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
-        axes.set(xlabel="MB up per client", ylabel="largest angle to the exact components (degrees)")
+        axes.set(
+            xlabel=f"{'kB' if small else 'MB'} up per client", ylabel="largest angle to the exact components (degrees)"
+        )
+        few_ticks(axes.xaxis, np.array([size for pairs in points.values() for size, _ in pairs]))
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         return figure
 

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from simulations.comparing import compare, reported, table  # here: a help needs nothing of it
     from simulations.recommending import choices, sentence
-    from simulations.records import by_setting, forget
+    from simulations.records import by_setting, forget, title
 
     try:
         if fresh and output:
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = compare(**given)
         print(table(records))
         for runs in by_setting(records):
-            print(f"\n{sentence(choices(runs))}")
+            print(f"\n{title(runs[0])}:\n{sentence(choices(runs))}")
         if output:
             print(f"\n{reported(output, records)}")
     except KeyboardInterrupt:

@@ -51,6 +51,16 @@ def by_setting(records: Iterable[Record]) -> list[list[Record]]:
     return list(groups.values())
 
 
+def title(record: Record) -> str:
+    """What the runs of one setting have in common."""
+    alpha = "" if record["alpha"] is None else f" {record['alpha']!r}"
+    said = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
+    said += [f"{record['components']} components", f"seed {record['seed']}"]
+    said += ["with k-NN(5)"] if record["knn"] else []
+    said += [f"engine {record['engine']}"] if record["engine"] != "loopback" else []
+    return ", ".join(said) + ("" if record["data root"] == "." else f" (data of {record['data root']})")
+
+
 def command(group: list[Record]) -> str:
     """The command that repeats the runs of one setting, on one line."""
     one = group[0]

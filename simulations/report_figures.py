@@ -19,6 +19,7 @@ from fedpca_flwr import analyses, analysis_plots, plots
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.palette import INK
 from fedpca_flwr.second_moments import SecondMoments
 from simulations.measuring import parties_of, truth
 from simulations.records import Record, identity, named
@@ -118,8 +119,8 @@ def _figure(figure: Figure, text: str, salt: str) -> str:
     buffer = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time
         nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
-        # without paper: the page gives the text its own colour, on dark pages too
         figure.savefig(buffer, format="svg", metadata=nothing, dpi=64, facecolor="none")
-    drawing = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue())  # a part of a page needs none
+    ink = INK.lower()  # without paper, what is written has the colour of the page's own text, on dark pages too
+    drawing = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue().replace(ink, "currentColor"))
     drawing = drawing[drawing.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{html.escape(text)}"', 1)
     return f'<figure><div class="wide">{drawing}</div><figcaption>{html.escape(text)}</figcaption></figure>'

@@ -12,7 +12,7 @@ from fedpca_flwr.files import written_whole
 from fedpca_flwr.model import PCAModel
 from simulations.columns import HEADS, columns_of, shown
 from simulations.recommending import EXACT, choices, sentence
-from simulations.records import Record, by_setting, command, named
+from simulations.records import Record, by_setting, command, named, title
 from simulations.report_figures import figures, figures_of_pool
 from simulations.report_style import SCRIPT, STYLE
 from strategies import METHODS
@@ -39,7 +39,7 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
     groups = by_setting(records)
     parts = [_filters()]
     for number, runs in enumerate(groups):
-        parts.append(f"<h2>{html.escape(_title(runs[0]))}</h2>\n{_recommended(runs)}\n{_table(runs, number)}")
+        parts.append(f"<h2>{html.escape(title(runs[0]))}</h2>\n{_recommended(runs)}\n{_table(runs, number)}")
         parts += _influence(folder, runs)
         parts += figures(folder, runs)
     parts += _across(groups)
@@ -101,7 +101,7 @@ def _across(groups: Sequence[Sequence[Record]]) -> Iterable[str]:
     if len(groups) < 2:
         return
     records = {(named(record), i): record for i, runs in enumerate(groups) for record in runs}
-    head = "".join(f'<th scope="col">{html.escape(_title(runs[0]))}</th>' for runs in groups)
+    head = "".join(f'<th scope="col">{html.escape(title(runs[0]))}</th>' for runs in groups)
     rows = []
     for name in dict.fromkeys(name for name, _ in records):
         held = [records.get((name, i), {}) for i in range(len(groups))]
@@ -109,16 +109,6 @@ def _across(groups: Sequence[Sequence[Record]]) -> Iterable[str]:
         rows.append(f"<tr><td>{html.escape(name)}</td>{cells}</tr>")
     yield "<h2>All settings: the largest angle (degrees)</h2>"
     yield _wide("across", f'<th scope="col">method</th>{head}', rows)
-
-
-def _title(record: Record) -> str:
-    """What the runs of a table have in common."""
-    alpha = "" if record["alpha"] is None else f" {record['alpha']!r}"
-    said = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
-    said += [f"{record['components']} components", f"seed {record['seed']}"]
-    said += ["with k-NN(5)"] if record["knn"] else []
-    said += [f"engine {record['engine']}"] if record["engine"] != "loopback" else []
-    return ", ".join(said) + ("" if record["data root"] == "." else f" (data of {record['data root']})")
 
 
 def _table(records: Sequence[Record], number: int) -> str:

@@ -83,6 +83,14 @@ def test_what_is_exact_is_one():
     np.testing.assert_allclose(front.get_xydata(), [(2, 1e-6)])
 
 
+def test_sizes_below_a_megabyte_are_in_kilobytes():
+    (axes,) = plots.bytes_against_error({"a": [(0.005, 0.02), (0.018, 1e-9)]}).axes
+    assert axes.get_xlabel() == "kB up per client"
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), [5, 18])
+    (axes,) = plots.bytes_against_error({"a": [(0.005, 0.02), (1.5, 1e-9)]}).axes
+    assert axes.get_xlabel() == "MB up per client"
+
+
 def test_equal_curves_are_one_with_all_their_names():
     (legend,) = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)}).legends
     assert [text.get_text() for text in legend.get_texts()] == ["pooled = p-cov", "other"]

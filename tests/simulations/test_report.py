@@ -14,6 +14,7 @@ from PIL import Image
 from fedpca_flwr import plots
 from fedpca_flwr.data import load
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.palette import INK
 from fedpca_flwr.partition import split
 from simulations import report, report_page
 from simulations.compare import main
@@ -35,6 +36,7 @@ def test_the_page_needs_nothing_else(page):
     text = page.read_text()
     assert "http://" not in text
     assert "https://" not in text
+    assert INK.lower() not in text  # on a dark page the colour of text is another
     assert text.count("<svg ") == 2 * 4 + 2  # of each setting, and of the rows themselves
     assert text.count("<h2>The rows of digits, pooled</h2>") == 1
     assert "python -m simulations.compare --methods" in text
