@@ -39,7 +39,7 @@ METHODS = Registry(
             "approximate_covariance:ApproximateCovariance",
             "approximate_covariance:ApproximateCovarianceClient",
         ),
-        "sub-it": ("subspace_iteration.method:SubspaceIteration", "subspace_iteration.method:SubspaceIterationClient"),
+        "sub-it": ("subspace_iteration.method:SubspaceIteration", "subspace_iteration.client:SubspaceIterationClient"),
         "qr-pca": ("qr_pca:QRPCA", "qr_pca:QRPCAClient"),
         "ap-stack": ("approximate_stack:ApproximateStack", "approximate_stack:ApproximateStackClient"),
         "compressed": ("compressed.method:Compressed", "compressed.client:CompressedClient"),

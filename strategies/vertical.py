@@ -31,6 +31,7 @@ from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import unpack
+from fedpca_flwr.maths.shortfall import shortfall_notes
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
@@ -172,7 +173,7 @@ class Vertical(ColumnsStrategy):
         return ScoresSolution(
             pairs=found.pairs,
             total=self.total,
-            notes=found.shortfall_notes(f"max-rounds = {options.max_rounds}"),
+            notes=shortfall_notes(found, f"max-rounds = {options.max_rounds}"),
             measured=found.measured,
         )
 

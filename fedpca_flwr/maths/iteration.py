@@ -24,12 +24,13 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import qr
 
-from fedpca_flwr.maths.angle_bounds import AngleBounds, parts_text
+from fedpca_flwr.maths.angle_bounds import AngleBounds
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.certificate import EXACT, certified
+from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz
 from fedpca_flwr.maths.refine import RefinedSketch
+from fedpca_flwr.maths.renewal import Renewal
 from fedpca_flwr.maths.standing_out import Noise
 from fedpca_flwr.maths.subspace import principal_angles
 
@@ -55,11 +56,15 @@ class BlockIteration:
         Block Krylov; else the plain iteration.
     noise : Noise, optional
         It is enough to certify what stands out of it.
+    rounded : bool
+        Whether products come in few digits, and can be had again in all of float64.
 
     Attributes
     ----------
     block : ndarray of shape (d, b <= width)
         What to multiply next; orthonormal but for the first. Empty where the span is everything.
+    again : ndarray of shape (d, k) or None
+        Orthonormal vectors whose product is to be had in full besides that of `block`, where this would help.
     pairs : Eigenpairs
         The first k eigenpairs of ``A``, as far as they are known.
     asked : int
@@ -81,6 +86,7 @@ class BlockIteration:
         tolerance: float = EXACT,
         accelerated: bool = True,
         noise: Noise | None = None,
+        rounded: bool = False,
     ) -> None:
         self.k, self.tolerance, self.accelerated = k, tolerance, accelerated
         self._sketch = start if isinstance(start, RefinedSketch) else None
@@ -95,12 +101,14 @@ class BlockIteration:
         self._start = self.block  # as it was asked
         self._angles = AngleBounds(k, self._trace, accelerated=accelerated, sketch=self._sketch)
         self._noise, self.standing_out = noise, 0
-        self._determined = k  # components above a tie at the cut, whose variance is not lost in rounding
+        self._renewal = Renewal(k, tolerance) if rounded else None
+        self.again: Array | None = None
+        self.determined = k  # components above a tie at the cut, whose variance is not lost in rounding
         self._bound = 90.0  # the certificate, if nothing hides from the blocks; of a tie, to the nearest of its bases
         self.proven = self._sure = False
         self.asked = self._probes = self._idle = 0
 
-    def add(self, V: Array, AV: Array, *, error: float = 0.0) -> bool:
+    def add(self, V: Array, AV: Array, *, error: float = 0.0, again: Array | None = None) -> bool:
         """Take the product with a block and choose the next `block`; true where no more of them would help.
 
         Parameters
@@ -109,24 +117,31 @@ class BlockIteration:
             ``V`` is `block`, or what rounding it on the wire made of it.
         error : float
             Bound on the Frobenius norm of what is wrong in ``AV`` besides rounding in float64.
+        again : ndarray of shape (d, k), optional
+            The product with the vectors `again`, wherever these are not None.
         """
         if not self.accelerated:
             self.known = KnownProducts(len(V))
         self._start = self._start if self.asked else V
         self.asked += 1
+        if again is not None:
+            self.known.renew(self._ritz, again / self._unit)
+            if self._sketch:
+                self._sketch.renewed()
         self.known.add(V, AV / self._unit, error=error / self._unit)
         self._ritz = self.known.ritz()
         self._angles.take(self.known, self._ritz, self._start, self.asked)
         self._bound = self._angle_bound()
         self._set_pairs()
-        idle = self._ritz.values.size >= self.k and self._ritz.residual(self.k) <= 2 * self._ritz.error
+        idle = self._ritz.values.size >= self.k and self._ritz.residual(self.k) <= 2 * self._ritz.error_of(self.k)
         self._idle = self._idle + 1 if idle else 0
         self._sure = self.proven or (self._probes == PROBES and self._bound <= self.tolerance)
         if self._bound > self.tolerance:
             self._probes = 0
             self.standing_out = self._certified_above_noise()
             self.block = self._next(AV / self._unit)
-            return self.limited or self.standing_out > 0 or self.block.shape[1] == 0
+            self.again = self._vectors_again()
+            return self.limited or self.standing_out > 0 or (self.block.shape[1] == 0 and self.again is None)
         if self._sure:
             return True
         self.block = self._probe()
@@ -138,7 +153,7 @@ class BlockIteration:
 
         Not determined are those whose variance it does not tell from that of component k + 1, or from none.
         """
-        return self._bound if self._sure and self._determined else 90.0
+        return self._bound if self._sure and self.determined else 90.0
 
     @property
     def exact(self) -> bool:
@@ -164,55 +179,49 @@ class BlockIteration:
         degrees, presumed = self.certificate, {} if self.proven else {"presumed_multiplicity": self.width}
         stand_out = {"standing_out_components": self.standing_out} if self.standing_out else {}
         if degrees < 90 and not self.standing_out:
-            return {"certified_angle_degrees": degrees, "certified_components": self._determined, **presumed}
-        first, degrees = self._cuts[-1] if self._cuts else (0, 90.0)
+            return {"certified_angle_degrees": degrees, "certified_components": self.determined, **presumed}
+        first, degrees = self.cuts[-1] if self.cuts else (0, 90.0)
         return {"certified_angle_degrees": degrees, "certified_components": first, **stand_out}
 
-    def shortfall_notes(self, allowed: str) -> list[str]:
-        """A note where the certificate is not what was wanted; ``allowed`` names what else ends the iteration."""
-        if self._sure and self._bound <= self.tolerance:
-            return []
-        if self.standing_out:
-            first, k = self.standing_out, self.k
-            rest = f"component {k} lies" if first + 1 == k else f"components {first + 1} to {k} lie"
-            return [f"{first} of {k} components certified: {parts_text(self._cuts)}; {rest} in the noise"]
-        reason = allowed
-        if self.limited:
-            relative = self._ritz.error / float(self._ritz.values[0])
-            reason = f"reaching the products' precision, {relative:.1g} of the largest variance,"
-        elif not self.known.room and self.accelerated:
-            reason = "asking for all directions"
-        angle = "no bound on the angle" if self.certificate >= 90 else f"an angle of {self._certificate_text()}"
-        notes = [f"stopped after {reason} with {angle}; wanted {self.tolerance:.2g} degrees"]
-        if self.certificate >= 90 and self._cuts:
-            notes.append(f"{self._cuts[-1][0]} of {self.k} components certified: {parts_text(self._cuts)}")
-        return notes
+    @cached_property
+    def cuts(self) -> list[tuple[int, float]]:
+        """The certified numbers of first components, but for all, of these products."""
+        return self._angles.cuts(self.standing_out or self.k - 1, self.tolerance) if self.asked else []
+
+    @property
+    def enough(self) -> bool:
+        """Whether all components are certified to the tolerance."""
+        return self._sure and self._bound <= self.tolerance
+
+    @property
+    def relative_error(self) -> float:
+        """Of the products, over the largest eigenvalue."""
+        return self._ritz.error / float(self._ritz.values[0])
 
     # Inside
 
-    def _certificate_text(self) -> str:
-        first = None if self._determined == self.k else self._determined
-        return certified(self.certificate, multiplicity=None if self.proven else self.width, first=first)
-
     def _angle_bound(self) -> float:
-        self.proven, self._determined = False, self.k
-        self.__dict__.pop("_cuts", None)
+        self.proven, self.determined = False, self.k
+        self.__dict__.pop("cuts", None)
         if self._ritz.values.size < self.k:
             return 90.0
-        bound, self._determined = self._angles.wanted()
+        bound, self.determined = self._angles.wanted()
         self.proven = self._angles.proven
         return bound
-
-    @cached_property
-    def _cuts(self) -> list[tuple[int, float]]:
-        """The certified numbers of first components, but for all, of these products."""
-        return self._angles.cuts(self.standing_out or self.k - 1, self.tolerance) if self.asked else []
 
     def _certified_above_noise(self) -> int:
         """How many components stand out, where these are certified and the others surely do not; else 0."""
         if self._noise is None:
             return 0
         return self._noise.certified(self._ritz, self._trace, self.k, self._angles, self.tolerance)
+
+    def _vectors_again(self) -> Array | None:
+        """The first Ritz vectors, where the error of their products will soon be all that is left."""
+        last = self._idle > 0 or self.block.shape[1] == self.known.room
+        if self._renewal is None or not self._renewal.wanted(self._ritz, last=last):
+            return None
+        self._idle = 0
+        return self._ritz.vectors[:, : self.k]
 
     def _set_pairs(self) -> None:
         """The Ritz pairs; or those of a corrected approximation, nearer to the truth, where that costs no certainty."""

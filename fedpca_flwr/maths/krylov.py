@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg import eigh, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.certificate import frobenius, rounding
+from fedpca_flwr.maths.certificate import frobenius, rounding, sine_theorem
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 
 
@@ -32,16 +32,34 @@ class Ritz:
         ``A @ vectors - vectors * values``, as far as the products are known.
     error : float
         Bound on the spectral norm of what is wrong in the residuals: rounding on the wire and in float64.
+    fine_error : float
+        The same of products that were had again in full (`KnownProducts.renew`).
+    coarse : ndarray of shape (c, m), optional
+        What the vectors have of all others, where there are such products.
     """
 
     values: Array
     vectors: Array
     residuals: Array
     error: float
+    fine_error: float = 0.0
+    coarse: Array | None = None
 
     def residual(self, k: int) -> float:
         """Bound on the spectral norm of the true residuals of the first k."""
-        return float(np.linalg.norm(self.residuals[:, :k], 2)) + self.error
+        return float(np.linalg.norm(self.residuals[:, :k], 2)) + self.error_of(k)
+
+    def error_of(self, k: int) -> float:
+        """Bound on the spectral norm of what is wrong in the residuals of the first k."""
+        if self.coarse is None:
+            return self.error
+        return min(self.error, self.fine_error + self.error * float(np.linalg.norm(self.coarse[:, :k], 2)))
+
+    def angles(self, k: int) -> tuple[float, float]:
+        """The angle of the first k as Ritz values tell it, in degrees: of their residuals, and of what is wrong."""
+        gap = float(self.values[k - 1] - self.values[k])
+        wrong = self.error_of(k)
+        return sine_theorem(self.residual(k) - wrong, gap), sine_theorem(wrong, gap)
 
     def pairs(self, k: int) -> Eigenpairs:
         """The first k as eigenpairs."""
@@ -57,6 +75,7 @@ class KnownProducts:
         self.AQ: Array = np.empty((d, 0))
         self.error = 0.0  # Frobenius norm of what the wire may have added to AQ
         self.rounding = 0.0  # the same of float64, relative to the largest eigenvalue
+        self.fine = 0  # columns, the first ones, whose products are wrong by no more than rounding in float64
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
         """Add a block ``V`` (d, b) and its product; directions that depend on others, or are known, add nothing.
@@ -78,7 +97,7 @@ class KnownProducts:
             known, least = float(np.linalg.norm(inside)), float(sizes[new].min(initial=np.inf))
             error, rounded = (error + known * self.error) / least, (rounded + known * self.rounding) / least
             size = 1.0
-        self.Q, self.AQ = np.hstack([self.Q, V]), np.hstack([self.AQ, AV])
+        self.Q, self.AQ = np.hstack([self.Q, V]), np.hstack([self.AQ, self._mended(V, AV)])
         self.error, self.rounding = float(np.hypot(self.error, error)), float(np.hypot(self.rounding, rounded))
 
     def ritz(self) -> Ritz:
@@ -86,8 +105,25 @@ class KnownProducts:
         values, rotation = eigh((projected + projected.T) / 2, check_finite=False)
         values, rotation = values[::-1], rotation[:, ::-1]
         vectors = self.Q @ rotation
-        error = self.error + self.rounding * abs(float(values[0]))
-        return Ritz(values, vectors, self.AQ @ rotation - vectors * values, error)
+        residuals, rounded = self.AQ @ rotation - vectors * values, self.rounding * abs(float(values[0]))
+        coarse = rotation[self.fine :] if self.fine else None
+        return Ritz(values, vectors, residuals, self.error + rounded, rounded, coarse)
+
+    def renew(self, ritz: Ritz, AU: Array) -> None:
+        """Take the products (d, k) of the first of all Ritz vectors, had again in full.
+
+        What is wrong in the other products counts only as far as later vectors are made of them.
+        """
+        k = AU.shape[1]
+        others = ritz.vectors[:, k:]
+        known = ritz.residuals[:, k:] + others * ritz.values[k:]
+        self.Q, self.AQ, self.fine = ritz.vectors[:, :k], AU, k
+        self.Q, self.AQ = ritz.vectors, np.hstack([AU, self._mended(others, known)])
+
+    def _mended(self, V: Array, AV: Array) -> Array:
+        """The product with ``V`` (d, b), orthogonal to all, with what a symmetric ``A`` tells from those in full."""
+        U, AU = self.Q[:, : self.fine], self.AQ[:, : self.fine]
+        return AV + U @ (AU.T @ V - U.T @ AV) if self.fine else AV
 
     def next_block(self, ritz: Ritz, size: int, k: int) -> Array:
         """An orthonormal block (d, b <= size) to ask for next: the largest directions in the leading residuals.

@@ -106,6 +106,10 @@ class RefinedSketch:
         """``M_0 @ V``, (d, b)."""
         return self.rows.T @ (self.rows @ V) + self.floor * V
 
+    def renewed(self) -> None:
+        """Go on after the basis of `known` has changed."""
+        self._image = np.empty((self.d, 0))
+
     def next_block(self, width: int) -> Array:
         """The leading eigenvectors of ``M`` outside the span already asked, orthonormal (d, at most width)."""
         width, Q = min(width, self.known.room), self.known.Q

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     exact = truth(parts)
     print(head(["method", "rounds", "max angle (deg)", "certified", "MB up per client", "MB down per client"]))
     for (name, options), few in zip(SETTINGS.items(), FEW[args.dataset], strict=True):
-        stops = [few] if "float32" in name or "plain" in name else [few, 100]
+        stops = [few] if "plain" in name else [few, 100]
         for rounds in stops:
             model = run("sub-it", parts, n_components=COMPONENTS, engine="loopback", max_rounds=rounds, **options)
             fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]

@@ -33,6 +33,7 @@ from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head, pool_heads
 from fedpca_flwr.maths.personalised import distance
+from fedpca_flwr.maths.shortfall import shortfall_notes
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
@@ -163,7 +164,7 @@ class Personalised(RowsStrategy):
             sums: Total = yield Sum(f"{used.prefix}product", {"block": found.block, **used.centre})
             missed = frobenius(sums.missed.get("product", np.zeros(1)))
             enough = found.add(found.block, sums["product"], error=missed)
-        notes += [f"PCA of all rows: {note}" for note in found.shortfall_notes(f"{GLOBAL_ROUNDS} rounds were over")]
+        notes += [f"PCA of all rows: {note}" for note in shortfall_notes(found, f"{GLOBAL_ROUNDS} rounds were over")]
         return found.pairs
 
     def _shared(self, used: RowsUsed, mus: Sequence[float], notes: list[str]) -> Generator[Ask, Any, SharedComponents]:

@@ -15,6 +15,9 @@ or on the wire, keeps the certificate above ``tolerance``, the run ends and says
 With ``certify="signal"`` it stops as soon as those components are certified that stand out of the noise, and says so:
 the others have directions that other rows would not confirm, and gaps that cost most rounds.
 
+``wire="float32"`` halves the bytes of products after a warm start. What that rounds off stays in the residuals, so
+shortly before the end the products with the components are asked again in float64 (`fedpca_flwr.maths.renewal`).
+
 ``acceleration="none"`` is plain subspace iteration, which keeps only the last block. ``warm_start="svd"`` lets
 each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`). With ``scale=True`` a round
 of variances comes first, so that blocks are random in the scaled features.
@@ -26,7 +29,7 @@ server computes with the rounded block that it sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,22 +39,22 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import frobenius
 from fedpca_flwr.maths.columns import added
-from fedpca_flwr.maths.factors import Factor, stack, truncated, truncated_moments
+from fedpca_flwr.maths.factors import Factor, stack
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.maths.scaling import safe_deviation
+from fedpca_flwr.maths.shortfall import shortfall_notes
 from fedpca_flwr.maths.standing_out import Noise
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
-from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, require_variance
-from fedpca_flwr.statistics.moment_fields import head_fields, head_of
+from fedpca_flwr.statistics.moment_fields import head_of
 from fedpca_flwr.statistics.products import ScatterProducts
-from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+from strategies.subspace_iteration.client import root_unit
 from strategies.subspace_iteration.script import SubspaceOptions, phases
 
 CARD = MethodCard(
@@ -65,7 +68,13 @@ CARD = MethodCard(
     options=SubspaceOptions,
     phases=phases,
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
-    examples=({}, {"scale": True}, {"warm-start": "svd"}, {"genotypes": True}),
+    examples=(
+        {},
+        {"scale": True},
+        {"warm-start": "svd"},
+        {"warm-start": "svd", "wire": "float32"},
+        {"genotypes": True},
+    ),
 )
 
 
@@ -128,7 +137,7 @@ class SubspaceIteration(RowsStrategy):
         self.n_components(head.n, head.mean.size)
         require_variance(pooled.diagonal(), head.n, head.mean)
         sketch, k = RefinedSketch(pooled), options.n_components
-        units = {reply.party: _root_unit(float(reply.fields["trace"])) ** 2 for reply in replies}
+        units = {reply.party: root_unit(float(reply.fields["trace"])) ** 2 for reply in replies}
         found = BlockIteration(
             sketch,
             k,
@@ -136,16 +145,25 @@ class SubspaceIteration(RowsStrategy):
             trace=total,
             tolerance=options.tolerance,
             noise=self._noise(head.n - 1, head.mean.size),
+            rounded=options.wire == "float32",
         )
+        narrow = options.wire == "float32"
+        narrow = options.wire == "float32"
         for _ in range(options.max_rounds - 1):
-            block = found.block.astype(np.float32)
-            replies = yield Ask("refine", {"block": block})
-            products = {reply.party: reply.fields["product"].astype(np.float64) for reply in replies}
+            block, again = found.block.astype(np.float32), found.again
+            vectors = {"vectors": np.empty((len(block), 0)) if again is None else again} if narrow else {}
+            replies = yield Ask("refine", {"block": block, **vectors})
+
+            def product(name: str, V: Array, replies: Sequence[Reply] = replies) -> tuple[Array, float]:
+                """Of a block, and what float32 may have rounded off."""
+                missed = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
+                lost = [_float32_error(one, units[reply.party]) for one, reply in zip(missed, replies, strict=True)]
+                return sketch.product(V) + added(missed), math.fsum(lost)
+
             V = block.astype(np.float64)
-            AV = sketch.product(V) + added([units[party] * product for party, product in products.items()])
-            lost = [units[party] * _float32_error(product) for party, product in products.items()]
-            error = math.fsum(lost) if options.wire == "float32" else 0.0
-            if found.add(V, AV, error=error):
+            AV, lost = product("product", V)
+            AU = None if again is None else product("again", again)[0]
+            if found.add(V, AV, error=lost if narrow else 0.0, again=AU):
                 break
         return self._solution(found, head, total, np.ones(head.mean.size))
 
@@ -154,9 +172,7 @@ class SubspaceIteration(RowsStrategy):
 
     def _solution(self, found: BlockIteration, head: Head, total: float, scale: Array) -> Solution:
         self.certificate = found.certificate
-        notes = found.shortfall_notes(f"max-rounds = {self.options.max_rounds}")
-        if found.limited and self.options.wire == "float32":
-            notes.append("products travelled in float32; with wire='float64' the angle can be certified to less")
+        notes = shortfall_notes(found, f"max-rounds = {self.options.max_rounds}")
         pairs, claimed = found.pairs, float(found.pairs.values.sum())
         if claimed > total * (1 + 1e-9):  # of a sketch, before its first corrections
             pairs = replace(pairs, values=pairs.values * (total / claimed))
@@ -171,43 +187,6 @@ class SubspaceIteration(RowsStrategy):
         )
 
 
-class SubspaceIterationClient(RowsClient):
-    """Returns products of its own scatter with the blocks that it receives."""
-
-    options: SubspaceOptions
-
-    def statistics(self, phase: str, asked: Fields) -> Any:
-        if phase == "sketch":
-            return self._sketch()
-        if phase == "refine":
-            return {"product": self._correction(asked["block"].astype(np.float64)).astype(self.options.wire)}
-        return super().statistics(phase, asked)
-
-    def first_block(self) -> Array:
-        return random_block(self.data.shape[1], self.options.width(self.public), self.site.config.seed)
-
-    @property
-    def columns(self) -> int:
-        return self.options.columns(self.public)
-
-    def _sketch(self) -> Fields:
-        rank = self.options.sketch_rank(self.public)
-        factor = truncated_moments(self.own.moments(), rank) if self.own.formed else truncated(self.data, rank)
-        factor = factor.filled()
-        root = _root_unit(factor.trace)
-        rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
-        self.site.state["sketch"] = [rows, floor, root]
-        head = head_fields(*self.own.head_and_diagonal())
-        return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
-
-    def _correction(self, V: Array) -> Array:
-        """What the sketch of this party's scatter gets wrong about a block, in the unit of that scatter."""
-        kept, floor, root = self.site.state["sketch"]
-        rows = kept.astype(np.float64) * root
-        missed = self.own.times(V) - rows.T @ (rows @ V) - float(floor) * V
-        return np.asarray(missed / float(root) ** 2)
-
-
 def _next_block(found: BlockIteration, scale: Array) -> NDArray[Any]:
     """The next block, which was chosen for features divided by their scale, in float32 where that loses nothing."""
     block = found.block / scale[:, None]
@@ -218,16 +197,11 @@ def _next_block(found: BlockIteration, scale: Array) -> NDArray[Any]:
 
 def _factor(reply: Reply) -> Factor:
     fields, floor, trace = reply.fields, float(reply.fields["floor"]), float(reply.fields["trace"])
-    return Factor(head_of(reply), fields["rows"].astype(np.float64) * _root_unit(trace), trace, 2 * floor, floor)
+    return Factor(head_of(reply), fields["rows"].astype(np.float64) * root_unit(trace), trace, 2 * floor, floor)
 
 
-def _root_unit(trace: float) -> float:
-    """The power of two in which the root of a scatter travels: float32 holds it, whatever the unit of the data."""
-    return float(2.0 ** (np.frexp(trace)[1] // 2))
-
-
-def _float32_error(product: Array) -> float:
-    """Bound on what float32 rounded off a product, which came in it (Frobenius norm)."""
+def _float32_error(product: Array, unit: float) -> float:
+    """Bound on what float32 rounded off a product (Frobenius norm), which came in it and in a unit."""
     limits = np.finfo(np.float32)
-    size = float(np.linalg.norm(product))
-    return size * float(limits.eps) / 2 + float(limits.smallest_subnormal) * math.sqrt(product.size)
+    size = float(np.linalg.norm(product / unit))
+    return unit * (size * float(limits.eps) / 2 + float(limits.smallest_subnormal) * math.sqrt(product.size))

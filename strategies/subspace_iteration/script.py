@@ -30,7 +30,8 @@ class SubspaceOptions(CountOptions, GenotypeOptions):
     warm_rank: Annotated[int, Limits(ge=0)] = 0
     """Rank of the factors of the warm start; 0: 4 n-components."""
     wire: Literal["float64", "float32"] = "float64"
-    """Precision of the products after a warm start, where float32 suffices for about 1e-6 degrees."""
+    """Precision of the products after a warm start; where float32 is not enough, those with the components are asked
+    again in float64."""
     tolerance: Annotated[float, Limits(gt=0, le=90)] = 1e-6
     """Certified largest angle to the exact components at which to stop, in degrees."""
     certify: Literal["all", "signal"] = "all"
@@ -84,10 +85,15 @@ def _phases(config: RunConfig, options: SubspaceOptions) -> Phases:
         )
     factor = (Field("trace", ()), Field("floor", ()), Field("rows", ("r", "d"), dtype="float32"))
     sketch = Phase(reply=Payload((*HEAD, *factor)), sizes=lambda public: {"r": options.sketch_rank(public)})
+    asked = [Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")]
+    reply = [Field("product", ("d", "b"), options.wire)]
+    if options.wire == "float32":
+        asked.append(Field("vectors", ("d", "<=k"), kind="orthonormal columns"))
+        reply.append(Field("again", ("d", "k")))
     refine = Phase(
-        asked=Payload((Field("block", ("d", "<=b"), "float32", kind="orthonormal columns"),)),
-        reply=Payload((Field("product", ("d", "b"), dtype=options.wire),)),
-        sizes=lambda public: {"b": options.width(public)},
+        asked=Payload(tuple(asked)),
+        reply=Payload(tuple(reply)),
+        sizes=lambda public: {"b": options.width(public), "k": options.n_components},
         times=options.max_rounds,
         optional=True,
     )

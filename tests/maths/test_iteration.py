@@ -12,6 +12,7 @@ from fedpca_flwr.maths.iteration import PROBES, BlockIteration
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import RefinedSketch
+from fedpca_flwr.maths.shortfall import shortfall_notes
 from fedpca_flwr.maths.subspace import principal_angles
 
 
@@ -188,10 +189,10 @@ def test_of_a_tie_at_the_cut_nothing_is_certified():
         found, _ = iterate(values, k=k, width=k + 3)
         assert found.measured["certified_components"] == certified
         assert found.exact
-        assert found.shortfall_notes("max-rounds = 100") == []
+        assert shortfall_notes(found, "max-rounds = 100") == []
     found, _ = iterate(values[1:], k=1, width=4)
     assert found.measured == {"certified_angle_degrees": 90, "certified_components": 0}
-    assert found.shortfall_notes("max-rounds = 100") == []
+    assert shortfall_notes(found, "max-rounds = 100") == []
 
 
 def test_a_ritz_value_of_zero_is_no_proof_that_no_variance_is_left():
@@ -221,7 +222,7 @@ def test_equal_eigenvalues_that_only_the_wire_made_equal_are_not_certified():
     assert found.measured["certified_angle_degrees"] == 90
     found = BlockIteration(np.eye(3), 1, trace=3.0)
     assert found.add(np.eye(3), np.diag([1.0, 1.0, 1.0]))
-    assert found.shortfall_notes("") == []
+    assert shortfall_notes(found, "") == []
 
 
 def test_the_iteration_ends_where_the_error_of_products_keeps_the_certificate_up():
@@ -235,7 +236,7 @@ def test_the_iteration_ends_where_the_error_of_products_keeps_the_certificate_up
     assert found.asked < 12
     assert found.limited
     assert principal_angles(found.pairs.vectors, basis[:, :4]).max() <= found.certificate
-    (note,) = found.shortfall_notes("max-rounds = 100")
+    (note,) = shortfall_notes(found, "max-rounds = 100")
     assert note.startswith(
         "stopped after reaching the products' precision, 9e-08 of the largest variance, with an angle"
     )

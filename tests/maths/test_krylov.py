@@ -93,3 +93,20 @@ def test_the_shared_block_is_the_same_everywhere():
     assert abs(block.mean()) < 0.15
     assert block[0, 0] == -0.40750110149383545
     np.testing.assert_array_equal(random_block(7, 7, 1), np.eye(7))
+
+
+def test_products_had_again_in_full_take_the_error_of_the_others_away_but_for_an_angle():
+    """Without what symmetry tells of the others, half of their error would stay in the first vectors."""
+    rng = np.random.default_rng(0)
+    A = np.diag(np.r_[9.0, 8.0, np.linspace(1, 0, 18)])
+    wrong = 1e-6 * rng.standard_normal((20, 20))
+    known = KnownProducts(20)
+    known.add(np.eye(20), A + wrong, error=float(np.linalg.norm(wrong)))
+    before = known.ritz()
+    U = before.vectors[:, :2]
+    known.renew(before, A @ U)
+    after = known.ritz()
+    true = [float(np.linalg.norm(A @ r.vectors[:, :2] - r.vectors[:, :2] * r.values[:2], 2)) for r in (before, after)]
+    assert true[0] > 1e-7
+    assert true[1] <= after.residual(2) < 1e-11
+    assert before.residual(2) >= true[0]

@@ -90,6 +90,7 @@ SCRIPTS = [
     Script({**SUB_IT, "scale": True}, {"heads": 1, "product": 3, "project": 1}),
     Script({**SUB_IT, **SECURE}, {**once("keys", "sums", "deviations"), "product": 3, "project": 1}),
     Script({**SUB_IT, "warm-start": "svd"}, {"sketch": 1, "refine": 3, "project": 1}),
+    Script({**SUB_IT, "warm-start": "svd", "wire": "float32"}, {"sketch": 1, "refine": 3, "project": 1}),
     Script({"method": "qr-pca", "n-components": 2}, once("factor", "project")),
     Script({"method": "qr-pca", "n-components": 2, "rank": 3}, once("truncated", "project")),
     Script({**OF_GENOTYPES, "method": "p-cov"}, once("alleles", "moments", "project")),
