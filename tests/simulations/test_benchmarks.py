@@ -11,6 +11,9 @@ from flwr.server import SimpleClientManager
 
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.subspace import principal_angles
+
+pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
+
 from simulations import benchmarks, measuring, run
 from simulations.benchmarks import all as everything
 from simulations.benchmarks import (
