@@ -72,19 +72,21 @@ class Factor:
 
 def triangular(data: Rows) -> tuple[Head, Array]:
     """Head, and the triangular factor (min(n - 1, d), d) of the centred rows of ``data`` (n, d), in chunks."""
-    R = np.empty((0, data.shape[1]))
+    n, d = data.shape
+    R = np.empty((0, d))
     head: Head | None = None
-    for chunk in chunks(data, 2**22):
+    for chunk in chunks(data, max(2**20, d * (d + 1)) if n > d else 2**22):  # the first loses a row
         mean = chunk.mean(axis=0, dtype=np.float64)
         centred = np.subtract(chunk, mean, dtype=np.float64)
         remainder = centred.mean(axis=0)
         centred -= remainder
         own = Head(len(chunk), mean, remainder)
-        between = []
+        rows = contrasts(centred)
         if head is not None:
             pooled, deviations = pool_heads([head, own])
-            between = [np.sqrt(own.n * pooled.n / head.n) * deviations[1]]
-        R = _triangle(np.vstack([R, contrasts(centred), *between]))
+            centred[0] = np.sqrt(own.n * pooled.n / head.n) * deviations[1]  # the row that is free now
+            rows = centred
+        R = _absorbed(R, rows)
         head = own if head is None else pooled
     assert head is not None
     return head, R
@@ -175,8 +177,8 @@ def _singular(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Callable[[i
         U, s, _ = svd(triangle[:m], overwrite_a=True, check_finite=False)
         return s, lambda k: _reflected(reflectors, tau, U[:, :k])
     triangle = np.empty((0, d))
-    for chunk in chunks(rows, 4 * d * d):
-        triangle = _triangle(np.vstack([triangle, chunk[:, order]]))
+    for chunk in chunks(rows, max(2**20, d * d)):
+        triangle = _absorbed(triangle, chunk[:, order])
     _, s, transposed = svd(triangle, overwrite_a=True, check_finite=False)
     return s, lambda k: transposed[:k].T
 
@@ -211,10 +213,20 @@ def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
     return Resolution(floor**2, float(np.degrees(np.arcsin(min(1.0, sine)))))
 
 
-def _triangle(rows: Array) -> Array:
+PANEL = 32
+"""Columns that LAPACK reflects at once; more are slower, and so are fewer."""
+
+
+def _absorbed(R: Array, rows: Array) -> Array:
+    """The triangular factor (min(h + m, d), d) of ``R`` (h, d), a triangle, above ``rows`` (m, d)."""
+    d = rows.shape[1]
     triangle: Array
-    (triangle,) = qr(rows, mode="r", overwrite_a=True, check_finite=False)
-    return triangle[: min(rows.shape)]
+    if len(R) < d:
+        (triangle,) = qr(np.vstack([R, rows]), mode="r", overwrite_a=True, check_finite=False)
+        return triangle[:d]
+    triangle, _, _, info = lapack.dtpqrt(0, min(PANEL, d), R, rows)  # spares the zeros of R
+    assert info == 0, info
+    return triangle
 
 
 def pack_trapezoid(R: Array) -> Array:

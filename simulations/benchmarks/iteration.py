@@ -1,6 +1,6 @@
-"""CPU of runs of SUB-IT beside the least that any program needs, measured in turn: what sites keep for a run.
+"""CPU of whole runs beside the least that any program needs, measured in turn: what sites keep for a run of SUB-IT.
 
-    python -m simulations.benchmarks iteration --dataset mnist --data-root DEST
+    python -m simulations.benchmarks iteration --dataset mnist --data-root DEST [--methods p-cov qr-pca]
 
 10 clients, Dirichlet 0.1, 50 components, float64, one BLAS thread. The least: the moments of the pooled rows, ARPACK on
 them, and the projection of every row, without any federation. Ratios are medians over repetitions.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from scipy.sparse.linalg import eigsh
@@ -22,15 +21,10 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.centred import centred_chunks
 from fedpca_flwr.maths.moments import Moments, symmetric
 from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, options_text
+from simulations.benchmarks.setting import COMPONENTS, clients, data_parser
 from simulations.benchmarks.timing import alternated, cpu_seconds, ratio
 
-SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"block_size": 10},
-    {"warm_start": "svd"},
-    {"warm_start": "svd", "wire": "float32"},
-]
+METHODS = ("sub-it", "sub-it block-size=10", "sub-it warm-start=svd", "sub-it warm-start=svd wire=float32")
 
 
 def least(rows: Array) -> Array:
@@ -41,14 +35,16 @@ def least(rows: Array) -> Array:
 
 
 def main(arguments: Sequence[str]) -> None:
-    args = data_parser(__doc__, repeats=3).parse_args(arguments)
+    options = data_parser(__doc__, repeats=3)
+    options.add_argument("--methods", nargs="+", default=METHODS, help="names, each with its options in quotes")
+    args = options.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     parts = [np.asarray(part, dtype=np.float64) for part in clients(args.dataset, args.data_root)]
     pooled = np.vstack(parts)
-    print(head(["sub-it", "rounds", "CPU, over the least"]))
+    print(head(["method", "rounds", "CPU, over the least"]))
     with threadpool_limits(1, user_api="blas"):
-        for options in SETTINGS:
-            ours = partial(run, "sub-it", parts, n_components=COMPONENTS, engine="loopback", **options)
+        for method in args.methods:
+            ours = partial(run, method, parts, n_components=COMPONENTS)
             rounds = ours().rounds
             times = alternated([ours, partial(least, pooled)], args.repeats, clock=cpu_seconds)
-            print(row([options_text(options) or "as it is", str(rounds), f"{ratio(times, 0, 1):.1f}"]), flush=True)
+            print(row([method, str(rounds), f"{ratio(times, 0, 1):.1f}"]), flush=True)

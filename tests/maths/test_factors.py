@@ -61,6 +61,18 @@ def test_chunks_change_nothing(n, monkeypatch):
     np.testing.assert_allclose(R.T @ R, scatter(wide), atol=1e-12)
 
 
+def test_tall_rows_in_chunks_keep_singular_values_that_squares_lose(monkeypatch):
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 12)))[0] for n in (600, 12))
+    left -= left.mean(axis=0)
+    X = (left * np.geomspace(1, 1e-11, 12)) @ right.T
+    monkeypatch.setattr(factors, "chunks", lambda data, elements: iter(np.array_split(data, 7)))
+    _, R = triangular(X)
+    found, true = (np.linalg.svd(matrix, compute_uv=False) for matrix in (R, X - X.mean(axis=0)))
+    np.testing.assert_allclose(found, true, rtol=0, atol=3e-15)
+    assert true[-1] < 3e-11
+
+
 def test_factors_of_shifted_parts_stack_to_the_scatter_of_all():
     X = rows(100)
     X[60:] += 5
