@@ -16,16 +16,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import shamir
-from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, Words, combine, mask, pair_key, public_key, transcript
+from fedpca_flwr.transports.pairwise_masks import (
+    KEY_BYTES,
+    Words,
+    agreed_key,
+    combine,
+    described,
+    hashed,
+    mask,
+    public_key,
+    transcript,
+)
+
+if TYPE_CHECKING:
+    from _hashlib import HASH
 
 SHARE = shamir.SHARE_BYTES
 SEALED = 2 * SHARE + 16
@@ -77,6 +92,15 @@ class Ring:
     def mask_keys(self, places: Sequence[int]) -> list[bytes]:
         return [self.publics[place][KEY_BYTES:] for place in places]
 
+    def shares_context(self, sender: int, recipient: int) -> bytes:
+        """On what the key for the shares from one place to another depends."""
+        return hashed(described([np.array([sender, recipient])]), self._before_shares).digest()
+
+    @cached_property
+    def _before_shares(self) -> HASH:
+        """Hashed once for all pairs: it is as long as the list of parties."""
+        return hashed([b"shares", self.about, *self.publics])
+
     def mask_context(self, phase: str, places: Sequence[int], asked: Sequence[NDArray[Any]] = ()) -> bytes:
         """On what the pairwise masks of the parties at these places depend: also on all that was ``asked`` of them."""
         return transcript(phase, b"", self.publics, [np.asarray(places), *asked])
@@ -119,9 +143,13 @@ class Channels:
 
     def _cipher(self, sender: int, recipient: int) -> ChaCha20Poly1305:
         """With a key for this one message, so that a constant nonce is right."""
-        said = transcript("shares", self.ring.about, self.ring.publics, [np.array([sender, recipient])])
         other = recipient if sender == self.own else sender
-        return ChaCha20Poly1305(pair_key(self.private, self.ring.run_key(other), said))
+        said = self.ring.shares_context(sender, recipient)
+        return ChaCha20Poly1305(agreed_key(self._key, self.ring.run_key(other), said))
+
+    @cached_property
+    def _key(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.private)
 
 
 def hide(vector: Words, ring: Ring, context: bytes, members: Sequence[int], private: bytes, seed: bytes) -> Words:

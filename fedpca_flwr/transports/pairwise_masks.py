@@ -14,8 +14,8 @@ generator.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -26,6 +26,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
+
+if TYPE_CHECKING:
+    from _hashlib import HASH
 
 Words = NDArray[np.uint64]
 
@@ -49,13 +52,25 @@ def split_keys(joined: bytes, size: int = KEY_BYTES) -> list[bytes]:
     return [joined[i : i + size] for i in range(0, len(joined), size)]
 
 
-def digest_of(*pieces: bytes) -> bytes:
-    """SHA-256 of pieces and their lengths: other pieces have another digest."""
-    digest = hashlib.sha256()
+def hashed(pieces: Iterable[bytes], onto: HASH | None = None) -> HASH:
+    """SHA-256 of pieces and their lengths, after those that went into ``onto``."""
+    digest = onto.copy() if onto else hashlib.sha256()
     for piece in pieces:
         digest.update(len(piece).to_bytes(8, "little"))
         digest.update(piece)
-    return digest.digest()
+    return digest
+
+
+def digest_of(*pieces: bytes) -> bytes:
+    """SHA-256 of pieces and their lengths: other pieces have another digest."""
+    return hashed(pieces).digest()
+
+
+def described(arrays: Iterable[NDArray[Any]]) -> Iterator[bytes]:
+    """Type, shape and values of arrays, as pieces."""
+    for array in arrays:
+        yield f"{array.dtype.str} {array.shape}".encode()
+        yield array.tobytes()
 
 
 def transcript(phase: str, about: bytes, publics: Sequence[bytes], arrays: Sequence[NDArray[Any]]) -> bytes:
@@ -65,10 +80,7 @@ def transcript(phase: str, about: bytes, publics: Sequence[bytes], arrays: Seque
     all parties but one learns nothing about that one. Of what can be asked twice the arrays hold the number of the
     question, so that no two answers share a mask: their difference would show what has changed in the rows between.
     """
-    pieces = [phase.encode(), about, *publics]
-    for array in arrays:
-        pieces += [f"{array.dtype.str} {array.shape}".encode(), array.tobytes()]
-    return digest_of(*pieces)
+    return digest_of(phase.encode(), about, *publics, *described(arrays))
 
 
 def mask(private: bytes, publics: Sequence[bytes], asked: bytes, size: int) -> Words:
@@ -135,7 +147,11 @@ def pair_key(private: bytes, other: bytes, asked: bytes) -> bytes:
     ContractError
         For a public key that is a point of small order.
     """
-    key = X25519PrivateKey.from_private_bytes(private)
+    return agreed_key(X25519PrivateKey.from_private_bytes(private), other, asked)
+
+
+def agreed_key(key: X25519PrivateKey, other: bytes, asked: bytes) -> bytes:
+    """The same as `pair_key` from a key that is read already."""
     return _derived(_agreed(key, other), key.public_key().public_bytes_raw(), other, asked)
 
 
