@@ -109,7 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = compare(**given)
         print(table(records))
         for runs in by_setting(records):
-            print(f"\n{title(runs[0])}:\n{sentence(choices(runs))}")
+            if found := choices(runs):
+                print(f"\n{title(runs[0])}:\n{sentence(found)}")
         if output:
             print(f"\n{reported(output, records)}")
     except KeyboardInterrupt:

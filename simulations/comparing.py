@@ -87,8 +87,9 @@ def compare(
     RunConfig.parse({"seed": seed, "bound": bound}, source="comparison")
     for alpha in alphas:
         RunConfig.parse({"alpha": alpha}, source="comparison")
-    for number in clients:
-        RunConfig.parse({"clients": number or -1}, source="comparison")
+    none = [str(number) for number in clients if number < 1]
+    if none:
+        raise ConfigError(f"comparison: 'clients' is {', '.join(none)}, expected whole numbers from 1")
     every = settings(methods, datasets, partitions, alphas, clients)
     wanted = [{**one, **common, "data root": places[one["dataset"]]} for one in every]
     folder = writable(Path(output).expanduser()) if output else None

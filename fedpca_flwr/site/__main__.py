@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         given.run(given)
     except FedPCAError as error:
-        parser.exit(1, f"{parser.prog} {given.command}: {error}\n")
+        of_here = f" ({error.local})" if error.local else ""
+        parser.exit(1, f"{parser.prog} {given.command}: {error}{of_here}\n")
 
 
 def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

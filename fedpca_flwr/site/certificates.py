@@ -7,6 +7,7 @@ stand in for the SuperLink towards every site: it belongs where the certificates
 from __future__ import annotations
 
 import ipaddress
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +17,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import write_new
+
+NAME = re.compile(
+    r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+)
+
+LONGEST = 36500
+"""Days."""
 
 USAGES = (
     "digital_signature",
@@ -46,8 +55,14 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
     Raises
     ------
     ConfigError
-        Where a file is there already or cannot be written.
+        Where a file is there already or cannot be written, or the certificate would be of nothing.
     """
+    if not 1 <= days <= LONGEST:
+        raise ConfigError(f"days is {days}, expected 1 to {LONGEST}")
+    others = [host for host in hosts if not _host_is_possible(host)]
+    if others or not hosts:
+        told = ", ".join(map(repr, others)) or "none"
+        raise ConfigError(f"host is {told}, expected names (in ASCII: xn--... for others) or addresses without a port")
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer, subject = _name("federated PCA authority"), _name(hosts[0][:64])
     root = (
@@ -100,6 +115,14 @@ def _host(text: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
         return x509.DNSName(text)
+
+
+def _host_is_possible(text: str) -> bool:
+    """Whether it is an address, or a name as certificates have them (RFC 5280, 6125: also ``*.example.org``)."""
+    try:
+        return isinstance(_host(text), x509.IPAddress) or bool(NAME.fullmatch(text))
+    except ValueError:
+        return False
 
 
 def _usage(*allowed: str) -> x509.KeyUsage:

@@ -278,6 +278,16 @@ def test_the_recommendation_is_the_cheapest_that_is_good_enough(capsys):
     )
 
 
+def test_numbers_of_clients_that_cannot_be_are_named_together(capsys):
+    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "3", "0", "-2"]) == 2
+    assert "'clients' is 0, -2, expected whole numbers from 1" in capsys.readouterr().err
+
+
+def test_a_setting_in_which_no_run_is_good_recommends_nothing(capsys):
+    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "500"]) == 1
+    assert capsys.readouterr().out.rstrip().endswith("use at most 178 parties |")
+
+
 def test_a_comparison_that_is_interrupted_says_what_is_kept(tmp_path, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

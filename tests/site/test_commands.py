@@ -69,3 +69,33 @@ def test_a_rehearsal_that_cannot_begin_says_why(app, made, why, tmp_path, capsys
     with pytest.raises(SystemExit):
         main(["rehearse", str(tmp_path), "--app", app])
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--host", ""], "host is '', expected names"),
+        (
+            ["--host", "good.org", "höst", "a b", "link:18000", "https://x"],
+            "host is 'höst', 'a b', 'link:18000', 'https",
+        ),
+        (["--host", "localhost", "--days", "0"], "days is 0, expected 1 to 36500"),
+        (["--host", "localhost", "--days", "999999999"], "days is 999999999, expected 1 to 36500"),
+    ],
+)
+def test_certificates_of_nothing_are_refused(given, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["certificates", str(tmp_path), *given])
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_hosts_of_every_kind_are_taken(tmp_path):
+    main(["certificates", str(tmp_path), "--host", "*.example.org", "link", "10.0.0.7", "::1", "xn--hst-sna.org"])
+    assert (tmp_path / "server.pem").exists()
+
+
+def test_a_file_that_is_missing_is_named(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["variants", str(tmp_path / "mine.bim")])
+    assert "mine.bim" in capsys.readouterr().err
