@@ -44,9 +44,8 @@ def rounded_off(name: str, whole: str) -> Text:
 
 
 def chosen(numbers: Numbers, model: FittedPCA) -> str:
-    way, angle = model.log["chosen"], numbers["forecast_angle_degrees"]
-    about = f", about {angle:.1g} degrees" if angle else ""
-    return f"{text_of(way['method'], way['options'])}: {_cost('forecast', numbers)}{about}"
+    way = model.log["chosen"]
+    return f"{text_of(way['method'], way['options'])}: {_cost('forecast', numbers)}"
 
 
 def spent(numbers: Numbers, model: FittedPCA) -> str:

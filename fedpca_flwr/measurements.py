@@ -89,7 +89,6 @@ MEASUREMENTS = (
         forecast_rounds='of the method that `log["chosen"]` names',
         forecast_bytes_up_per_party="of it, the mean over the parties",
         forecast_bytes_down_per_party="of it, the mean over the parties",
-        forecast_angle_degrees="its largest angle to the exact components; 0 for an exact method",
     ),
     line(
         "spent",

@@ -2,7 +2,9 @@ r"""What each way to the components will cost, and how exact it will be, from a 
 
 The parties tell their counts, means, variances, the eigenvalues of their own scatter and a sketch of it. The
 eigenvalues of the pooled scatter are forecast by the sum of the sorted eigenvalues of its parts, which is right where
-the parts have the same eigenvectors (elsewhere its partial sums are too large: Ky Fan).
+the parts have the same eigenvectors (elsewhere its partial sums are too large: Ky Fan). Where all rows are fewer than
+features, most of what the parties have lies apart, and the eigenvalues of all parts side by side are the forecast:
+right of noise, and too small of what stands out of it, so that costs are rather forecast too large.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from fedpca_flwr.maths.blocks import Rows
 from fedpca_flwr.maths.factors import triangular
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
+
+GROUPS = 200
+"""Of features with about the same variance, where each pair of features counts."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +115,10 @@ class Forecast:
         between[: values.size] = values
         variances = np.sum([survey.variances for survey in surveys], axis=0) + np.einsum("ij,ij->j", rows, rows)
         total = float(variances.sum())
-        spectrum = np.sum([survey.spectrum for survey in surveys], axis=0) + between
         counts = np.array([survey.head.n for survey in surveys])
+        parts = np.array([*(survey.spectrum for survey in surveys), between])
+        apart = pooled.n < between.size
+        spectrum = np.sort(parts, axis=None)[::-1][: between.size] if apart else parts.sum(axis=0)
         return cls(pooled, counts, total, variances, spectrum, _heterogeneity(surveys, float(between.sum()), total))
 
     def krylov_rounds(self, k: int, block: int, tolerance: float, most: int = 200) -> int:
@@ -120,31 +127,13 @@ class Forecast:
         The loop itself, run on the diagonal matrix of the forecast eigenvalues: from a Gaussian start the number of
         rounds does not depend on the basis.
         """
-        d = self.spectrum.size
-        start = np.random.default_rng(0).standard_normal((d, min(block, d)))
-        found = BlockIteration(start, k, trace=float(self.spectrum.sum()), tolerance=tolerance)
-        while not found.add(found.block, self.spectrum[:, None] * found.block) and found.asked < most:
+        rank = int(np.count_nonzero(self.spectrum))
+        values = self.spectrum[: rank + block]  # of directions without variance a block meets no more than it is wide
+        start = np.random.default_rng(0).standard_normal((values.size, min(block, values.size)))
+        found = BlockIteration(start, k, trace=float(values.sum()), tolerance=tolerance)
+        while not found.add(found.block, values[:, None] * found.block) and found.asked < most:
             pass
         return found.asked
-
-    def step_for(self, k: int, angle: float) -> float:
-        """The shared step at which rounding every party's scatter turns the components by ``angle`` degrees at most.
-
-        Entries are rounded at K parties, so their sum has independent errors of ``step sqrt(K / 12)``, and
-        first-order perturbation gives the tangents of the angles as the singular values of ``error[i, j] / (l_i -
-        l_j)``, i <= k < j. Valid for angles below about 3 degrees, infinite where k = d.
-
-        Returns
-        -------
-        float
-            In units of the mean variance of a feature.
-        """
-        d = self.spectrum.size
-        if k >= d:
-            return np.inf
-        worst, _ = _turning(self.spectrum, k)
-        step = np.tan(np.radians(angle)) / worst / np.sqrt(len(self.counts) / 12)
-        return float(step * d / self.total)
 
     def coded_bytes(self, step: float) -> float:
         """Bytes of one party's scatter in multiples of ``step`` (in units of the mean variance), on average.
@@ -155,10 +144,10 @@ class Forecast:
         d, parties = self.spectrum.size, len(self.counts)
         absolute = step * self.total / d
         level = np.linalg.norm(self.spectrum / self.total) / parties  # one party's share of the scatter
-        root = np.sqrt(self.variances)
-        ratio = level * np.outer(root, root)[np.triu_indices(d)] / absolute
-        bits = 0.5 * np.log2(1 + 2 * np.pi * np.e * ratio**2)
-        return float(bits.sum() / 8)
+        groups = np.array_split(np.sort(self.variances), min(d, GROUPS))
+        root, size = np.sqrt([group.mean() for group in groups]), np.array([group.size for group in groups])
+        bits = 0.5 * np.log2(1 + 2 * np.pi * np.e * (level * np.outer(root, root) / absolute) ** 2)
+        return float(size @ bits @ size / 2 / 8)
 
 
 def spectrum(data: Rows) -> Array:
@@ -172,27 +161,6 @@ def spectrum(data: Rows) -> Array:
         some = eigvalsh(unpack(Moments.of(data).scatter, d), lower=True, check_finite=False)
     values[: some.size] = some[::-1].clip(min=0.0)
     return values
-
-
-def rounding_angle(spectrum: Array, k: int, step: float, parties: int) -> float:
-    """The largest angle, in degrees, by which parties' scatters in multiples of ``step`` turn the components.
-
-    From the eigenvalues (d,) of their sum, to first order as `Forecast.step_for`, and with what the largest of so many
-    random errors exceeds its mean by: a Gaussian matrix over the gaps has a norm that does so by more than 4 over the
-    least gap with a probability of 3e-4 (Ledoux 2001, on Lipschitz functions of Gaussians).
-    """
-    if k >= spectrum.size:
-        return 0.0
-    worst, largest = _turning(spectrum, k)
-    return float(np.degrees(np.arctan(step * np.sqrt(parties / 12) * (worst + 4 * largest))))
-
-
-def _turning(spectrum: Array, k: int) -> tuple[float, float]:
-    """What independent unit errors in a matrix of these eigenvalues turn its components by: the mean of the largest
-    tangent, and the largest part that a single error has in it."""
-    gaps = np.maximum(spectrum[:k, None] - spectrum[None, k:], 1e-12 * spectrum[0])
-    draws = np.random.default_rng(0).standard_normal((3, *gaps.shape)) / gaps
-    return float(np.mean([np.linalg.norm(draw, 2) for draw in draws])), float(1 / gaps.min())
 
 
 def _heterogeneity(surveys: Sequence[Survey], between: float, total: float) -> Heterogeneity:

@@ -24,6 +24,24 @@ from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.krylov import KnownProducts, random_block
 
+CORRECTION_BITS = 8
+"""In which each value travels of what an approximation gets wrong about a block."""
+
+MOST_BITS = 32
+"""Of each value of a block."""
+
+SAME = 1e-9
+"""Of the last variance: what all may be wrong by where a model is exact."""
+
+
+def block_bits(number: int) -> int:
+    """For each value of the block of correction ``number`` (from 0).
+
+    A correction shrinks what is wrong about the block by some two digits. What it leaves wrong beside the block counts
+    as much as the components lie beside it, so its rounding must shrink alike: 8 bits more each time.
+    """
+    return min(8 * (number + 1), MOST_BITS)
+
 
 def corrected(matrix: Array, V: Array, E: Array) -> Array:
     """``M + E V' + V E' - V sym(V' E) V'``, which maps the orthonormal block ``V`` as ``M V + E`` does.

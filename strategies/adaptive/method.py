@@ -1,15 +1,19 @@
 """Adaptive: a cheap first round, a forecast for each method, and then the one that needs the fewest bytes.
 
 In the first round each party tells its count, mean, variances, the eigenvalues of its own scatter and a small random
-sketch of it: about 32 bytes a feature. From these the server forecasts, for every way that reaches the wanted angle,
+sketch of it: some 36 bytes a feature. From these the server forecasts, for every way that reaches the wanted angle,
 rounds and bytes (`fedpca_flwr.maths.forecast`), and goes on with the cheapest: its strategy, found by name in the
 registry, with the same parties and the same log.
 
-``target=0`` asks for the exact components. With a larger ``target`` (degrees, largest angle) rounded covariances
-compete as well: the step is chosen so that the forecast angle times `SAFETY` stays below the target. The gap that the
-forecast takes may not be there (isotropic data have none), so the rounded covariance is asked again what angle its
-step may cost; where that is above the target, the cheapest exact way goes on. Where a component is too small beside the
-first for a covariance to hold, `qr-pca` goes on, which works on factors.
+``target=0`` asks for the exact components; with a larger ``target`` (degrees, largest angle) a way may end sooner. A
+forecast may be wrong, as eigenvalues of parties need not be those of all rows, but a run ends by a bound that is
+certain: where corrections of a coded covariance do not reach the target, the cheapest other way goes on. Where a
+component is too small beside the first for a covariance to hold, `qr-pca` goes on, which works on factors.
+
+What is cheapest a user says: ``download-weight`` is what a byte down costs and ``round-bytes`` what a round costs, in
+bytes up.
+
+Of genotypes (``genotypes=true``) the survey is of the standardised ones, and the methods that take genotypes compete.
 
 A heterogeneity score is reported and decides nothing: of two methods that cost the same, one is exact.
 """
@@ -24,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.certificate import at_most
 from fedpca_flwr.maths.forecast import Forecast, Survey, spectrum
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
@@ -36,10 +41,11 @@ from fedpca_flwr.protocol.method import Method
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program
 from fedpca_flwr.solution import Solution, require_variance
+from fedpca_flwr.statistics.genotypes import genotype_phases, told_frequencies
 from fedpca_flwr.statistics.moment_fields import HEAD, head_fields, head_of
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.adaptive.choice import CANDIDATES, FACTORS, ROUNDED, SKETCH, AdaptiveOptions, Candidate, candidates
+from strategies.adaptive.choice import CANDIDATES, CORRECTED, FACTORS, SKETCH, AdaptiveOptions, Candidate, candidates
 
 SURVEY: Phases = {
     "survey": Phase(
@@ -64,8 +70,9 @@ CARD = MethodCard(
     upload="4d + 1, then the least of four methods",
     server_sees="variances, local eigenvalues, a small sketch; then as chosen",
     options=AdaptiveOptions,
-    phases=lambda config, options: SURVEY,
+    phases=lambda config, options: genotype_phases(config, options, lambda *_: SURVEY),
     goes_on_as=CANDIDATES,
+    examples=({}, {"genotypes": True}),
     reference="this project; `fedpca_flwr.maths.forecast` derives it",
 )
 
@@ -92,8 +99,8 @@ class Adaptive(RowsStrategy):
         forecast = Forecast.of([_survey(reply) for reply in (yield Ask("survey"))])
         self.n_components(forecast.head.n, forecast.head.mean.size)
         require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
-        self._candidates = sorted(candidates(forecast, self.options), key=self._cost)
-        before, script = len(self.rounds_so_far), dict(SURVEY)
+        self._candidates = candidates(forecast, self.options)
+        before, script = len(self.rounds_so_far), dict(self.phases)
         solution: Solution = yield from self._go_on_as(self._candidates[0], script)
         notes: list[str] = []
         missed = self._shortfall(solution)
@@ -102,11 +109,6 @@ class Adaptive(RowsStrategy):
             solution = yield from self._go_on_as(further, script)
             notes.append(f"{why}, so {further.method} went on")
         self.certificate = self.inner.certificate
-        if self._chosen.angle:
-            notes.append(
-                f"the angle is within {self.certificate:.2g} degrees but for a probability of 3e-4, if the errors of "
-                "rounding are independent"
-            )
         spent = self.rounds_so_far[before:]
         up, down = (sum(map(sum, (entry[way] for entry in spent))) / len(spent[0]["up"]) for way in ("up", "down"))
         measured = {
@@ -114,7 +116,6 @@ class Adaptive(RowsStrategy):
             "forecast_rounds": self._chosen.rounds,
             "forecast_bytes_up_per_party": self._chosen.up,
             "forecast_bytes_down_per_party": self._chosen.down,
-            "forecast_angle_degrees": self._chosen.angle,
             "spent_rounds": len(spent),
             "spent_bytes_up_per_party": up,
             "spent_bytes_down_per_party": down,
@@ -126,11 +127,12 @@ class Adaptive(RowsStrategy):
         chosen, certificate = self._chosen, self.inner.certificate
         pairs = solution.pairs.of_rank(solution.rows - 1)
         if chosen.method != FACTORS and self.inner.certainty(pairs).resolved is not None:
-            factors = next(candidate for candidate in self._candidates if candidate.method == FACTORS)
+            factors = next(way for way in self._candidates if way.method == FACTORS)
             return factors, f"{chosen.method} cannot resolve components so small beside the first"
-        if chosen.angle and certificate > self.options.target:
-            exact = next(candidate for candidate in self._candidates if not candidate.angle)
-            return exact, f"{chosen.method} came within {certificate:.2g} degrees only (the gap was not as forecast)"
+        if chosen.method == CORRECTED and not self.inner.exact and not certificate <= self.options.target:
+            further = next(way for way in self._candidates if way.method != CORRECTED)
+            came = "has no bound" if certificate >= 90 else f"came within {at_most(certificate)} degrees only"
+            return further, f"{chosen.method} {came}"
         return None
 
     @property
@@ -150,7 +152,10 @@ class Adaptive(RowsStrategy):
         self._inner.quorum, self._inner.rounds_so_far = self.quorum, self.rounds_so_far
         script |= self._inner.phases
         self.phases = dict(script)
-        return (yield from _with_method(self._inner.aggregate(), chosen.text))
+        program = self._inner.aggregate()
+        if self.options.genotypes:  # the parties were told the frequencies with the survey
+            program = told_frequencies(program, np.empty(0))
+        return (yield from _with_method(program, chosen.text))
 
     def modelled(self, solution: Solution) -> PCAModel:
         """The chosen method's model, which says of itself what that method knows, and how it was chosen."""
@@ -162,10 +167,6 @@ class Adaptive(RowsStrategy):
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:
         return (yield from _with_method(self.inner.projected(model, solution), self._chosen.text))
-
-    def _cost(self, candidate: Candidate) -> float:
-        options = self.options
-        return candidate.up + options.download_weight * candidate.down + candidate.rounds * options.round_bytes
 
 
 class AdaptiveClient(RowsClient):
@@ -187,6 +188,8 @@ class AdaptiveClient(RowsClient):
         return inner.fit(parameters, config)
 
     def statistics(self, phase: str, asked: Fields) -> Any:
+        if phase != "survey":
+            return super().statistics(phase, asked)
         head, diagonal = head_and_diagonal(self.data)
         unit = diagonal.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
         first = random_block(self.data.shape[1], SKETCH, self.site.config.seed)
@@ -200,7 +203,7 @@ class AdaptiveClient(RowsClient):
     def _chosen(self, text: str) -> PCAClient:
         """The chosen method's client, with this party's own policy, data and memory.
 
-        A run chooses once; after the rounded covariance an exact method may go on, after all others that on factors.
+        A run chooses once, and once more where that did not suffice: an exact method.
         """
         method, _ = words_of(text)
         if method not in CANDIDATES:
@@ -218,13 +221,11 @@ class AdaptiveClient(RowsClient):
         if kept[0] is None:
             self.journal.keep("chosen", text.encode())
         elif text.encode() not in kept:
-            first, _ = words_of(kept[0].decode())
-            further = method == FACTORS if first != ROUNDED else method != ROUNDED
-            if kept[1] is not None or first == FACTORS or not further:
+            if kept[1] is not None or method == CORRECTED:
                 raise ContractError("the server chose a method twice in one run")
             self.journal.keep("chosen then", text.encode())
         if kept[0] is None or text.encode() == kept[0]:
-            return SURVEY
+            return self.card.phases(self.site.config, self.options)
         asked = self._chosen(kept[0].decode()).script
         return {name: phase for name, phase in asked.items() if name != "project"}
 

@@ -12,14 +12,12 @@ from fedpca_flwr.maths.codec import Coded
 from fedpca_flwr.maths.eigen import spectral_norm
 from fedpca_flwr.maths.moments import Moments, pack, unpack
 from fedpca_flwr.maths.products import head_and_diagonal
-from fedpca_flwr.maths.refine import corrected
+from fedpca_flwr.maths.refine import CORRECTION_BITS, MOST_BITS, corrected
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import SERVER
 from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.rows_client import RowsClient
 from strategies.compressed.codec import (
-    CORRECTION_BITS,
-    MOST_BITS,
     codec_of,
     decoded_block,
     encoded_block,

@@ -18,11 +18,6 @@ from fedpca_flwr.maths.scatter_codecs import (
 from fedpca_flwr.maths.stiefel import polar
 from strategies.compressed.script import CompressedOptions
 
-CORRECTION_BITS = 8
-"""For each value of what an approximation gets wrong about a block."""
-
-MOST_BITS = 32
-
 NEAR = 0.1
 """Rounding an orthonormal block to 8 bits or more changes no inner product of its columns by as much."""
 
@@ -45,15 +40,6 @@ def codec_of(options: CompressedOptions, d: int, step: float, seed: int) -> Scat
 def unit_of(trace: float) -> float:
     """The power of two in which a scatter travels: scales are float32, whatever the unit of the data."""
     return float(2.0 ** np.frexp(trace)[1]) if trace > 0 else 1.0
-
-
-def block_bits(number: int) -> int:
-    """For each value of the block of correction ``number`` (from 0).
-
-    A correction shrinks what is wrong about the block by some two digits. What it leaves wrong beside the block counts
-    as much as the components lie beside it, so its rounding must shrink alike: 8 bits more each time.
-    """
-    return min(8 * (number + 1), MOST_BITS)
 
 
 def encoded_block(block: Array, bits: int) -> Coded:

@@ -29,17 +29,15 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.linalg import eigvalsh
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import EXACT, at_most
 from fedpca_flwr.maths.codec import Coded
 from fedpca_flwr.maths.eigen import leading_eigenpairs
-from fedpca_flwr.maths.forecast import rounding_angle
 from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
 from fedpca_flwr.maths.pooling import MomentsSum
-from fedpca_flwr.maths.refine import corrected, corrected_angle_bound
+from fedpca_flwr.maths.refine import CORRECTION_BITS, SAME, block_bits, corrected, corrected_angle_bound
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask
@@ -47,8 +45,6 @@ from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.moment_fields import head_of
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.compressed.codec import (
-    CORRECTION_BITS,
-    block_bits,
     codec_of,
     decoded_block,
     encoded_block,
@@ -71,16 +67,13 @@ CARD = MethodCard(
     examples=({}, {"codec": "shared-step", "corrections": 10}),
 )
 
-SAME = 1e-9
-"""Of the last variance: what all may be wrong by where a model is exact."""
-
 
 class Compressed(RowsStrategy):
     """Compressed; ``measured`` holds the ratio and the error bounds."""
 
     card = CARD
     options: CompressedOptions
-    proven_angle, value_error = 90.0, math.inf
+    proven_angle, values_hold = 90.0, False
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         options, step, uploaded = self.options, 0.0, 0.0
@@ -98,7 +91,9 @@ class Compressed(RowsStrategy):
         for number in range(options.most_corrections + 1):
             wrong, on_block = (math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1))
             worst, value_error = corrected_angle_bound(several, wanted, wrong, on_block, block)
-            if number == options.most_corrections or worst <= options.tolerance:
+            last = max(0.0, float(several.values[wanted - 1]))
+            self.proven_angle, self.values_hold = worst, value_error <= SAME * last
+            if number == options.most_corrections or self._done:
                 break
             bits = block_bits(number)
             coded = encoded_block(several.vectors, bits)
@@ -114,9 +109,7 @@ class Compressed(RowsStrategy):
                 f"run-config: 'codec' is '{options.codec}', and what it leaves of this scatter has no positive "
                 "eigenvalue; take another codec, or 'p-cov'"
             )
-        last = float(pairs.values[-1])
-        self.proven_angle, self.value_error = worst, value_error / last if last > 0 else math.inf
-        self.certificate = min(worst, self._likely_angle(matrix, step, wrong, len(replies)))
+        self.certificate = worst
         excess = float(pairs.values.sum()) / total
         return Solution(
             pairs=pairs,
@@ -137,7 +130,13 @@ class Compressed(RowsStrategy):
     @property
     def exact(self) -> bool:
         """Where a run goes on until a bound holds, and it says so of the components and of each variance."""
-        return self.options.tolerance > 0 and self.proven_angle <= EXACT and self.value_error <= SAME
+        return self.options.tolerance > 0 and self.proven_angle <= EXACT and self.values_hold
+
+    @property
+    def _done(self) -> bool:
+        """Whether what was wanted holds; who wants exact components wants their variances too."""
+        tolerance = self.options.tolerance
+        return self.proven_angle <= tolerance and (tolerance > EXACT or self.values_hold)
 
     def _shortfall(self, corrections: int) -> list[str]:
         tolerance = self.options.tolerance
@@ -145,18 +144,6 @@ class Compressed(RowsStrategy):
             return []
         angle = "no bound on the angle" if self.proven_angle >= 90 else f"{at_most(self.proven_angle)} degrees at most"
         return [f"stopped after {corrections} corrections with {angle}; wanted {tolerance:.2g} degrees"]
-
-    def _likely_angle(self, matrix: Array, step: float, wrong: float, parties: int) -> float:
-        """The angle, in degrees, that rounding to multiples of one step exceeds with a probability of 3e-4.
-
-        If the errors are as independent as they look: a random symmetric matrix of them has a norm of 2 sqrt(d)
-        deviations. Larger ones are not.
-        """
-        if self.options.codec != "shared-step" or self.options.most_corrections:
-            return 90.0
-        common = max(1.0, wrong / (parties * step * math.sqrt(len(matrix) / 3)))
-        spectrum = eigvalsh(matrix, check_finite=False)[::-1]
-        return rounding_angle(spectrum, self.options.n_components, common * step, parties)
 
     def _pooled(self, replies: Sequence[Reply]) -> tuple[Head, float]:
         """Count and mean of all rows, and the trace of their scatter; in an order that the data fix."""

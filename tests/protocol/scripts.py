@@ -105,6 +105,7 @@ SCRIPTS = [
         once("scale", "encoded", "correction", "project"),
     ),
     Script({"method": "adaptive", "n-components": 2}, once("survey")),
+    Script({**OF_GENOTYPES, "method": "adaptive"}, once("alleles", "survey")),
     Script({"method": "em", "n-components": 2, "max-rounds": 3}, {**OBSERVED, "expected": 3, "project": 1}),
     Script(
         {"method": "em", "n-components": 2, "max-rounds": 3, **SECURE},

@@ -21,6 +21,7 @@ from simulations.benchmarks import (
     databases,
     empty_app,
     empty_method,
+    front,
     genotypes,
     groups,
     memory,
@@ -273,3 +274,27 @@ def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
     assert len(messages) == len(model.log["rounds"]) == 2
     with pytest.raises(RuntimeError, match="1 parties of the empty run failed"):
         strategy.aggregate_fit(1, [], [OSError()])
+
+
+def test_a_line_is_on_the_front_where_nothing_exact_is_better():
+    lines = [
+        front.Line("one round", 1, 9.0, 0.0, 0.0, "exact", reached=True),
+        front.Line("few bytes up", 4, 2.0, 9.0, 0.0, "1e-07", reached=True),
+        front.Line("dearer up, cheaper in all", 4, 3.0, 1.0, 0.0, "1e-07", reached=True),
+        front.Line("one more round than that", 5, 3.0, 1.0, 0.0, "1e-07", reached=True),
+        front.Line("not exact, for nothing", 1, 0.0, 0.0, 5.0, "-", reached=False),
+    ]
+    assert front.fronts(lines) == ["up, up + down", "up", "up + down", "-", "-"]
+
+
+def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
+    monkeypatch.setattr(front, "OURS", [("p-cov", {}), ("sub-it", {"tolerance": 1.0})])
+    monkeypatch.setattr(front, "PUBLISHED", {"P-COV": as_written.p_cov, "AP-COV": as_written.ap_cov})
+    main(["front", *DIGITS])
+    on = {line[0]: line[-1] for line in cells(capsys.readouterr().out)}
+    assert on == {
+        "p-cov": "up, up + down",
+        "sub-it tolerance=1.0": "-",
+        "P-COV, published": "-",
+        "AP-COV, published": "-",
+    }

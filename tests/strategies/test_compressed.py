@@ -10,10 +10,11 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.codec import Coded
+from fedpca_flwr.maths.refine import block_bits
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
-from strategies.compressed.codec import block_bits, encoded_block, orthonormal_block
+from strategies.compressed.codec import encoded_block, orthonormal_block
 from tests.families import cut, rows
 from tests.harness import finish, proxy_of, server_of, tamper_arrays
 

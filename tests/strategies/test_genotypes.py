@@ -15,6 +15,8 @@ SUMS = {"secure_aggregation": True, "min_parties": 2}
 WAYS = [
     *(("p-cov", way) for way in ({}, SUMS)),
     *(("sub-it", way) for way in ({}, SUMS, {"warm_start": "svd"})),
+    ("adaptive", {}),
+    ("adaptive", {"round_bytes": 1e9}),
     ("qr-pca", {}),
     ("qr-pca", {"rank": 90}),
     ("qr-pca", {"wire": "float32"}),
@@ -76,6 +78,18 @@ def test_a_site_writes_the_scores_of_people_with_missing_calls(tmp_path):
     assert model.n_samples_ == 50 + 10 + 20
     for rows, file in zip(parties, files, strict=True):
         np.testing.assert_allclose(np.load(file), model.transform(rows), atol=1e-9)
+
+
+def test_adaptive_counts_alleles_once_and_forecasts_of_standardised_genotypes():
+    G = people(d=2000, missing=0.05)
+    model = fit("adaptive", parties_of(G), n_components=2, genotypes=True, round_bytes=1e5)
+    phases = [entry["phase"] for entry in model.log["rounds"]]
+    assert phases.count("alleles") == phases.count("survey") == 1
+    told = [entry["down"][0] > 8 * 2000 for entry in model.log["rounds"][:3]]
+    assert told[:2] == [False, True]  # the frequencies, once
+    assert not told[2]
+    assert all(way["options"]["genotypes"] for way in model.log["candidates"])
+    assert {way["method"] for way in model.log["candidates"]} == {"p-cov", "qr-pca", "sub-it"}
 
 
 def test_masked_sums_need_no_bound_and_no_more_rounds_than_the_method():
