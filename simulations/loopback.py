@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -100,7 +102,9 @@ def assemble(
     server = PCAServer(build_strategy(run_config), lambda: blas.limit(limits=1, user_api="blas"))
     threads = [pool["num_threads"] for pool in blas.info() if pool["user_api"] == "blas"]
     large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in parties) >= WORTH_THREADS
-    server.set_max_workers(max(threads, default=os.cpu_count() or 1) if large else 1)
+    workers = max(threads, default=os.cpu_count() or 1) if large else 1
+    server.set_max_workers(workers)
+    server.strategy.quorum.at_once = workers
     run_id = secrets.randbits(62)  # as Flower's: a privacy ledger tells runs apart by it
     for i, rows in enumerate(parties):
         node = {**own_site(site, i), "partition-id": i, "num-partitions": len(parties)}
@@ -125,22 +129,43 @@ def _client_builder(context: Context, rows: Rows, names: Names) -> Callable[[], 
     return lambda: build_client(context, load).to_client()
 
 
-def _with_deadline(seconds: float | None, work: Callable[[], Any]) -> Any:
-    """The result of ``work``, or its exception, or `TimeoutError`; a thread that is late is left behind."""
-    outcome: list[tuple[Any, BaseException | None]] = []
+class _Worker:
+    """A thread that does one piece of work after the other; one that is late is left behind."""
 
-    def target() -> None:
+    def __init__(self) -> None:
+        self._given: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        threading.Thread(target=_serve, args=(self._given, self._done), daemon=True).start()
+        weakref.finalize(self, self._given.put, None)
+
+    def outcome(self, work: Callable[[], Any], seconds: float | None) -> tuple[Any, BaseException | None]:
+        """What ``work`` returns, or raises; `Empty` where that takes longer."""
+        self._given.put(work)
+        return self._done.get(timeout=seconds)
+
+
+def _serve(given: SimpleQueue[Callable[[], Any] | None], done: SimpleQueue[tuple[Any, BaseException | None]]) -> None:
+    while (work := given.get()) is not None:
         try:
-            outcome.append((work(), None))
+            done.put((work(), None))
         except BaseException as error:  # SystemExit too: a client that exits is a failure, not the end of the server
-            outcome.append((None, error))
+            done.put((None, error))
+        del work  # and what it holds
 
-    thread = threading.Thread(target=target, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not outcome:
-        raise TimeoutError(f"no reply within its deadline of {seconds:g} s")
-    result, error = outcome[0]
+
+_OWN = threading.local()
+"""The worker of each thread that waits for parties: a thread for every message would cost as much as a small answer."""
+
+
+def _with_deadline(seconds: float | None, work: Callable[[], Any]) -> Any:
+    """The result of ``work``, or its exception, or `TimeoutError`."""
+    worker = vars(_OWN).setdefault("worker", None) or _Worker()
+    _OWN.worker = worker
+    try:
+        result, error = worker.outcome(work, seconds)
+    except Empty:
+        del _OWN.worker
+        raise TimeoutError(f"no reply within its deadline of {seconds:g} s") from None
     if error is not None:
         raise RuntimeError(f"client ended with {type(error).__name__}") from error
     return result

@@ -9,7 +9,7 @@ from flwr.common import FitRes, Parameters
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.protocol.messages import Reply, arrays_in, reply_of
+from fedpca_flwr.protocol.messages import PartyInfo, Reply, arrays_in, reply_of
 from fedpca_flwr.protocol.payload import Fields, Payload, check_together
 
 
@@ -43,7 +43,7 @@ class Inbox:
         if self.take is None or "error" in result.metrics:
             return
         try:
-            reply = reply_of(result)
+            reply = reply_of(result, PartyInfo.parse(result.metrics))
             fields = self._named(reply)
             check_together(self.payload, {reply.sender: fields}, self.sizes)
             claim = self.payload.features(fields)

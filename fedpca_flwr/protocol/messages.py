@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any
@@ -99,6 +100,11 @@ def sender(party: int, name: str) -> str:
     return f"client {party} ({name})" if name else f"client {party}"
 
 
+def senders(parties: Sequence[int]) -> str:
+    """How texts name several, of whom some (-1) nobody knows yet."""
+    return ", ".join(f"client {party}" if party >= 0 else "a client" for party in parties)
+
+
 def info_of(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
     """What a client says of itself, checked: it may be anything."""
     try:
@@ -107,9 +113,8 @@ def info_of(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
         raise ContractError(f"{error}; do all parties run the same version?") from None
 
 
-def reply_of(result: FitRes) -> Reply:
-    """A party's reply, before its arrays are read."""
-    info = PartyInfo.parse(result.metrics)
+def reply_of(result: FitRes, info: PartyInfo) -> Reply:
+    """A party's reply, and what it says of itself, before its arrays are read."""
     if result.num_examples < 1:
         raise ContractError(f"{info.sender}: it says that it has {result.num_examples} rows, expected at least 1")
     return Reply(info.partition_id, info.name, result.num_examples, result.parameters.tensors)

@@ -24,7 +24,7 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ContractError, QuorumError
 from fedpca_flwr.protocol.admission import columns_of, doubled, raise_all, reported, unfit, unlike
 from fedpca_flwr.protocol.failures import reason_of
-from fedpca_flwr.protocol.messages import ErrorReport, PartyInfo, Reply, info_of, reply_of, sender
+from fedpca_flwr.protocol.messages import ErrorReport, PartyInfo, Reply, info_of, reply_of, sender, senders
 from fedpca_flwr.protocol.progress import tell
 
 Results = list[tuple[ClientProxy, Any]]
@@ -57,6 +57,8 @@ class Quorum:
         Digest of the column names that the parties agree on; empty where no party has any.
     covariates : str
         Where the columns of ``adjust-for`` stand in their rows, as the parties agree.
+    at_once : int
+        How many clients are asked at the same time what they hold; 0: all.
     seats : dict of str to int
         The partition of each of Flower's clients, once they have replied.
     """
@@ -71,6 +73,7 @@ class Quorum:
         self.simulated = False
         self.columns = ""
         self.covariates = ""
+        self.at_once = 0
         self.seats: dict[str, int] = {}
         self._members: frozenset[str] = frozenset()
         self._parties: list[dict[str, Any]] = []
@@ -106,17 +109,17 @@ class Quorum:
 
     def complete(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies by party, or the error that says whose is missing, doubled, refused or in the wrong run."""
-        said = [info_of(result.metrics) for _, result in results]
-        answered = frozenset(client.cid for client, _ in results)
+        said, answered = [info_of(result.metrics) for _, result in results], frozenset(c.cid for c, _ in results)
         raise_all(reported(said))
-        self._check_partitions([info for info in said if isinstance(info, PartyInfo)])
+        known = [info for info in said if isinstance(info, PartyInfo)]  # all of them, or it was raised
+        self._check_partitions(known)
         replies = []
-        while results:  # taken one by one: the caller's list is emptied, so that no payload outlives its use
-            client, result = results.pop()
-            replies.append(reply_of(result))
+        for info in reversed(known):
+            client, result = results.pop()  # the caller's list is emptied, so that no payload outlives its use
+            replies.append(reply_of(result, info))
             self.seats[client.cid] = replies[-1].party
         replies.sort(key=lambda reply: reply.party)
-        raise_all(doubled([info for info in said if isinstance(info, PartyInfo)]))
+        raise_all(doubled(known))
         self._check_members(replies)
         missing = self._missing({reply.party for reply in replies}, said)
         if missing:
@@ -143,12 +146,12 @@ class Quorum:
             why = f"{left} are left, and the run needs at least 'survivors' = {survivors} of them"
         if not survivors or left < survivors:
             raise QuorumError(
-                f"{len(missing)} of {self.expected} clients did not answer: {_names(missing)} ({reasons}). {why}"
+                f"{len(missing)} of {self.expected} clients did not answer: {senders(missing)} ({reasons}). {why}"
             )
         names = {party["party"]: party["name"] for party in self._parties}
         self.expected = left
         self.dropped.update({party: sender(party, names.get(party, "")) for party in missing})
-        log(WARNING, "%s dropped out (%s); %s parties go on", _names(missing), reasons, left)
+        log(WARNING, "%s dropped out (%s); %s parties go on", senders(missing), reasons, left)
 
     def _online(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
         """Flower's clients; with ``survivors``, without those that dropped out or come too late."""
@@ -193,7 +196,7 @@ class Quorum:
         """
         clients = client_manager.all()
         new = sorted(set(clients) - set(said))
-        with ThreadPoolExecutor(max_workers=max(1, len(new))) as pool:
+        with ThreadPoolExecutor(max_workers=self.at_once or max(1, len(new))) as pool:
             for cid, answer in zip(new, pool.map(self._properties_of, [clients[cid] for cid in new]), strict=True):
                 said[cid] = answer if isinstance(answer, str) else info_of(answer)
         known = [one for one in said.values() if isinstance(one, PartyInfo)]
@@ -244,7 +247,3 @@ class Quorum:
 def _most_common(values: Iterable[int]) -> int:
     """What most say; of equally many the smallest."""
     return min(Counter(values).items(), key=lambda found: (-found[1], found[0]))[0]
-
-
-def _names(parties: Sequence[int]) -> str:
-    return ", ".join(f"client {party}" if party >= 0 else "a client" for party in parties)

@@ -25,6 +25,7 @@ from simulations.benchmarks import (
     genotypes,
     groups,
     memory,
+    parties,
     postgresql_server,
     published,
     scaling,
@@ -167,6 +168,11 @@ def test_the_server_alone_can_be_measured(capsys):
     assert capsys.readouterr().out.count("| 60 |") == len(memory.WAYS)
     parts = [Moments.of(part) for part in cut(rows(300, 60), 100, 100, 100)]
     assert len(speed.server_speed(parts, repeats=1)) == 3
+
+
+def test_what_a_message_costs_is_told_for_few_and_for_many_parties(capsys):
+    parties.main(["--few", "4", "--many", "8"])
+    assert [line[0] for line in cells(capsys.readouterr().out)] == ["4", "8"]
 
 
 def test_sparse_rows_give_what_scikit_learn_gives(tmp_path):
