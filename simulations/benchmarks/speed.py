@@ -2,7 +2,8 @@
 
     python -m simulations.benchmarks speed --data-root DEST [--threads 1]
 
-Seconds depend on the machine; the ratios are what we claim. Each figure is the median over alternating repetitions.
+CPU seconds depend on the machine; the ratios are what we claim. Each is the median over alternating repetitions,
+with the least and the largest, between which that of another day should be.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from fedpca_flwr.partition import split
 from simulations import run
 from simulations.benchmarks.replies import asking, message, results
 from simulations.benchmarks.setting import parser
-from simulations.benchmarks.timing import alternated, ratio, seconds
+from simulations.benchmarks.timing import alternated, cpu_seconds, ratio, seconds
 
 COMPONENTS = 50
 
 
 def compare(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> list[str]:
-    """Median seconds of both, and the median of the ratios pair by pair."""
-    times = alternated([ours, theirs], repeats + 1)[1:]  # the first pair warms up
+    """Median CPU seconds of both, and of the ratios pair by pair the median, the least and the largest."""
+    times = alternated([ours, theirs], repeats + 1, cpu_seconds)[1:]  # the first pair warms up
     first, second = np.median(times, axis=0)
-    return [f"{first:.3f} s", f"{second:.3f} s", f"**{ratio(times, 0, 1):.2f}**"]
+    each = times[:, 0] / times[:, 1]
+    told = f"**{ratio(times, 0, 1):.2f}** ({each.min():.2f} to {each.max():.2f})"
+    return [f"{first:.3f} s", f"{second:.3f} s", told]
 
 
 def client_speed(rows: NDArray[Any], repeats: int) -> list[str]:
@@ -77,7 +80,7 @@ def run_speed(rows: NDArray[Any], parties: list[NDArray[Any]], repeats: int) -> 
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = parser(__doc__, repeats=5)
+    options = parser(__doc__, repeats=7)
     options.add_argument("--data-root", required=True, help="holds MNIST/ and cifar10-jpeg/")
     options.add_argument("--threads", type=int, default=1, help="BLAS threads of both programs")
     args = options.parse_args(arguments)
