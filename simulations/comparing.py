@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedpca_flwr import markdown
@@ -128,9 +129,9 @@ def table(records: Iterable[Record]) -> str:
 
 def reported(output: str, records: list[Record]) -> str:
     """Write the report of all runs in the folder, and of those that failed just now."""
-    try:
-        from simulations.report_page import write_report
-    except (ImportError, ConfigError):  # matplotlib is an extra
+    if find_spec("matplotlib") is None:  # an extra
         return "no report: it needs matplotlib (pip install '.[plots]' in the repository)"
+    from simulations.report_page import write_report
+
     folder = Path(output).expanduser()
     return f"report: {write_report(folder, read(folder) + [r for r in records if 'error' in r])}"

@@ -1,34 +1,20 @@
-"""The figures of a comparison's page, as SVG: drawn once for a set of runs, and kept beside them."""
+"""The figures of a comparison's page: drawn once for a set of runs, and kept beside them."""
 
 from __future__ import annotations
 
 import hashlib
 import html
-import io
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
-
-from fedpca_flwr import analyses, analysis_plots, plots
-from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.files import written_whole
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.palette import INK
-from fedpca_flwr.second_moments import SecondMoments
-from simulations.measuring import parties_of, truth
-from simulations.records import Record, identity, named
+from simulations.records import Record, identity
 
-NARROW = 200
-"""Features, of more of which the band of unrelated ones takes seconds."""
-
-FARTHEST = 1
-"""Models that are overlaid beside the first one: those that are farthest off. More make a large page."""
+DRAWING = ("simulations/report_drawing.py", "fedpca_flwr/plots.py", "fedpca_flwr/analysis_plots.py")
+"""What draws: figures that were made by another text of these are drawn anew."""
 
 
 def figures(folder: Path, records: Sequence[Record]) -> list[str]:
@@ -36,91 +22,63 @@ def figures(folder: Path, records: Sequence[Record]) -> list[str]:
     good = [record for record in records if "error" not in record]
     if not good:
         return []
-    kept = folder / "figures" / f"{_digest(good)}.json"
+
+    def draw(salt: str) -> tuple[list[str], bool]:
+        from simulations import report_drawing  # here: nobody who has the figures waits for matplotlib
+
+        drawn = report_drawing.of_runs(good, salt)
+        try:
+            return [*drawn, *report_drawing.of_models(folder, good, salt)], True
+        except FedPCAError as error:
+            return [*drawn, f"<p>No more figures: {html.escape(str(error))}</p>"], False
+
+    return _kept(folder, "runs", good, draw)
+
+
+def figures_of_pool(folder: Path, records: Sequence[Record]) -> list[str]:
+    """The figures of the data set of these runs; none where it is gone or has too many features."""
+
+    def draw(_: str) -> tuple[list[str], bool]:
+        from simulations import report_drawing
+
+        try:
+            return report_drawing.of_pool(records[0]), True
+        except FedPCAError:
+            return [], False
+
+    return _kept(folder, "pool", records, draw)
+
+
+def _kept(
+    folder: Path, what: str, records: Sequence[Record], draw: Callable[[str], tuple[list[str], bool]]
+) -> list[str]:
+    """Figures that are there, else drawn and, where they are whole, kept; each set's inner names are its own."""
+    kept = folder / "figures" / f"{_digest(what, records)}.json"
     if kept.exists():
-        drawn: list[str] = json.loads(kept.read_text(encoding="utf-8"))
-        return drawn
-    drawn = [_figure(figure, text, kept.stem + str(i)) for i, (figure, text) in enumerate(_of_runs(good))]
-    try:
-        drawn += [_figure(figure, text, kept.stem + text[:9]) for figure, text in _of_models(folder, good)]
-    except FedPCAError as error:
-        return [*drawn, f"<p>No more figures: {html.escape(str(error))}</p>"]
-    with written_whole(kept) as stream:
-        stream.write(json.dumps(drawn).encode())
+        there: list[str] = json.loads(kept.read_text())
+        return there
+    drawn, whole = draw(kept.stem)
+    if whole:
+        with written_whole(kept) as stream:
+            stream.write(json.dumps(drawn).encode())
     return drawn
 
 
-def _digest(records: Sequence[Record]) -> str:
-    """Of the runs, when they were made, and the version that draws them."""
-    text = "\n".join(f"{identity(record)} {record.get('date')} {record.get('versions')}" for record in records)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _digest(what: str, records: Sequence[Record]) -> str:
+    """Of the runs, when they were made, and what draws them.
 
-
-def _of_runs(records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:
-    """What needs neither data nor models."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for record in records:
-        if record["max angle"] is not None:
-            points.setdefault(record["method"], []).append((record["MB up"], record["max angle"]))
-    if points:
-        yield plots.bytes_against_error(points), "Bytes against error. Down and to the left is better."
-
-
-def _of_models(folder: Path, records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:
-    one = records[0]
-    source, reference = truth(one["dataset"], one["data root"], one["components"], True, False)
-    rows = source.all_rows()
-    models = {named(record): _model(folder, record) for record in records if record.get("model")}
-    models = {name: model for name, model in models.items() if model.components_ is not None}
-    if not models:
-        return
-    if one["components"] >= 2:
-        text = "Rows in the first two components: open marks by the pooled PCA, crosses by the federated model"
-        which = "; the first model, and that which is farthest off." if len(models) > FARTHEST + 1 else "."
-        yield plots.projection_grid(reference, _overlaid(records, models), rows, source.labels), text + which
-    yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
-    by_rows = {**one, "method": "p-cov"}
-    yield plots.heterogeneity(parties_of(by_rows, source), reference), "How different the clients are."
-
-
-def figures_of_pool(one: Record) -> list[str]:
-    """The figures of a data set itself; none where it is gone or has too many features."""
+    Raises
+    ------
+    ConfigError
+    """
     try:
-        source, _ = truth(one["dataset"], one["data root"], one["components"], True, False)
-    except FedPCAError:
-        return []
-    return [_figure(figure, text, one["dataset"] + text[:9]) for figure, text in _of_pool(source.all_rows(), one)]
-
-
-def _of_pool(rows: NDArray[Any], one: Record) -> Iterable[tuple[Figure, str]]:
-    if rows.shape[1] <= NARROW:
-        moments = SecondMoments.of(rows)
-        text = "Eigenvalues of the covariance, the band of unrelated features, and where each rule would stop."
-        yield analysis_plots.how_many(analyses.how_many(moments)), text
-        model = analyses.pca(moments, one["components"])
-        if "left_out_directions" in model.log["measured"]:
-            text = "How far each row lies within the components and off them, with the limits of 99 %."
-            yield analysis_plots.outlier_map(analyses.outliers(model, rows)), text
-
-
-def _model(folder: Path, record: Record) -> PCAModel:
-    return PCAModel.load(folder / record["model"])
-
-
-def _overlaid(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:
-    """The first model, and those that are farthest off."""
-    angles = {named(record): record["max angle"] or 0.0 for record in records}
-    first, *others = models
-    return {name: models[name] for name in (first, *sorted(others, key=lambda name: -angles[name])[:FARTHEST])}
-
-
-def _figure(figure: Figure, text: str, salt: str) -> str:
-    """A figure as a part of the page; the salt makes its inner names its own."""
-    buffer = io.StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time
-        nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
-        figure.savefig(buffer, format="svg", metadata=nothing, dpi=64, facecolor="none")
-    ink = INK.lower()  # without paper, what is written has the colour of the page's own text, on dark pages too
-    drawing = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue().replace(ink, "currentColor"))
-    drawing = drawing[drawing.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{html.escape(text)}"', 1)
-    return f'<figure><div class="wide">{drawing}</div><figcaption>{html.escape(text)}</figcaption></figure>'
+        library = version("matplotlib")
+    except PackageNotFoundError:
+        raise ConfigError("figures need matplotlib: pip install '.[plots]' in the repository") from None
+    root = Path(__file__).parents[1]
+    sha = hashlib.sha256(f"{what} {library}".encode())
+    for file in DRAWING:
+        sha.update((root / file).read_bytes())
+    for record in records:
+        sha.update(f"\n{identity(record)} {record.get('date')} {record.get('versions')}".encode())
+    return sha.hexdigest()[:16]

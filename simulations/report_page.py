@@ -43,10 +43,12 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
         parts += _influence(folder, runs)
         parts += figures(folder, runs)
     parts += _across(groups)
-    pools = {(runs[0]["dataset"], runs[0]["data root"], runs[0]["components"]): runs[0] for runs in groups}
-    for one in pools.values():
-        drawn = figures_of_pool(one)
-        parts += [f"<h2>The rows of {html.escape(one['dataset'])}, pooled</h2>", *drawn] if drawn else []
+    pools: dict[tuple[str, str, int], list[Record]] = {}
+    for record in (record for runs in groups for record in runs):
+        pools.setdefault((record["dataset"], record["data root"], record["components"]), []).append(record)
+    for (dataset, *_), runs in pools.items():
+        drawn = figures_of_pool(folder, runs)
+        parts += [f"<h2>The rows of {html.escape(dataset)}, pooled</h2>", *drawn] if drawn else []
     commands = html.escape("\n".join(map(command, groups)))
     versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}
     dates = sorted(record["date"] for record in records if "date" in record)

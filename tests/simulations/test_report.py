@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedpca_flwr import plots
+from fedpca_flwr import analysis_plots, plots
 from fedpca_flwr.data import load
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.palette import INK
 from fedpca_flwr.partition import split
-from simulations import report, report_page
+from simulations import measuring, report, report_figures, report_page
 from simulations.compare import main
 from simulations.comparing import compare
 from simulations.records import identity, read
@@ -112,10 +112,22 @@ def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):
 def test_figures_are_drawn_once_for_a_set_of_runs(tmp_path, monkeypatch):
     common = {"datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
     first = report_page.write_report(tmp_path, compare(["p-cov"], **common)).read_text()
-    monkeypatch.setattr(plots, "scree", lambda *_: pytest.fail("drawn again"))
+    for module, name in ((plots, "scree"), (analysis_plots, "how_many"), (measuring, "pooled_pca")):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("drawn again"))
+    measuring.truth.cache_clear()
     assert report_page.write_report(tmp_path, compare(["p-cov"], **common)).read_text() == first
     monkeypatch.undo()
     assert report_page.write_report(tmp_path, compare(["p-cov", "ap-cov"], **common)).read_text() != first
+
+
+def test_figures_are_drawn_anew_where_what_draws_them_is_another(tmp_path, monkeypatch):
+    records = compare(["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
+    report_page.write_report(tmp_path, records)
+    drawn, honest = [], plots.scree
+    monkeypatch.setattr(plots, "scree", lambda *given: drawn.append(given) or honest(*given))
+    monkeypatch.setattr(report_figures, "DRAWING", report_figures.DRAWING[:-1])
+    report_page.write_report(tmp_path, records)
+    assert len(drawn) == 1
 
 
 def test_a_page_of_four_settings_is_below_a_megabyte(tmp_path):

@@ -1,0 +1,115 @@
+"""The figures of a comparison's page, drawn as SVG (`simulations.report_figures` keeps them)."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fedpca_flwr import analyses, analysis_plots, plots
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.palette import INK
+from fedpca_flwr.second_moments import SecondMoments
+from simulations.measuring import parties_of, truth
+from simulations.records import Record, named
+
+NARROW = 200
+"""Features, of more of which the band of unrelated ones takes seconds."""
+
+FARTHEST = 1
+"""Models that are overlaid beside the first one: those that are farthest off. More make a large page."""
+
+
+def of_runs(records: Sequence[Record], salt: str) -> list[str]:
+    """What needs neither data nor models."""
+    return [_figure(figure, text, salt + str(i)) for i, (figure, text) in enumerate(_of_runs(records))]
+
+
+def of_models(folder: Path, records: Sequence[Record], salt: str) -> list[str]:
+    """Figures of the models of one setting.
+
+    Raises
+    ------
+    FedPCAError
+        Where their data or models are gone.
+    """
+    return [_figure(figure, text, salt + text[:9]) for figure, text in _of_models(folder, records)]
+
+
+def of_pool(one: Record) -> list[str]:
+    """The figures of a data set itself; none where it has too many features.
+
+    Raises
+    ------
+    FedPCAError
+        Where it is gone.
+    """
+    source, _ = truth(one["dataset"], one["data root"], one["components"], True, False)
+    return [_figure(figure, text, one["dataset"] + text[:9]) for figure, text in _of_pool(source.all_rows(), one)]
+
+
+def _of_runs(records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:
+    points: dict[str, list[tuple[float, float]]] = {}
+    for record in records:
+        if record["max angle"] is not None:
+            points.setdefault(record["method"], []).append((record["MB up"], record["max angle"]))
+    if points:
+        yield plots.bytes_against_error(points), "Bytes against error. Down and to the left is better."
+
+
+def _of_models(folder: Path, records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:
+    one = records[0]
+    source, reference = truth(one["dataset"], one["data root"], one["components"], True, False)
+    rows = source.all_rows()
+    models = {named(record): _model(folder, record) for record in records if record.get("model")}
+    models = {name: model for name, model in models.items() if model.components_ is not None}
+    if not models:
+        return
+    if one["components"] >= 2:
+        text = "Rows in the first two components: open marks by the pooled PCA, crosses by the federated model"
+        which = "; the first model, and that which is farthest off." if len(models) > FARTHEST + 1 else "."
+        yield plots.projection_grid(reference, _overlaid(records, models), rows, source.labels), text + which
+    yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
+    by_rows = {**one, "method": "p-cov"}
+    yield plots.heterogeneity(parties_of(by_rows, source), reference), "How different the clients are."
+
+
+def _of_pool(rows: NDArray[Any], one: Record) -> Iterable[tuple[Figure, str]]:
+    if rows.shape[1] <= NARROW:
+        moments = SecondMoments.of(rows)
+        text = "Eigenvalues of the covariance, the band of unrelated features, and where each rule would stop."
+        yield analysis_plots.how_many(analyses.how_many(moments)), text
+        model = analyses.pca(moments, one["components"])
+        if "left_out_directions" in model.log["measured"]:
+            text = "How far each row lies within the components and off them, with the limits of 99 %."
+            yield analysis_plots.outlier_map(analyses.outliers(model, rows)), text
+
+
+def _model(folder: Path, record: Record) -> PCAModel:
+    return PCAModel.load(folder / record["model"])
+
+
+def _overlaid(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:
+    """The first model, and those that are farthest off."""
+    angles = {named(record): record["max angle"] or 0.0 for record in records}
+    first, *others = models
+    return {name: models[name] for name in (first, *sorted(others, key=lambda name: -angles[name])[:FARTHEST])}
+
+
+def _figure(figure: Figure, text: str, salt: str) -> str:
+    """A figure as a part of the page; the salt makes its inner names its own."""
+    buffer = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time
+        nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+        figure.savefig(buffer, format="svg", metadata=nothing, dpi=64, facecolor="none")
+    ink = INK.lower()  # without paper, what is written has the colour of the page's own text, on dark pages too
+    drawing = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue().replace(ink, "currentColor"))
+    drawing = drawing[drawing.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{html.escape(text)}"', 1)
+    return f'<figure><div class="wide">{drawing}</div><figcaption>{html.escape(text)}</figcaption></figure>'
