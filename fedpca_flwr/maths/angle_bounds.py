@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import ALIKE, at_most, sine_theorem
 from fedpca_flwr.maths.eigenvalue_bounds import bound_outside_last_block, presumed_bound, proven_bound
+from fedpca_flwr.maths.first_block import FirstBlock
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz
 from fedpca_flwr.maths.refine import RefinedSketch
 
@@ -41,8 +41,8 @@ class AngleBounds:
         self.proven = False
         self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
 
-    def take(self, known: KnownProducts, ritz: Ritz, start: Array, asked: int) -> None:
-        """Go on with what is known after so many products; ``start`` (d, b) is the first block, as it was asked."""
+    def take(self, known: KnownProducts, ritz: Ritz, start: FirstBlock, asked: int) -> None:
+        """Go on with what is known after so many products."""
         self._known, self._ritz, self._start = known, ritz, start
         self._rest = self._bound_outside(asked)
 
@@ -87,7 +87,7 @@ class AngleBounds:
 
     def eigenvalue(self, j: int, level: float | None = None) -> float:
         """Bound on eigenvalue j + 1; a certain ``level`` where that is one."""
-        ritz, width = self._ritz, self._start.shape[1]
+        ritz, width = self._ritz, self._start.columns
         if not self._known.room:
             self.proven = True
             return float(ritz.values[j]) + 2 * ritz.error
@@ -107,8 +107,8 @@ class AngleBounds:
         bounds: list[float] = [max(0.0, self.trace - float(values.sum())) + rounding]
         if self._sketch is not None:
             bounds.append(self._sketch.outside)
-        elif not self.accelerated and self._start.shape[1] > self.k:
-            bounds.append(bound_outside_last_block(self._ritz, self._start, asked))
+        elif not self.accelerated and self._start.columns > self.k:
+            bounds.append(bound_outside_last_block(self._ritz, self._start.block, asked))
         return min(bounds)
 
 

@@ -24,6 +24,7 @@ from scipy.linalg import LinAlgError, cholesky
 from scipy.special import gammaln
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.first_block import FirstBlock
 from fedpca_flwr.maths.krylov import Ritz
 
 MISSED = 1e-6
@@ -58,26 +59,60 @@ def proven_bound(ritz: Ritz, j: int, outside: float, wanted: float | None = None
     return ceiling
 
 
-def presumed_bound(ritz: Ritz, j: int, start: Array, wanted: float | None = None) -> float:
-    """The same from a random first block ``start`` (d, b), which lies in the span of all pairs."""
-    seen, above, columns = start.T @ ritz.vectors, float(ritz.values[j - 1]), start.shape[1]
+def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, wanted: float | None = None) -> float:
+    """The same from a random first block."""
+    above, columns, values = float(ritz.values[j - 1]), start.columns, ritz.values
+    lowest, ceiling = float(values[j]) if values.size > j else 0.0, np.inf
+    seen, outside = start.seen(ritz, above)
     if j < columns:
         bound = least_overlap(columns, j + 1) / np.sqrt(j + 1)
     else:  # what may hide behind the first j is far nearer to them
         bound = least_overlap(columns, 1, MISSED / (j + 1)) / 2
-        above -= 10 * ritz.residual(j) * float(np.linalg.norm(seen[:, :j], 2)) / bound
-    bound -= float(np.linalg.norm(start - ritz.vectors @ seen.T))
-    others, seen, residuals = ritz.values[j:], seen[:, j:], ritz.residuals[:, j:]
-    lowest, ceiling = float(others[0]) if others.size else 0.0, np.inf
+        above -= 10 * ritz.residual(j) * float(np.linalg.norm(seen[:j], 2)) / bound
+    hidden = Hidden(ritz, j, start)
     for level in _levels(lowest, above) if wanted is None else [min(wanted, above)]:
-        wrong = ritz.error * float(np.linalg.norm(seen))
         if level <= lowest:
             break
-        allowed = bound - wrong / (level - lowest)
-        if _largest_norm_above(others, seen, residuals, level, allowed) > allowed:
+        seen, outside = start.seen(ritz, level)
+        wrong = ritz.error * float(np.linalg.norm(seen[j:]))
+        allowed = bound - outside - wrong / (level - lowest)
+        if _largest_norm_above(hidden, level, allowed) > allowed:
             break
         ceiling = level + 2 * ritz.error
     return ceiling
+
+
+class Hidden:
+    """F: what a first block shows of an eigenvector that the first j Ritz pairs do not see, by its eigenvalue.
+
+    After a restart the block depends on the eigenvalue, and so what it shows of the first pairs does not quite cancel.
+    As :math:`(\\lambda - \\theta_i) u_i^T x = r_i^T x` it leaves the quotients of differences, times their residuals.
+    """
+
+    def __init__(self, ritz: Ritz, j: int, start: FirstBlock) -> None:
+        self.ritz, self.j, self.start = ritz, j, start
+        self.lowest = float(ritz.values[j]) if ritz.values.size > j else 0.0
+        self.first = np.zeros((0, start.columns))
+        if start.restarts:
+            self.first = np.array([start.seen(ritz, float(ritz.values[i]))[0][i] for i in range(j)])
+
+    def norm(self, eigenvalue: float) -> float:
+        """Of F there."""
+        values, residuals, j = self.ritz.values, self.ritz.residuals, self.j
+        seen, _ = self.start.seen(self.ritz, eigenvalue)
+        weights = seen[j:] / (eigenvalue - values[j:])[:, None]
+        if not len(self.first):
+            return float(np.linalg.norm(weights.T @ residuals[:, j:].T)) if len(weights) else 0.0
+        apart = eigenvalue - values[:j]
+        apart[apart == 0] = np.inf
+        return float(np.linalg.norm(np.vstack([(seen[:j] - self.first) / apart[:, None], weights]).T @ residuals.T))
+
+    def crude(self, eigenvalue: float) -> float:
+        """What it is no more than there and above, times the distance to the lowest value."""
+        seen, _ = self.start.seen(self.ritz, eigenvalue)
+        residuals = self.ritz.residuals if len(self.first) else self.ritz.residuals[:, self.j :]
+        shown = float(np.hypot(np.linalg.norm(seen[self.j :]), np.linalg.norm(self.first)))
+        return shown * float(np.linalg.norm(residuals))
 
 
 def least_overlap(columns: int, directions: int, probability: float = MISSED) -> float:
@@ -112,17 +147,15 @@ def _levels(lowest: float, above: float) -> list[float]:
     return [lowest + share * (above - lowest) for share in SHARES]
 
 
-def _largest_norm_above(values: Array, seen: Array, residuals: Array, level: float, allowed: float = np.inf) -> float:
+def _largest_norm_above(hidden: Hidden, level: float, allowed: float = np.inf) -> float:
     """The largest norm of F at ``level`` and above: twice what a grid finds, as F varies slowly between its points.
 
     What is more than ``allowed`` may be less than the largest.
     """
-    if values.size == 0:
-        return 0.0
-    most, step = 0.0, level - float(values[0])
-    crude = float(np.linalg.norm(seen) * np.linalg.norm(residuals))
-    while crude > most * (level - float(values[0])) and 2 * most <= allowed:
-        most = max(most, float(np.linalg.norm((seen / (level - values)) @ residuals.T)))
+    most, step = 0.0, level - hidden.lowest
+    crude = hidden.crude(level)
+    while crude > most * (level - hidden.lowest) and 2 * most <= allowed:
+        most = max(most, hidden.norm(level))
         level += step
         step *= 2
     return 2 * most

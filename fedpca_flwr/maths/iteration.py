@@ -2,7 +2,8 @@ r"""Block iteration: eigenpairs of a symmetric matrix from one product with a bl
 
 The matrix :math:`A` (d x d, positive semidefinite) is known only through products with blocks. Block Krylov with
 Rayleigh-Ritz keeps the span of everything asked (`fedpca_flwr.maths.krylov`); the plain iteration keeps the last block
-only; from an approximation, each block corrects it (`fedpca_flwr.maths.refine`). One loop serves all::
+only; from an approximation, each block corrects it (`fedpca_flwr.maths.refine`). A basis that is too long is restarted
+(`fedpca_flwr.maths.first_block`). One loop serves all::
 
     found = BlockIteration(random_block(d, b, seed), k, trace=trace)
     while not found.add(found.block, A @ found.block):
@@ -28,6 +29,7 @@ from fedpca_flwr.maths.angle_bounds import AngleBounds
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.first_block import FirstBlock
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.maths.renewal import Renewal
@@ -74,7 +76,7 @@ class BlockIteration:
     """
 
     pairs: Eigenpairs
-    _ritz: Ritz
+    ritz: Ritz
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class BlockIteration:
             self.block = start
         self._unit = 1.0 if self._sketch else 2.0 ** np.frexp(trace)[1]  # squares of eigenvalues may overflow
         self._trace = trace / self._unit
-        self._start = self.block  # as it was asked
+        self._start = FirstBlock(self.block)
         self._angles = AngleBounds(k, self._trace, accelerated=accelerated, sketch=self._sketch)
         self._noise, self.standing_out = noise, 0
         self._renewal = Renewal(k, tolerance) if rounded else None
@@ -122,18 +124,20 @@ class BlockIteration:
         """
         if not self.accelerated:
             self.known = KnownProducts(len(V))
-        self._start = self._start if self.asked else V
+        if not self.asked:
+            self._start = FirstBlock(V)  # as it was asked
+        elif self.accelerated and self._sketch is None and not self._probes:  # whose blocks are no residuals
+            self._start.make_room(self.known, self.ritz, self.block, self.k)
         self.asked += 1
         if again is not None:
-            self.known.renew(self._ritz, again / self._unit)
-            if self._sketch:
-                self._sketch.renewed()
+            (self._sketch or self.known).renew(self.ritz, again / self._unit)
         self.known.add(V, AV / self._unit, error=error / self._unit)
-        self._ritz = self.known.ritz()
-        self._angles.take(self.known, self._ritz, self._start, self.asked)
+        self._start.asked(self.known)
+        self.ritz = self.known.ritz()
+        self._angles.take(self.known, self.ritz, self._start, self.asked)
         self._bound = self._angle_bound()
         self._set_pairs()
-        idle = self._ritz.values.size >= self.k and self._ritz.residual(self.k) <= 2 * self._ritz.error_of(self.k)
+        idle = self.ritz.values.size >= self.k and self.ritz.residual(self.k) <= 2 * self.ritz.error_of(self.k)
         self._idle = self._idle + 1 if idle else 0
         self._sure = self.proven or (self._probes == PROBES and self._bound <= self.tolerance)
         if self._bound > self.tolerance:
@@ -193,17 +197,12 @@ class BlockIteration:
         """Whether all components are certified to the tolerance."""
         return self._sure and self._bound <= self.tolerance
 
-    @property
-    def relative_error(self) -> float:
-        """Of the products, over the largest eigenvalue."""
-        return self._ritz.error / float(self._ritz.values[0])
-
     # Inside
 
     def _angle_bound(self) -> float:
         self.proven, self.determined = False, self.k
         self.__dict__.pop("cuts", None)
-        if self._ritz.values.size < self.k:
+        if self.ritz.values.size < self.k:
             return 90.0
         bound, self.determined = self._angles.wanted()
         self.proven = self._angles.proven
@@ -213,25 +212,25 @@ class BlockIteration:
         """How many components stand out, where these are certified and the others surely do not; else 0."""
         if self._noise is None:
             return 0
-        return self._noise.certified(self._ritz, self._trace, self.k, self._angles, self.tolerance)
+        return self._noise.certified(self.ritz, self._trace, self.k, self._angles, self.tolerance)
 
     def _vectors_again(self) -> Array | None:
         """The first Ritz vectors, where the error of their products will soon be all that is left."""
         last = self._idle > 0 or self.block.shape[1] == self.known.room
-        if self._renewal is None or not self._renewal.wanted(self._ritz, last=last):
+        if self._renewal is None or not self._renewal.wanted(self.ritz, last=last):
             return None
         self._idle = 0
-        return self._ritz.vectors[:, : self.k]
+        return self.ritz.vectors[:, : self.k]
 
     def _set_pairs(self) -> None:
         """The Ritz pairs; or those of a corrected approximation, nearer to the truth, where that costs no certainty."""
-        if self._ritz.values.size >= self.k:
-            pairs = self._ritz.pairs(self.k)
+        if self.ritz.values.size >= self.k:
+            pairs = self.ritz.pairs(self.k)
             self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)
         if self._sketch is None:
             return
         better = self._sketch.leading(self.k)
-        apart = float(principal_angles(better.vectors, self._ritz.vectors[:, : self.k]).max())
+        apart = float(principal_angles(better.vectors, self.ritz.vectors[:, : self.k]).max())
         if apart <= self._bound:
             self.pairs, self._bound = better, min(90.0, self._bound + apart)
 
@@ -241,7 +240,7 @@ class BlockIteration:
             return Q
         if self._sketch is not None:
             return self._sketch.next_block(self.width)
-        return self.known.next_block(self._ritz, self.width, self.k)
+        return self.known.next_block(self.ritz, self.width, self.k)
 
     def _probe(self) -> Array:
         """A block that looks outside the span: random at first, then what its products add."""

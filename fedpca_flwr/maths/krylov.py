@@ -34,8 +34,10 @@ class Ritz:
         Bound on the spectral norm of what is wrong in the residuals: rounding on the wire and in float64.
     fine_error : float
         The same of products that were had again in full (`KnownProducts.renew`).
-    coarse : ndarray of shape (c, m), optional
-        What the vectors have of all others, where there are such products.
+    rotation : ndarray of shape (m, m), optional
+        What the vectors have of each column of the basis that they were made of.
+    fine : int
+        Columns, the first ones, with such products.
     """
 
     values: Array
@@ -43,7 +45,8 @@ class Ritz:
     residuals: Array
     error: float
     fine_error: float = 0.0
-    coarse: Array | None = None
+    rotation: Array | None = None
+    fine: int = 0
 
     def residual(self, k: int) -> float:
         """Bound on the spectral norm of the true residuals of the first k."""
@@ -51,9 +54,10 @@ class Ritz:
 
     def error_of(self, k: int) -> float:
         """Bound on the spectral norm of what is wrong in the residuals of the first k."""
-        if self.coarse is None:
+        if self.rotation is None or not self.fine:
             return self.error
-        return min(self.error, self.fine_error + self.error * float(np.linalg.norm(self.coarse[:, :k], 2)))
+        coarse = float(np.linalg.norm(self.rotation[self.fine :, :k], 2))
+        return min(self.error, self.fine_error + self.error * coarse)
 
     def angles(self, k: int) -> tuple[float, float]:
         """The angle of the first k as Ritz values tell it, in degrees: of their residuals, and of what is wrong."""
@@ -106,8 +110,12 @@ class KnownProducts:
         values, rotation = values[::-1], rotation[:, ::-1]
         vectors = self.Q @ rotation
         residuals, rounded = self.AQ @ rotation - vectors * values, self.rounding * abs(float(values[0]))
-        coarse = rotation[self.fine :] if self.fine else None
-        return Ritz(values, vectors, residuals, self.error + rounded, rounded, coarse)
+        return Ritz(values, vectors, residuals, self.error + rounded, rounded, rotation, self.fine)
+
+    def keep(self, ritz: Ritz, first: int) -> None:
+        """Give up all but the ``first`` Ritz vectors (thick restart, Wu and Simon 2000)."""
+        self.Q = ritz.vectors[:, :first].copy()
+        self.AQ = ritz.residuals[:, :first] + self.Q * ritz.values[:first]
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
         """Take the products (d, k) of the first of all Ritz vectors, had again in full.

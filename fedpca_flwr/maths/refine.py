@@ -22,7 +22,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import rounding, sine_theorem
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor
-from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
 
 CORRECTION_BITS = 8
 """In which each value travels of what an approximation gets wrong about a block."""
@@ -124,8 +124,9 @@ class RefinedSketch:
         """``M_0 @ V``, (d, b)."""
         return self.rows.T @ (self.rows @ V) + self.floor * V
 
-    def renewed(self) -> None:
-        """Go on after the basis of `known` has changed."""
+    def renew(self, ritz: Ritz, AU: Array) -> None:
+        """See `KnownProducts.renew`."""
+        self.known.renew(ritz, AU)
         self._image = np.empty((self.d, 0))
 
     def next_block(self, width: int) -> Array:

@@ -17,7 +17,8 @@ def shortfall_notes(found: BlockIteration, allowed: str) -> list[str]:
         return [f"{first} of {k} components certified: {parts_text(found.cuts)}; {rest} in the noise"]
     reason = allowed
     if found.limited:
-        reason = f"reaching the products' precision, {found.relative_error:.1g} of the largest variance,"
+        relative = found.ritz.error / float(found.ritz.values[0])
+        reason = f"reaching the products' precision, {relative:.1g} of the largest variance,"
     elif not found.known.room and found.accelerated:
         reason = "asking for all directions"
     angle = "no bound on the angle" if found.certificate >= 90 else f"an angle of {_certificate_text(found)}"

@@ -18,6 +18,10 @@ the others have directions that other rows would not confirm, and gaps that cost
 ``wire="float32"`` halves the bytes of products after a warm start. What that rounds off stays in the residuals, so
 shortly before the end the products with the components are asked again in float64 (`fedpca_flwr.maths.renewal`).
 
+The server holds two vectors of features for each column that was asked. Where this would take more than a gigabyte it
+goes on with the best half of the Ritz vectors (thick restart), never with fewer than ten blocks, and the certificate
+still holds (`fedpca_flwr.maths.first_block`).
+
 ``acceleration="none"`` is plain subspace iteration, which keeps only the last block. ``warm_start="svd"`` lets
 each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`). With ``scale=True`` a round
 of variances comes first, so that blocks are random in the scaled features.

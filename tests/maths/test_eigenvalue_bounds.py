@@ -11,12 +11,14 @@ from fedpca_flwr.maths.certificate import sine_theorem
 from fedpca_flwr.maths.eigenvalue_bounds import (
     MISSED,
     SHARES,
+    Hidden,
     _largest_norm_above,
     bound_outside_last_block,
     least_overlap,
     presumed_bound,
     proven_bound,
 )
+from fedpca_flwr.maths.first_block import FirstBlock
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
 
 
@@ -58,7 +60,7 @@ def test_a_ceiling_takes_in_what_the_wire_did(error):
 def test_hidden_directions_are_not_presumed_away_before_the_block_would_show_them():
     """The first Ritz values of a random block are averages, and say nothing of what is above them."""
     A = np.diag(np.linspace(2, 1, 80))
-    assert presumed_bound(known_of(A, random_block(80, 6, 1)), 1, random_block(80, 6, 1)) == np.inf
+    assert presumed_bound(known_of(A, random_block(80, 6, 1)), 1, FirstBlock(random_block(80, 6, 1))) == np.inf
 
 
 def test_a_presumed_ceiling_holds_and_comes_near():
@@ -70,7 +72,7 @@ def test_a_presumed_ceiling_holds_and_comes_near():
         block = start
         for _ in range(7):
             known.add(block, A @ block)
-            ceiling = presumed_bound(known.ritz(), 3, start)
+            ceiling = presumed_bound(known.ritz(), 3, FirstBlock(start))
             assert values[3] <= ceiling
             block = known.next_block(known.ritz(), 6, 3)
         found.append(ceiling)
@@ -84,7 +86,11 @@ def test_an_error_in_the_products_weakens_what_may_be_presumed():
         known.add(block, A @ block)
         block = known.next_block(known.ritz(), 12, 1)
     ritz = known.ritz()
-    assert presumed_bound(ritz, 1, start) < presumed_bound(replace(ritz, error=1e-1), 1, start) == np.inf
+    assert (
+        presumed_bound(ritz, 1, FirstBlock(start))
+        < presumed_bound(replace(ritz, error=1e-1), 1, FirstBlock(start))
+        == np.inf
+    )
 
 
 def two_pairs(*, first=0.0, second=0.0, error=0.0):
@@ -99,9 +105,9 @@ def test_a_presumed_ceiling_needs_what_hides_to_be_less_than_a_random_block_show
     start = np.array([[1.0, 2.0, 0.5], [3.0, -1.0, 2.0], [0.0, 1e-6, 0.0], [0.0, 0.0, 0.0]])
     bound, seen, level = least_overlap(3, 2) / np.sqrt(2) - 1e-6, np.sqrt(14.0), 4 * share
     hidden = (bound * level - error * seen) / (2 * seen)
-    at_most = presumed_bound(two_pairs(second=hidden * (1 - 1e-9), error=error), 1, start)
+    at_most = presumed_bound(two_pairs(second=hidden * (1 - 1e-9), error=error), 1, FirstBlock(start))
     assert at_most == pytest.approx(1 + level + 2 * error, abs=1e-12)
-    assert presumed_bound(two_pairs(second=hidden * (1 + 1e-9), error=error), 1, start) > 1 + 2 * level
+    assert presumed_bound(two_pairs(second=hidden * (1 + 1e-9), error=error), 1, FirstBlock(start)) > 1 + 2 * level
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -109,14 +115,17 @@ def test_a_narrow_block_shows_half_as_much_and_less_of_what_is_near_the_first(sh
     start, bound = np.array([[0.5, 2.0, 0.0, 0.0]]).T, least_overlap(1, 1, MISSED / 2) / 2
     near = bound / (10 * 0.5)  # takes one off the first value
     hidden = bound * 3 * share / (2 * 2.0)
-    assert presumed_bound(two_pairs(first=near, second=hidden * (1 - 1e-9)), 1, start) == pytest.approx(1 + 3 * share)
-    assert presumed_bound(two_pairs(first=near, second=hidden * (1 + 1e-9)), 1, start) > 1 + 4 * share
+    assert presumed_bound(two_pairs(first=near, second=hidden * (1 - 1e-9)), 1, FirstBlock(start)) == pytest.approx(
+        1 + 3 * share
+    )
+    assert presumed_bound(two_pairs(first=near, second=hidden * (1 + 1e-9)), 1, FirstBlock(start)) > 1 + 4 * share
 
 
 def test_what_hides_may_hide_most_above_the_level():
     """|1 / (x - 1) - 2 / x| is zero at 2, and largest at 2 + sqrt(2)."""
-    hidden = _largest_norm_above(np.array([1.0, 0.0]), np.array([[1.0, -2.0]]), np.array([[1.0, 1.0]]), 2.0)
-    assert 3 - np.sqrt(8) <= hidden <= 2 * (3 - np.sqrt(8))
+    ritz = Ritz(np.array([1.0, 0.0]), np.eye(3)[:, :2], np.array([[0, 0], [0, 0], [1.0, 1.0]]), 0.0)
+    hidden = Hidden(ritz, 0, FirstBlock(np.array([[1.0], [-2.0], [0.0]])))
+    assert 3 - np.sqrt(8) <= _largest_norm_above(hidden, 2.0) <= 2 * (3 - np.sqrt(8))
 
 
 def test_a_random_block_shows_what_it_must():

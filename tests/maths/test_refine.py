@@ -77,7 +77,7 @@ def test_what_an_answer_differs_from_the_ritz_pairs_counts_in_its_certificate():
     found = BlockIteration(sketch_of(A, 3), 5, width=8, trace=float(np.trace(A)))
     for _ in range(3):
         found.add(found.block, A @ found.block)
-    apart = principal_angles(found.pairs.vectors, found._ritz.vectors[:, :5]).max()
+    apart = principal_angles(found.pairs.vectors, found.ritz.vectors[:, :5]).max()
     assert apart > 1
     assert found.certificate == pytest.approx(found._angle_bound() + apart)
 
