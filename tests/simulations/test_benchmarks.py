@@ -24,6 +24,7 @@ from simulations.benchmarks import (
     front,
     genotypes,
     groups,
+    many_rows,
     memory,
     parties,
     postgresql_server,
@@ -304,3 +305,10 @@ def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypat
         "P-COV, published": "-",
         "AP-COV, published": "-",
     }
+
+
+def test_what_grows_with_the_square_of_the_rows_is_refused():
+    own = many_rows.parties(30_000)
+    assert [rows.shape for rows in own] == [(30_000, 20)] * 3
+    assert "rounds" in many_rows.outcome("vertical", many_rows.parties(500))
+    assert all(many_rows.outcome(method, own).endswith("refused") for method in many_rows.METHODS[1:])
