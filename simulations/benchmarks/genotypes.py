@@ -45,6 +45,7 @@ SECURE: dict[str, Any] = {"secure_aggregation": True}
 ON_REAL: list[tuple[str, dict[str, Any]]] = [
     ("qr-pca", {}),
     ("qr-pca", {"wire": "float32"}),
+    ("adaptive", {"target": 1e-4}),
     ("sub-it", {"tolerance": 1e-4}),
     ("sub-it", {"tolerance": 1e-4, "certify": "signal", "n_components": 10}),
     ("sub-it", {"tolerance": 1e-4, **SECURE}),
