@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 POSTGRESQL, DUCKDB = "postgresql", "duckdb"
 
@@ -19,7 +19,10 @@ _USER_AND_PASSWORD = re.compile(r":/+[^@]*:[^@]*@|\bpassword\s*=")
 _SECRET = re.compile(r"password|secret|scram_\w+_key", re.IGNORECASE)
 _SECRET_IN_QUERY = re.compile(
     r"://(?:[^@'\n]|'')*:(?:[^@'\n]|'')*@"  # of one literal: a quote within is doubled
-    r"|\b(?:\w*passw(?:or)?d|pwd|\w*secret\w*|scram_\w+_key|accountkey)\s*:?=",
+    r"|\b(?:\w*passw(?:or)?d|pwd|\w*secret\w*|scram_\w+_key|accountkey|\w*session_token)\s*:?="
+    r"|[?&][\w-]*(?:sig|signature|token|api_?key)="  # with which a cloud's url lets anybody in
+    r"|[\"'](?:password|secret)[\"']\s*:(?!:)"
+    r"|\bbearer\s+\w",
     re.IGNORECASE,
 )
 
@@ -50,4 +53,4 @@ def query_has_secret(query: str) -> bool:
 
     A column of such a name is told apart by quotes: ``"password" = 1``.
     """
-    return bool(_SECRET_IN_QUERY.search(query))
+    return any(_SECRET_IN_QUERY.search(text) for text in (query, unquote(query)))

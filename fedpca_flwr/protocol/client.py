@@ -201,6 +201,7 @@ class PCAClient(NumPyClient):
         try:
             late = self.journal.begun()
             if late:
+                self.site.state.clear()
                 self.journal.end(type(error).__name__)
         except ConfigError:  # it is the error: this site's configuration is wrong, and nothing was ever answered
             late = False
@@ -231,11 +232,12 @@ class PCAClient(NumPyClient):
         fields = self.transport.answer(self, phase, asked)
         known.reply.check(fields, "this site's reply", known.reply_sizes(asked, self.public))
         arrays = known.reply.to_arrays(fields)
-        size = sum(HEADER + array.nbytes for array in arrays)
-        self._permit_sizes(size, 0)  # of what is compressed it is known now
+        self._permit_sizes(size := sum(HEADER + array.nbytes for array in arrays), 0)  # of what is compressed, too
         self.journal.answered(", ".join(field.name for field in known.reply.fields), size)
         if phase == list(self.script)[-1] and not self.card.goes_on_as:
             self.journal.forget()
+            if not self.about()["simulated"]:
+                self.site.state.clear()
         return arrays
 
 

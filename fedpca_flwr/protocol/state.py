@@ -43,6 +43,11 @@ class State:
     def drop(self, name: str) -> None:
         self.records.array_records.pop(name, None)
 
+    def clear(self) -> None:
+        """Drop everything: the run is over, and what is kept may be of single rows."""
+        for name in list(self.records.array_records):
+            self.drop(name)
+
 
 class StateJournal(Journal):
     """In the state that Flower keeps for a party during a run: for simulations."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, head_order, pool_heads
@@ -28,6 +29,9 @@ from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 DIAGONAL = Field("diagonal", ("d",), kind="size")
 
 EITHER = "float32 or float64"
+
+BEYOND = 1e6
+"""So many times a trace is more than rounding makes of any product."""
 
 
 def product_phases(
@@ -136,4 +140,21 @@ class ScatterProducts:
         return sums
 
     def _with_between(self, product: Array, V: Array) -> Array:
+        self._require_possible(product, V)
         return product + self._between.T @ (self._between @ V)
+
+    def _require_possible(self, product: Array, V: Array) -> None:
+        """Refuse products by far larger than any of a scatter that has this trace.
+
+        Raises
+        ------
+        ContractError
+        """
+        total = float(self.diagonal.sum())
+        largest = float(np.abs(product).max())
+        if total > 0 and not largest <= BEYOND * total * float(np.linalg.norm(V)):
+            raise ContractError(
+                f"the parties' products with a block are up to {largest:.1g}, and their variances add up to "
+                f"{total:.1g}: no rows have such ones. Some party sends what is not so; 'p-cov' with 'max-share' tells "
+                "which"
+            )

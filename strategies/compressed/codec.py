@@ -39,7 +39,8 @@ def codec_of(options: CompressedOptions, d: int, step: float, seed: int) -> Scat
 
 def unit_of(trace: float) -> float:
     """The power of two in which a scatter travels: scales are float32, whatever the unit of the data."""
-    return float(2.0 ** np.frexp(trace)[1]) if trace > 0 else 1.0
+    _, above = np.frexp(trace)
+    return float(np.ldexp(1.0, min(int(above), 1023))) if trace > 0 else 1.0
 
 
 def encoded_block(block: Array, bits: int) -> Coded:

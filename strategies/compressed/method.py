@@ -25,7 +25,8 @@ the angle that follows, and the ratio to a full float64 covariance.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -173,10 +174,7 @@ class Compressed(RowsStrategy):
         for reply in replies:
             unit = unit_of(float(reply.fields["trace"][0]))
             codec = codec_of(self.options, d, step / unit, self.config.seed)
-            try:
-                scatter = unit * codec.decode(Coded(reply.fields["scales"], reply.fields["code"]), d)
-            except ValueError as error:
-                raise ContractError(f"{reply.sender}: its code does not decode: {error}") from None
+            scatter = _scaled(reply, unit, partial(codec.decode, d=d))
             added.add(Moments(*head_of(reply), scatter=scatter))
         lower = unpack(added.pooled().scatter, d)
         return lower + np.tril(lower, -1).T
@@ -189,8 +187,21 @@ def _units(replies: Sequence[Reply]) -> dict[int, float]:
 
 def _missed(reply: Reply, shape: tuple[int, int], unit: float) -> Array:
     """What a party's approximation gets wrong about a block of that shape."""
-    coded = Coded(reply.fields["scales"], reply.fields["code"])
+    return _scaled(reply, unit, lambda coded: decoded_block(coded, CORRECTION_BITS, shape))
+
+
+def _scaled(reply: Reply, unit: float, decode: Callable[[Coded], Array]) -> Array:
+    """What a party's code says, in the unit of the data.
+
+    Raises
+    ------
+    ContractError
+    """
     try:
-        return unit * decoded_block(coded, CORRECTION_BITS, shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: Array = unit * decode(Coded(reply.fields["scales"], reply.fields["code"]))
     except ValueError as error:
         raise ContractError(f"{reply.sender}: its code does not decode: {error}") from None
+    if not np.isfinite(found).all():
+        raise ContractError(f"{reply.sender}: its code, with the trace that it says, is of numbers beyond float64")
+    return found

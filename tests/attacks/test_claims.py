@@ -13,7 +13,7 @@ from flwr.common import Parameters
 from fedpca_flwr.errors import ContractError, FedPCAError
 from fedpca_flwr.model import PCAModel
 from tests.families import rows
-from tests.harness import finish, proxy_of, server_of, tamper
+from tests.harness import finish, proxy_of, server_of, tamper, tamper_arrays
 
 SECURE = {"secure_aggregation": True, "bound": 10.0}
 
@@ -128,3 +128,24 @@ def test_a_model_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
 
     _, peak = peak_of(load)
     assert peak < 2**22
+
+
+@pytest.mark.parametrize("method", ["sub-it", "sub-it scale=true"])
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 1e200])
+def test_products_beyond_all_variance_are_refused(method, value):
+    """The fault: they overflowed to a variance of NaN, which the last round, whose limits NaN passes, did not see."""
+    server = server_of(method, parts(), n_components=2)
+
+    def enlarged(arrays):
+        return [np.full(array.shape, value) if array.ndim == 2 else array for array in arrays]
+
+    tamper_arrays(server, 1, enlarged)
+    with pytest.raises(ContractError, match="products with a block are up to .*no rows have such ones"):
+        finish(server)
+
+
+def test_a_variance_of_nan_does_not_fit_what_the_parties_measure(monkeypatch):
+    server = server_of("p-cov", parts(), n_components=2)
+    monkeypatch.setattr(type(server.strategy), "squared_error", lambda self, model: np.nan)
+    with pytest.raises(ContractError, match=r"do not fit the model: .* but the eigenvalues say nan"):
+        finish(server)

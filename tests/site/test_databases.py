@@ -377,6 +377,13 @@ def test_a_password_is_refused_and_never_shown(place):
         f"odbc_query('Driver=x;Pwd={PASSWORD};', 'SELECT a FROM t')",
         f"'s3://cohort/x.parquet?s3_access_key_id=me&s3_secret_access_key={PASSWORD}'",
         f"a_function(password := '{PASSWORD}')",
+        f"dblink('postgresql://site@db/x?pass%77ord={PASSWORD}', 'SELECT a FROM t') AS t(a integer)",
+        f"'az://cohort/x.parquet?sv=2022-11-02&sig={PASSWORD}'",
+        f"'https://cohort.s3.amazonaws.com/x.parquet?X-Amz-Expires=60&X-Amz-Signature={PASSWORD}'",
+        f"'s3://cohort/x.parquet?s3_session_token={PASSWORD}'",
+        f"'https://db/x.parquet?access_token={PASSWORD}'",
+        f"""http_get('https://db/x', '{{"password": "{PASSWORD}"}}')""",
+        f"http_get('https://db/x', MAP {{'Authorization': 'Bearer {PASSWORD}'}})",
     ],
 )
 def test_a_password_in_the_query_is_refused_and_never_shown(source):
@@ -391,6 +398,9 @@ def test_a_password_in_the_query_is_refused_and_never_shown(source):
     [
         'SELECT a FROM visit WHERE "password" = 1 AND password_changed = 2',
         "SELECT a, password FROM visit",
+        "SELECT a FROM visit WHERE token = 1 AND sig = 2",
+        'SELECT "password"::int AS a FROM visit',
+        "SELECT a FROM 's3://cohort/x.parquet?s3_region=eu-west-1&s3_url_style=path'",
         "SELECT a FROM dblink('host=db user=site', 'SELECT a FROM t') AS t(a integer)",
         "SELECT a FROM postgres_scan('postgresql://site@db:5432/x', 'public', 't')",
         "SELECT a FROM 'http://db:8080/x.parquet' WHERE kinds @> 'x' AND mail LIKE '%@%'",

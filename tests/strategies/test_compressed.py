@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
 from fedpca_flwr.maths.codec import Coded
 from fedpca_flwr.maths.refine import block_bits
 from fedpca_flwr.metrics import principal_angles
@@ -99,6 +100,32 @@ def test_a_code_that_does_not_decode_is_named(codec, change):
         server, 1, lambda arrays: [change(arrays[0]) if arrays[0].dtype == "uint8" else arrays[0], *arrays[1:]]
     )
     with pytest.raises(ContractError, match="client 1: its code does not decode"):
+        finish(server)
+
+
+@every_codec
+@pytest.mark.parametrize("trace", [5e-324, 1e-310, 1.7e308])
+def test_a_trace_in_whose_unit_a_code_is_no_scatter_breaks_nothing(codec, trace):
+    """The fault: such a unit made infinite numbers, at which the server broke down with no sentence."""
+    server = server_of("compressed", parties(), n_components=4, codec=codec, corrections=1)
+
+    def lied(arrays):
+        return [np.array([trace]) if array.dtype == np.float64 and array.shape == (1,) else array for array in arrays]
+
+    tamper_arrays(server, 1, lied)
+    with suppress(FedPCAError):
+        assert np.isfinite(finish(server).explained_variance_).all()
+
+
+@pytest.mark.parametrize("codec", ["shared-step", "combined"])
+def test_a_code_that_is_infinite_in_the_unit_of_its_trace_is_named(codec):
+    server = server_of("compressed", parties(), n_components=4, codec=codec)
+
+    def lied(arrays):
+        return [np.array([1e-310]) if array.dtype == np.float64 and array.shape == (1,) else array for array in arrays]
+
+    tamper_arrays(server, 1, lied)
+    with pytest.raises(ContractError, match="client 1: its code, with the trace that it says, is of numbers beyond"):
         finish(server)
 
 
