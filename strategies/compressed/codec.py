@@ -6,6 +6,7 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.codec import Coded, dequantise, quantise
+from fedpca_flwr.maths.refine import MOST_BITS
 from fedpca_flwr.maths.scatter_codecs import (
     Combined,
     LowRank,
@@ -19,7 +20,7 @@ from fedpca_flwr.maths.stiefel import polar
 from strategies.compressed.script import CompressedOptions
 
 NEAR = 0.1
-"""Rounding an orthonormal block to 8 bits or more changes no inner product of its columns by as much."""
+"""Rounding may change inner products of an orthonormal block's columns by as much."""
 
 
 def codec_of(options: CompressedOptions, d: int, step: float, seed: int) -> ScatterCodec:
@@ -72,6 +73,22 @@ def orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
     if not 0 < columns <= d:
         raise ValueError(f"a block of {columns} columns, expected 1 to {d}")
     block = decoded_block(coded, bits, shape)
-    if np.abs(block).max() > 2 or np.abs(block.T @ block - np.eye(columns)).max() > NEAR:
+    if not _nearly_orthonormal(block):
         raise ValueError("its columns are far from orthonormal")
     return polar(block)
+
+
+def encoded_components(vectors: Array, bits: int) -> tuple[Coded, int]:
+    """Orthonormal columns (d, b) in ``bits`` for each value, or in the fewest more bytes that keep them nearly so.
+
+    A column of many features that has one large entry is far from itself in 8 bits: all small entries become zero.
+    """
+    coded = encoded_block(vectors, bits)
+    while bits < MOST_BITS and not _nearly_orthonormal(decoded_block(coded, bits, vectors.shape)):
+        bits += 8
+        coded = encoded_block(vectors, bits)
+    return coded, bits
+
+
+def _nearly_orthonormal(block: Array) -> bool:
+    return bool(np.abs(block).max() <= 2 and np.abs(block.T @ block - np.eye(block.shape[1])).max() <= NEAR)

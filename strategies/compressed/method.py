@@ -48,7 +48,7 @@ from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.compressed.codec import (
     codec_of,
     decoded_block,
-    encoded_block,
+    encoded_components,
     orthonormal_block,
     unit_of,
 )
@@ -96,8 +96,7 @@ class Compressed(RowsStrategy):
             self.proven_angle, self.values_hold = worst, value_error <= SAME * last
             if number == options.most_corrections or self._done:
                 break
-            bits = block_bits(number)
-            coded = encoded_block(several.vectors, bits)
+            coded, bits = encoded_components(several.vectors, block_bits(number))
             block = orthonormal_block(coded, bits, several.vectors.shape)
             replies = yield Ask("correction", {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)})
             uploaded += self._mean_upload()

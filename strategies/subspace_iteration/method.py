@@ -152,7 +152,6 @@ class SubspaceIteration(RowsStrategy):
             rounded=options.wire == "float32",
         )
         narrow = options.wire == "float32"
-        narrow = options.wire == "float32"
         for _ in range(options.max_rounds - 1):
             block, again = found.block.astype(np.float32), found.again
             vectors = {"vectors": np.empty((len(block), 0)) if again is None else again} if narrow else {}

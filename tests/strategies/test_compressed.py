@@ -15,7 +15,7 @@ from fedpca_flwr.maths.refine import block_bits
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
-from strategies.compressed.codec import encoded_block, orthonormal_block
+from strategies.compressed.codec import encoded_block, encoded_components, orthonormal_block
 from tests.families import cut, rows
 from tests.harness import finish, proxy_of, server_of, tamper_arrays
 
@@ -248,6 +248,17 @@ def test_rounding_a_block_to_more_bits_leaves_less_of_it():
     assert [block_bits(number) for number in (3, 9)] == [32, 32]
     assert all(later < earlier / 100 for earlier, later in pairwise(apart))
     assert 1e-4 < apart[0] < 0.05
+
+
+def test_a_block_with_one_large_entry_is_sent_in_as_many_bits_as_sites_take():
+    """In 8 bits its 9,000 small entries, together a tenth of it, would all become zero, and sites would refuse it."""
+    tall = np.full((9001, 1), 0.0036)
+    tall[0] = np.sqrt(1 - np.sum(tall[1:] ** 2))
+    with pytest.raises(ValueError, match="far from orthonormal"):
+        orthonormal_block(encoded_block(tall, 8), 8, tall.shape)
+    coded, bits = encoded_components(tall, 8)
+    assert bits == 16
+    np.testing.assert_allclose(orthonormal_block(coded, bits, tall.shape), tall, atol=1e-3)
 
 
 def test_corrections_that_do_not_suffice_say_so():
