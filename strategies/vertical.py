@@ -48,6 +48,7 @@ from fedpca_flwr.statistics.columns import (
 from fedpca_flwr.statistics.columns_client import ColumnsClient
 from fedpca_flwr.statistics.columns_options import ColumnsOptions
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
+from fedpca_flwr.statistics.products import require_possible
 
 
 class VerticalOptions(ColumnsOptions):
@@ -167,6 +168,7 @@ class Vertical(ColumnsStrategy):
         while not enough and found.asked < options.max_rounds:
             Q, R = qr(found.block, mode="economic")  # parties answer orthonormal blocks only
             sums: Total = yield Sum("product", self.with_energy({"block": Q}))
+            require_possible(sums["product"], Q, self.total)
             error = frobenius(sums.missed.get("product", np.zeros(1))) * float(np.linalg.norm(R, 2))
             enough = found.add(found.block, sums["product"] @ R, error=error)
         self.certificate = found.certificate

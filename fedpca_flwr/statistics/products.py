@@ -140,21 +140,21 @@ class ScatterProducts:
         return sums
 
     def _with_between(self, product: Array, V: Array) -> Array:
-        self._require_possible(product, V)
+        require_possible(product, V, float(self.diagonal.sum()))
         return product + self._between.T @ (self._between @ V)
 
-    def _require_possible(self, product: Array, V: Array) -> None:
-        """Refuse products by far larger than any of a scatter that has this trace.
 
-        Raises
-        ------
-        ContractError
-        """
-        total = float(self.diagonal.sum())
-        largest = float(np.abs(product).max())
-        if total > 0 and not largest <= BEYOND * total * float(np.linalg.norm(V)):
-            raise ContractError(
-                f"the parties' products with a block are up to {largest:.1g}, and their variances add up to "
-                f"{total:.1g}: no rows have such ones. Some party sends what is not so; 'p-cov' with 'max-share' tells "
-                "which"
-            )
+def require_possible(product: Array, V: Array, trace: float) -> None:
+    """Refuse a product (d, b) with a block by far larger than that of any scatter with this trace.
+
+    Raises
+    ------
+    ContractError
+    """
+    largest = float(np.abs(product).max())
+    if trace > 0 and not largest <= BEYOND * trace * float(np.linalg.norm(V)):
+        raise ContractError(
+            f"the parties' products with a block are up to {largest:.1g}, and their variances add up to {trace:.1g}: "
+            "no rows have such ones. Some party sends what is not so; where rows are split, 'p-cov' with 'max-share' "
+            "tells which"
+        )

@@ -39,6 +39,7 @@ from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask, Sum, Total
 from fedpca_flwr.solution import ALL_ROWS, Solution, require_variance
+from fedpca_flwr.statistics.products import BEYOND, require_possible
 from fedpca_flwr.statistics.rows import pooled_centre
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 from strategies.personalised.choice import best_mu, held_out_errors, require_enough_rows
@@ -162,6 +163,7 @@ class Personalised(RowsStrategy):
         enough = False
         while not enough and found.asked < GLOBAL_ROUNDS:
             sums: Total = yield Sum(f"{used.prefix}product", {"block": found.block, **used.centre})
+            require_possible(sums["product"], found.block, used.total)
             missed = frobenius(sums.missed.get("product", np.zeros(1)))
             enough = found.add(found.block, sums["product"], error=missed)
         notes += [f"PCA of all rows: {note}" for note in shortfall_notes(found, f"{GLOBAL_ROUNDS} rounds were over")]
@@ -178,6 +180,12 @@ class Personalised(RowsStrategy):
         while moved > CONVERGED and iterations < self.options.iterations:
             asked = {"shared": V, "strengths": strengths, **used.centre}
             sums: Total = yield Sum(f"{used.prefix}share", asked)
+            largest = float(np.abs(sums["shared"]).max())
+            if not largest <= BEYOND * self.quorum.expected:
+                raise ContractError(
+                    f"the parties' parts of the shared components add up to {largest:.1g}, and each has orthonormal "
+                    "columns: some party sends what is not so"
+                )
             found = np.linalg.qr(sums["shared"]).Q
             moved, V = float(distance(found, V).max()), found
             iterations += 1

@@ -130,11 +130,13 @@ def test_a_model_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
     assert peak < 2**22
 
 
-@pytest.mark.parametrize("method", ["sub-it", "sub-it scale=true"])
+@pytest.mark.parametrize("method", ["sub-it", "sub-it scale=true", "personalised mu=1.0", "vertical"])
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308, 1e200])
 def test_products_beyond_all_variance_are_refused(method, value):
     """The fault: they overflowed to a variance of NaN, which the last round, whose limits NaN passes, did not see."""
-    server = server_of(method, parts(), n_components=2)
+    whole = rows(30, 12)
+    columns = [whole[:, :4], whole[:, 4:8], whole[:, 8:]]
+    server = server_of(method, columns if method == "vertical" else parts(), n_components=2)
 
     def enlarged(arrays):
         return [np.full(array.shape, value) if array.ndim == 2 else array for array in arrays]
@@ -148,4 +150,12 @@ def test_a_variance_of_nan_does_not_fit_what_the_parties_measure(monkeypatch):
     server = server_of("p-cov", parts(), n_components=2)
     monkeypatch.setattr(type(server.strategy), "squared_error", lambda self, model: np.nan)
     with pytest.raises(ContractError, match=r"do not fit the model: .* but the eigenvalues say nan"):
+        finish(server)
+
+
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 1e200])
+def test_shared_components_beyond_orthonormal_ones_are_refused(value):
+    server = server_of("personalised mu=1.0", parts(), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [np.full(a.shape, value) if a.ndim == 3 else a for a in arrays])
+    with pytest.raises(ContractError, match="parts of the shared components add up to .*some party sends what is not"):
         finish(server)
