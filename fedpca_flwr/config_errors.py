@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from fedpca_flwr.errors import value_text
+
 OLD_KEYS = {
     "ledger": "name a folder as 'journal', where what was spent is kept too; what the old file lists is not read, so "
     "lower 'epsilon-budget' by it",
@@ -53,7 +55,8 @@ def explain(
             lines.append(f"{source}: '{key}' is missing")
             continue
         given = own[0]["input"]
-        value = f"is {given!r}" if public or isinstance(given, int | float) else "has a value that is not allowed"
+        shown = public or isinstance(given, int | float)
+        value = f"is {value_text(given)}" if shown else "has a value that is not allowed"
         lines.append(f"{source}: '{key}' {value}, {_reason(own, fields[key])}")
     return "\n".join(lines)
 

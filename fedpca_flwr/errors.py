@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Number
+from os import PathLike
+
+LONGEST = 200
+"""Characters of a value in an error."""
 
 
 class FedPCAError(Exception):
@@ -22,6 +27,18 @@ class FedPCAError(Exception):
         self.local = local
         if local:
             self.add_note(local)
+
+
+def value_text(value: object) -> str:
+    """A value that was given, as an error tells it: a word, a number, a list of words; of anything else only the type.
+
+    What was given in the wrong place may be a table of rows.
+    """
+    words = isinstance(value, list | tuple) and all(isinstance(word, str | PathLike) for word in value)
+    if not (words or value is None or isinstance(value, str | PathLike | Number)):
+        return f"of type {type(value).__name__}"
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 class ConfigError(FedPCAError, ValueError):

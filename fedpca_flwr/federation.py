@@ -18,7 +18,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.certainty import SCALED, certainty
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.pooling import pool
 from fedpca_flwr.member_moments import checked_moments, digest
@@ -163,7 +163,7 @@ class Federation:
         """
         if not isinstance(key, str) or not KEY.fullmatch(key):
             raise ConfigError(
-                f"a member's key is {key!r}, expected 1 to 64 letters, digits, spaces (not at an end) or any of '_.-'"
+                f"a member's key is {value_text(key)}, expected 1 to 64 letters, digits, inner spaces or any of '_.-'"
             )
         if key in self._members:
             raise ConfigError(f"'{key}' is a member already; replace its rows or append to them")

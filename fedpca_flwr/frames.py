@@ -106,6 +106,21 @@ def finite_matrix(X: ArrayLike, width: int, name: str, *, incomplete: bool = Fal
     return rows
 
 
+def _require_one_table(X: Any) -> None:
+    """Refuse the tables of several parties.
+
+    Raises
+    ------
+    DataError
+    """
+    several = isinstance(X, list | tuple) and any(is_frame(one) or getattr(one, "ndim", 0) == 2 for one in X)
+    if several or isinstance(X, Mapping):
+        raise DataError(
+            f"X is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "
+            "[model.transform(rows) for rows in parties]"
+        )
+
+
 def check_digest(X: ArrayLike, digest: str) -> None:
     """Refuse a data frame whose column names are not those of a digest; either may be without names.
 
@@ -144,6 +159,7 @@ def new_rows(
     from sklearn.decomposition import PCA
     from sklearn.utils.validation import validate_data
 
+    _require_one_table(X)
     fitted = PCA()
     fitted.n_features_in_ = features
     if names is None and digest:

@@ -84,8 +84,12 @@ def projection_grid(
         return figure
 
 
-def scree(models: Mapping[str, PCAModel]) -> Figure:
-    """Share of the total variance of each component, and all up to it, for models by name; equal ones are one curve."""
+def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
+    """Share of the total variance of each component, and all up to it.
+
+    Of a model, or of several by name; equal ones are one curve.
+    """
+    models = models if isinstance(models, Mapping) else {"model": models}
     curves: dict[tuple[float, ...], list[str]] = {}
     for name, model in models.items():
         curves.setdefault(tuple(np.round(100 * model.explained_variance_ratio_, 4)), []).append(name)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg import eigvalsh
 
 from fedpca_flwr.config import RunConfig
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.component_number import null_band, parallel_analysis
@@ -134,7 +134,7 @@ def check_components(wanted: int | float | str, rows: int, features: int) -> Non
     share = isinstance(wanted, float | np.floating) and 0 < wanted < 1
     if not (count or share or wanted == "auto"):
         raise ConfigError(
-            f"'n-components' is {wanted!r}, expected a number from 1, a fraction between 0 and 1, or 'auto'"
+            f"'n-components' is {value_text(wanted)}, expected a number from 1, a fraction between 0 and 1, or 'auto'"
         )
     most = min(rows, features)
     if rows < 2:

@@ -93,7 +93,10 @@ def check(rows: Rows, names: Sequence[str] = ()) -> Table:
         Which columns are at fault stays in the site's own log.
     """
     if rows.ndim != 2:
-        raise DataError(f"the data have {rows.ndim} axes, expected 2 (rows, features); one table is one party: [X]")
+        raise DataError(
+            f"the data have {rows.ndim} axes, expected 2 (rows, features); one table is one party: [X], and of a data "
+            "frame's columns one is df[['name']]"
+        )
     if rows.dtype.kind not in "fiub":
         raise DataError(f"the data have dtype {rows.dtype}, expected real numbers")
     if isinstance(rows, Blocks):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.errors import ConfigError, FedPCAError, value_text
 from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.named import named
@@ -73,7 +73,7 @@ def run(
         policy (``min_rows``, ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``,
         ``may_show``), which then holds for every party. ``scores`` and ``loadings`` are lists of
         paths, one for each party's file.
-        Keys that say where a simulation's rows come from or where its model goes have no effect here.
+        Keys that say where a simulation's rows come from have no effect here.
 
     Returns
     -------
@@ -94,19 +94,21 @@ def run(
     (2, 6)
     """
     if not isinstance(engine, str) or engine not in ENGINES:
-        raise ConfigError(f"engine is {engine!r}, expected one of: {', '.join(ENGINES)}")
+        raise ConfigError(f"engine is {value_text(engine)}, expected one of: {', '.join(ENGINES)}")
     if not isinstance(method, str | None):
-        raise ConfigError(f"method is {method!r}, expected a name such as 'p-cov'")
+        raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
     method = method or "(none)"
     split = method_of(method).strategy.card.split
     held = parties_of(parties, split)
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
+    if "output" in values:
+        raise ConfigError("'output' names a folder of `flwr run`; here the model is returned: run(...).save(path)")
     site = {key: values.pop(key) for key in POLICY if key in values}
     number = len(held.rows)
     site |= {key: _paths(key, values.pop(key), number) for key in FILES if key in values}
     site |= {"name": held.keys} if held.keys else {}
     if not np.array_equal(values.setdefault("clients", number), number):
-        raise ConfigError(f"'clients' is {values['clients']!r}, but there are {number} parties")
+        raise ConfigError(f"'clients' is {value_text(values['clients'])}, but there are {number} parties")
     quiet = flower_from(logging.ERROR)  # `model.log` has what matters
     with shown(method) if progress else nullcontext(), quiet, in_words_of_python():
         model = _on(engine)(run_config_of({**values, "method": method}), held.rows, site, held.names)
@@ -139,5 +141,5 @@ def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> l
     """Absolute, since the parties' processes may be at home elsewhere."""
     a_list = isinstance(paths, Sequence) and not isinstance(paths, str | bytes)
     if not a_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):
-        raise ConfigError(f"'{key}' is {paths!r}, expected a list of {parties} paths, one for each party")
+        raise ConfigError(f"'{key}' is {value_text(paths)}, expected a list of {parties} paths, one for each party")
     return [str(Path(path).expanduser().absolute()) for path in paths]

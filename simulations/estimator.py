@@ -115,6 +115,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             engine=self.engine,
             **{"min_rows": 1, **(self.run_options or {})},
         )
+        if parties is not X and len(parties) == 1:
+            self.model_.log["notes"].append("one party holds all rows: 'groups' of fit says which party holds each")
         for name in FITTED:
             setattr(self, name, getattr(self.model_, name))
         self._n_features_out = self.model_.n_components_

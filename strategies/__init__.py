@@ -71,7 +71,8 @@ def method_named(name: str) -> Method:
     """
     if name in METHODS:
         return METHODS[name]
-    near = difflib.get_close_matches(name, METHODS, n=1)
+    plain = name.lower() == "pca"  # whose nearest name is that of an approximate method
+    near = ["p-cov"] if plain else difflib.get_close_matches(name, METHODS, n=1)
     hint = f"did you mean '{near[0]}'?" if near else ""
     raise ConfigError(f"run-config: 'method' is '{name}', expected one of: {', '.join(METHODS)}. {hint}".rstrip())
 

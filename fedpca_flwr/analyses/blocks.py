@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.data_frames import column_names
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
 from fedpca_flwr.frames import finite_matrix
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.outliers import ROUNDING
@@ -72,7 +72,7 @@ def require_count(what: str, k: int, most: int) -> None:
     ConfigError
     """
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
-        raise ConfigError(f"'{what}' is {k!r}, expected 1 to {most}")
+        raise ConfigError(f"'{what}' is {value_text(k)}, expected 1 to {most}")
 
 
 def require_resolved(values: Array) -> None:

@@ -10,7 +10,7 @@ from scipy.linalg import eigvalsh
 
 from fedpca_flwr.analyses.blocks import require_count
 from fedpca_flwr.analyses.kinds import of_moments
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths import component_number as rules
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.bi_cross_validation import bi_cross_validation
@@ -65,7 +65,7 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
         Where nothing varies.
     """
     if not (isinstance(fraction, float) and 0 < fraction < 1):
-        raise ConfigError(f"'fraction' is {fraction!r}, expected a fraction between 0 and 1, as 0.95")
+        raise ConfigError(f"'fraction' is {value_text(fraction)}, expected a fraction between 0 and 1, as 0.95")
     require_count("draws", draws, MOST_DRAWS)
     used = moments.scaled() if scale else moments
     require_variance(used.moments.diagonal(), used.n_samples, used.mean)

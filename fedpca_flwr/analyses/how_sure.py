@@ -10,7 +10,7 @@ from scipy.linalg import eigh
 from fedpca_flwr.analyses.blocks import require_count, require_resolved
 from fedpca_flwr.analyses.kinds import of_model, of_moments
 from fedpca_flwr.analyses.pca import pca
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths import sampling_error
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
@@ -155,4 +155,4 @@ def _spectrum(moments: SecondMoments, k: int, level: float) -> tuple[Array, Arra
 
 def _require_level(level: float) -> None:
     if not (isinstance(level, float) and 0 < level < 1):
-        raise ConfigError(f"'level' is {level!r}, expected a fraction between 0 and 1, as 0.95")
+        raise ConfigError(f"'level' is {value_text(level)}, expected a fraction between 0 and 1, as 0.95")

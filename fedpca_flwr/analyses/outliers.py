@@ -13,7 +13,7 @@ from scipy.special import chdtrc, stdtr
 
 from fedpca_flwr.analyses.blocks import require_resolved
 from fedpca_flwr.analyses.kinds import of_model
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
 from fedpca_flwr.maths import outliers as maths
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model import PCAModel
@@ -84,7 +84,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     ConfigError, ContractError, DataError
     """
     if not (isinstance(level, float) and 0 < level < 1):
-        raise ConfigError(f"'level' is {level!r}, expected a fraction between 0 and 1, as 0.99")
+        raise ConfigError(f"'level' is {value_text(level)}, expected a fraction between 0 and 1, as 0.99")
     left_out, directions = _left_out(model)
     components, _ = model.loadings()
     centred, n, variances = model.centred(X), model.n_samples_, model.explained_variance_
@@ -110,7 +110,7 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
     ConfigError, ContractError, DataError
     """
     if not (isinstance(false_alarms, float) and 0 < false_alarms < 1):
-        raise ConfigError(f"'false_alarms' is {false_alarms!r}, expected a fraction between 0 and 1, as 0.01")
+        raise ConfigError(f"'false_alarms' is {value_text(false_alarms)}, expected a fraction between 0 and 1, as 0.01")
     found = outliers(model, X)
     rows, n = len(found.spe), model.n_samples_
     if rows < FEWEST:

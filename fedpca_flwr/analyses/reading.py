@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from fedpca_flwr.analyses.blocks import require_resolved
 from fedpca_flwr.analyses.kinds import of_model, of_moments
 from fedpca_flwr.analyses.pca import pca
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.rotation import promax, varimax
@@ -62,7 +62,7 @@ def read(moments: SecondMoments, k: int, *, scale: bool = False, rotation: str =
         For a component without variance, as for what cannot be.
     """
     if rotation not in ROTATIONS:
-        raise ConfigError(f"'rotation' is {rotation!r}, expected one of: {', '.join(ROTATIONS)}")
+        raise ConfigError(f"'rotation' is {value_text(rotation)}, expected one of: {', '.join(ROTATIONS)}")
     model = pca(moments, k, scale=scale)
     require_resolved(model.explained_variance_)
     components, _ = model.loadings()

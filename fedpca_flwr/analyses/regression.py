@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from fedpca_flwr.analyses.blocks import blocks, require_count, require_varying, rows_of
 from fedpca_flwr.analyses.kinds import of_moments
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths import regression
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.second_moments import Features, SecondMoments
@@ -72,7 +72,9 @@ def ridge(
 ) -> Regression:
     """Ridge regression, as `sklearn.linear_model.Ridge` with the same ``alpha`` > 0; else as `least_squares`."""
     if not (isinstance(alpha, int | float) and 0 < alpha < np.inf):
-        raise ConfigError(f"'alpha' is {alpha!r}, expected a number above 0; without a penalty take least_squares")
+        raise ConfigError(
+            f"'alpha' is {value_text(alpha)}, expected a number above 0; without a penalty take least_squares"
+        )
     return _fitted(moments, responses, features, lambda S_xx, S_xy: regression.ridge(S_xx, S_xy, alpha))
 
 

@@ -225,3 +225,10 @@ def test_sparse_rows_have_the_scores_of_the_rows():
     assert "X has 3 features" in refusal(model.transform, sparse.csr_array(new[:, :3]))
     assert "expected real numbers" in refusal(model.transform, sparse.csr_array(new * 1j))
     assert "n at least 1" in refusal(model.transform, sparse.csr_array((0, 4)))
+
+
+@pytest.mark.parametrize("several", [[X, X], (frame(X), frame(X)), {"north": X}], ids=["list", "frames", "mapping"])
+def test_the_tables_of_parties_are_not_one_table(several):
+    model = fit([X])
+    assert "[model.transform(rows) for rows in parties]" in refusal(model.transform, several)
+    assert model.transform(X.tolist()).shape == (90, 2)

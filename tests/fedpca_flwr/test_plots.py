@@ -91,6 +91,11 @@ def test_sizes_below_a_megabyte_are_in_kilobytes():
     assert axes.get_xlabel() == "MB up per client"
 
 
+def test_one_model_needs_no_name():
+    (line,) = plots.scree(MODEL).axes[0].lines
+    np.testing.assert_allclose(line.get_ydata(), 100 * MODEL.explained_variance_ratio_)
+
+
 def test_equal_curves_are_one_with_all_their_names():
     (legend,) = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)}).legends
     assert [text.get_text() for text in legend.get_texts()] == ["pooled = p-cov", "other"]

@@ -70,6 +70,13 @@ def test_parties_are_a_list_or_the_groups_of_a_table():
     np.testing.assert_allclose(by_list.transform(parties), by_list.transform(np.vstack(parties)))
 
 
+def test_one_table_without_groups_is_noted():
+    note = "one party holds all rows: 'groups' of fit says which party holds each"
+    alone = FederatedPCA(n_components=2).fit(X)
+    assert note in alone.model_.log["notes"]
+    assert note not in FederatedPCA(n_components=2).fit([X]).model_.log["notes"]
+
+
 def test_one_table_is_one_party_also_as_a_list_of_rows():
     truth = PCA(3, svd_solver="full").fit(X)
     for table in (X, X.tolist(), sparse.csr_matrix(X)):
