@@ -137,7 +137,7 @@ def _add_rehearse(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "rehearse",
         help="run a whole federation on this machine: certificates, four sites, a secure PCA",
         description="Make certificates, keys and four sites with rows of their own, start a SuperLink and their "
-        "SuperNodes, run a PCA with secure aggregation, and stop everything. Takes a minute or two.",
+        "SuperNodes, run a PCA with secure aggregation, and stop everything. Takes two or three minutes.",
     )
     rehearsal.add_argument("folder", type=Path, help="for all that it makes; new or empty")
     rehearsal.add_argument("--app", type=Path, default=Path(), help="this project's folder (the present one)")
@@ -150,7 +150,7 @@ def _add_rehearse(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 def _rehearse(given: argparse.Namespace) -> None:
     from fedpca_flwr.site.rehearsal import rehearse  # starts slower than the other commands take
 
-    print(rehearse(given.folder, given.app, dropout=given.dropout, say=lambda line: print(line, flush=True)))
+    rehearse(given.folder, given.app, dropout=given.dropout, say=lambda line: print(line, flush=True))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +27,13 @@ LONGEST = 1800.0
 """Seconds after which something hangs: a net only, whatever else the machine has to do."""
 
 HOST = "127.0.0.1"
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""What Flower's log has for terminals, also where it is written to none."""
+
+
+def unheard(line: str) -> None:
+    """What becomes of a line that nobody waits for."""
 
 
 class Deployment:
@@ -53,6 +62,7 @@ class Deployment:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+            "PYTHONUNBUFFERED": "1",  # what they print is read while they run
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
 
@@ -113,9 +123,9 @@ class Deployment:
         """End a site's SuperNode at once, as a power cut does: the SuperLink does not hear of it."""
         kill(self.processes.pop(f"node{i}"))
 
-    def run(self, run_config: str, *options: str) -> tuple[str, str]:
-        """Run the app; its final status and its log."""
-        log = self.flwr("run", str(self.app), "lab", "--run-config", run_config, "--stream", *options)
+    def run(self, run_config: str, *options: str, heard: Callable[[str], None] = unheard) -> tuple[str, str]:
+        """Run the app; its final status and its log, of which ``heard`` is given each line when it is written."""
+        log = self.flwr("run", str(self.app), "lab", "--run-config", run_config, "--stream", *options, heard=heard)
         started = re.search(r"started run (\d+)", log)
         if not started:
             raise FedPCAError(f"flwr run: {log}")
@@ -143,20 +153,32 @@ class Deployment:
         listed: dict[str, Any] = json.loads(told[told.index("{") :])
         return listed
 
-    def flwr(self, *arguments: str) -> str:
-        """What a `flwr` command prints."""
-        done = subprocess.run(
-            [self._program("flwr"), *arguments],
-            env=self.environment,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=LONGEST,
-            check=False,
-        )
-        if done.returncode:
-            raise FedPCAError(f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}")
-        return done.stdout
+    def flwr(self, *arguments: str, heard: Callable[[str], None] = unheard) -> str:
+        """What a `flwr` command prints, without colours; ``heard`` is given each line when it is written."""
+        lines = []
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as faults,
+            subprocess.Popen(
+                [self._program("flwr"), *arguments],
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=faults,
+                encoding="utf-8",
+                errors="replace",
+            ) as child,
+        ):
+            net = threading.Timer(LONGEST, child.kill)
+            net.start()
+            try:
+                for line in child.stdout or ():
+                    lines.append(COLOUR.sub("", line))
+                    heard(lines[-1].rstrip())
+            finally:
+                net.cancel()
+            if child.wait():
+                faults.seek(0)
+                raise FedPCAError(f"flwr {' '.join(arguments)}: {''.join(lines)}{faults.read()}")
+        return "".join(lines)
 
     def spawn(self, name: str, command: Sequence[str]) -> None:
         """Start a process that is stopped at the end, with a log of its own."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,10 +25,16 @@ ENDS = (0, 220, 400, 500, 569)
 
 RUN = 'method="p-cov" n-components=5 secure-aggregation=true bound=1e5'
 
-DROPPING = "survivors=3 round-deadline=30.0"
+DEADLINE = 30.0
+"""Seconds that the run waits for the site that is killed."""
+
+DROPPING = f"survivors=3 round-deadline={DEADLINE}"
+
+EMPTY = re.compile(r"(INFO\s*:)?\s*")
+"""A line with which Flower's log sets off what stands around it."""
 
 
-def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], None]) -> str:
+def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], None]) -> None:
     """Start a SuperLink and four sites with rows of their own, run a secure PCA over them, and stop all again.
 
     Parameters
@@ -38,12 +46,7 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
     dropout : bool
         Whether the last site is killed during the run, which goes on without it.
     say : callable
-        Is given a line for each step.
-
-    Returns
-    -------
-    str
-        The run's log, which ends with its summary.
+        Is given a line for each step, and the lines of the run's log when they are written.
 
     Raises
     ------
@@ -63,16 +66,32 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
         say(f"2. a SuperLink with a certificate runs on port {deployment.port}, and four SuperNodes have signed in")
         config = f"{RUN} {DROPPING if dropout else ''} output={json.dumps(str(folder / 'model'))}"
         say(f"3. flwr run . lab --stream --run-config '{config}'")
-        running = pool.submit(deployment.run, config)
+        running = pool.submit(
+            deployment.run, config, heard=lambda line: None if EMPTY.fullmatch(line) else say(f"   {line}")
+        )
         if dropout:
             _wait_for_question(folder / "journal3", running)
             deployment.kill_node(3)
-            say("   hospital 3 is killed; after half a minute the others go on")
-        status, log = running.result()
+            waited = f"{DEADLINE:.0f} s after its question (round-deadline)"
+            say(f"   hospital 3 (client 3) is killed; {waited} the others go on")
+        status, _ = running.result()
     if status != "finished:completed":
-        raise FedPCAError(f"the run ended as '{status}'; its log:\n{log}")
+        raise FedPCAError(
+            f"the run ended as '{status}'; its log stands above, those of SuperLink and sites in {folder}"
+        )
     say("4. everything is stopped; each site that took part has its scores (scores0.csv, ...)")
-    return log
+    for line in _next(folder):
+        say(line)
+
+
+def _next(folder: Path) -> list[str]:
+    """How to read what the run has left, and where to go on."""
+    journal, model = shlex.quote(str(folder / "journal0")), str(folder / "model")
+    return [
+        f'5. the model: python -c "from fedpca_flwr import PCAModel; print(PCAModel.load({model!r}).summary())"',
+        f"   what a site was asked: python -m fedpca_flwr.site journal {journal}; "
+        "each step by hand: simulations/deployment/README.md",
+    ]
 
 
 def _sites(folder: Path) -> list[dict[str, object]]:

@@ -71,6 +71,15 @@ def require_threshold(survivors: int, parties: int) -> None:
         )
 
 
+def fewest_colluders(survivors: int, parties: int) -> int:
+    """How many parties must collude with the server, at least, before one party's vector can show.
+
+    The smallest ``c`` without ``2 t > n + c`` (`require_threshold`); where nobody may drop out, all but one: these
+    subtract their own from the sum.
+    """
+    return min(2 * survivors - parties, parties - 1)
+
+
 @dataclass(frozen=True)
 class Ring:
     """Who takes part, as one party or the server knows it.

@@ -25,7 +25,7 @@ from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Running, ServerTransport, Transport
-from fedpca_flwr.transports.double_masks import SEALED, SHARE, Ring, require_threshold, unmasked
+from fedpca_flwr.transports.double_masks import SEALED, SHARE, Ring, fewest_colluders, require_threshold, unmasked
 from fedpca_flwr.transports.masked import relayed_keys
 from fedpca_flwr.transports.pairwise_masks import KEY_BYTES
 from fedpca_flwr.transports.signed import SIGNATURE, SIZES
@@ -40,8 +40,8 @@ KEYS = 2 * KEY_BYTES
 """A run key and a mask key."""
 
 NOTE = (
-    ", over these parties; to see more it must collude with a third of the parties (it cannot "
-    "act in place of a site that has an 'identity')"
+    "the server saw {what}, over these parties; to see more it must collude with at least {colluders} of the {parties} "
+    "parties (it cannot act in place of a site that has an 'identity')"
 )
 
 
@@ -144,7 +144,9 @@ class SurvivingServer(Surviving, ServerTransport):
         absent = [name for party, name in sorted(quorum.dropped.items()) if party not in inside]
         gone = f"the PCA of {len(inside)} of {quorum.total} parties: {', '.join(absent)} dropped out"
         saw = "one sum" if len(self.sums) == 1 else f"{len(self.sums)} sums with noise, the last"
-        return [*([gone] if absent else []), f"the server saw {saw}{NOTE}"]
+        colluders = fewest_colluders(self.threshold, quorum.total)
+        told = NOTE.format(what=saw, colluders=colluders, parties=quorum.total)
+        return [*([gone] if absent else []), told]
 
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
         return self._in_sum

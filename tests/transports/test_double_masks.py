@@ -9,7 +9,16 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import shamir
-from fedpca_flwr.transports.double_masks import SEALED, SHARE, Channels, Ring, hide, require_threshold, unmasked
+from fedpca_flwr.transports.double_masks import (
+    SEALED,
+    SHARE,
+    Channels,
+    Ring,
+    fewest_colluders,
+    hide,
+    require_threshold,
+    unmasked,
+)
 from fedpca_flwr.transports.pairwise_masks import BLOCK, mask, new_private_key, public_key
 
 PARTIES, THRESHOLD = 5, 4
@@ -123,3 +132,11 @@ def test_the_threshold_leaves_no_vector_to_a_server_with_less_than_a_third_of_th
         assert 2 * least > n + colluding
         if n > 3:
             assert 2 * (least - 1) <= n + n // 3  # with one less, a third is enough
+
+
+@pytest.mark.parametrize(("survivors", "parties", "fewest"), [(3, 4, 2), (4, 5, 3), (7, 10, 4), (9, 10, 8), (5, 5, 4)])
+def test_the_note_names_the_fewest_who_see_more(survivors, parties, fewest):
+    """The first number that 2 t > n + c does not bear; of parties that all must stay, those beside one."""
+    assert fewest_colluders(survivors, parties) == fewest
+    if survivors < parties:
+        assert [2 * survivors > parties + colluders for colluders in (fewest - 1, fewest)] == [True, False]

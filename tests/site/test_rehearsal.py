@@ -1,0 +1,103 @@
+"""What a rehearsal says, and when: a line of a child is passed on when it is written."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.site import rehearsal
+from fedpca_flwr.site.deployment import Deployment
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """#!{python}
+import pathlib, sys, time
+print("\\x1b[92mINFO \\x1b[0m: first")
+for _ in range(200):
+    if pathlib.Path("{heard}").exists():
+        break
+    time.sleep(0.05)
+else:
+    print("nobody heard the first line", file=sys.stderr)
+    sys.exit(3)
+print("second")
+"""
+
+
+def deployment_of(program, folder):
+    deployment = Deployment(folder, ROOT, [])
+    deployment.environment["PATH"] = str(folder)
+    (folder / "flwr").write_text(program)
+    (folder / "flwr").chmod(0o755)
+    return deployment
+
+
+def test_a_line_is_heard_when_it_is_written_and_without_colours(tmp_path):
+    """The program does not go on before."""
+    told, heard = tmp_path / "heard", []
+
+    def hear(line):
+        heard.append(line)
+        told.touch()
+
+    deployment = deployment_of(PROGRAM.format(python=sys.executable, heard=told), tmp_path)
+    assert deployment.flwr("run", heard=hear) == "INFO : first\nsecond\n"
+    assert heard == ["INFO : first", "second"]
+
+
+def test_a_command_that_fails_says_what_it_printed(tmp_path):
+    program = f"#!{sys.executable}\nimport sys\nprint('half')\nsys.exit('why')\n"
+    with pytest.raises(FedPCAError, match=r"flwr run \.: half\nwhy"):
+        deployment_of(program, tmp_path).flwr("run", ".")
+
+
+class Told:
+    """A deployment whose run writes a log, and ends as it is told."""
+
+    port = 1
+
+    def __init__(self, status):
+        self.status, self.killed = status, []
+
+    def run(self, config, *, heard):
+        self.config = config
+        for line in ("Federated PCA", "", "  rows  500", "INFO :", "INFO :      "):
+            heard(line)
+        return self.status, ""
+
+    def kill_node(self, i):
+        self.killed.append(i)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    def with_status(status):
+        deployment = Told(status)
+        monkeypatch.setattr(rehearsal, "Deployment", lambda *_: nullcontext(deployment))
+        return deployment
+
+    return with_status
+
+
+def test_steps_stand_in_order_with_the_log_between_them(told, tmp_path):
+    deployment, said = told("finished:completed"), []
+    rehearsal.rehearse(tmp_path / "all", ROOT, dropout=True, say=said.append)
+    assert deployment.killed == [3]
+    assert [line.split()[0] for line in said] == ["1.", "2.", "3.", "Federated", "rows", "hospital", "4.", "5.", "what"]
+    assert said[5].startswith("   hospital 3 (client 3) is killed; ")
+    assert f" {rehearsal.DEADLINE:.0f} s after its question" in said[5]
+    assert f"round-deadline={rehearsal.DEADLINE}" in deployment.config
+    assert str(tmp_path / "all" / "model") in said[-2]
+    assert f"python -m fedpca_flwr.site journal {tmp_path / 'all' / 'journal0'}" in said[-1]
+
+
+def test_a_run_that_fails_ends_with_no_step_after_its_log(told, tmp_path):
+    told("finished:failed")
+    said = []
+    with pytest.raises(FedPCAError, match="finished:failed"):
+        rehearsal.rehearse(tmp_path / "all", ROOT, dropout=False, say=said.append)
+    assert said[-1] == "     rows  500"
