@@ -63,7 +63,8 @@ def test_the_wheel_runs_where_there_is_no_repository(built, tmp_path):
 def test_the_source_is_an_app_of_flowers_newest_format(built, tmp_path):
     source, _ = built
     with tarfile.open(source) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # which Python has from 3.11.4 on
+        archive.extractall(tmp_path)
     (unpacked,) = tmp_path.iterdir()
     folder = unpacked.rename(tmp_path / PROJECT["project"]["name"])  # Flower takes no folder with a version in its name
     code = "from flwr.cli.app import app; app()"
