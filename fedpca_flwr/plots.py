@@ -144,7 +144,7 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
             sizes, degrees = np.transpose(pairs)
             axes.loglog(sizes, np.maximum(degrees, EXACT), marker, color=colour, label=name, fillstyle="none")
         front = _front([pair for pairs in points.values() for pair in pairs])
-        axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="best so far")
+        axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="front")
         axes.axhspan(EXACT / 3, EXACT * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
         axes.set(
             xlabel=f"{'kB' if small else 'MB'} up per client", ylabel="largest angle to the exact components (degrees)"

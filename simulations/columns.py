@@ -12,12 +12,21 @@ HEADS = {
     "captured variance": "variance captured",
     "explained variance": "variance claimed",
     "rounds": "rounds",
-    "MB up": "up per client",
-    "MB down": "down per client",
+    "MB up": "up per client (mean)",
+    "MB down": "down per client (mean, before the last round)",
     "seconds": "seconds",
     "knn accuracy": "k-NN(5)",
 }
-"""What stands above the results of a record, by their key, in their order; bytes are the mean over the clients."""
+"""What stands above the results of a record, by their key, in their order."""
+
+COUNTED = (
+    "Rounds and bytes are those of the fit, as in docs/published.md, bytes the mean over the clients. The last round, "
+    "in which each client gets the components and says its squared error, is not among them; the bytes down in the "
+    "summary of a run have it, too."
+)
+"""What is counted as rounds, and as bytes up and down."""
+
+COUNTS = {"rounds", "MB up", "MB down"}
 
 SIZES = {"MB up", "MB down"}
 

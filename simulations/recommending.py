@@ -15,6 +15,9 @@ EXACT = 1e-6
 WITHIN = (0.1, 1.0, 10.0)
 """Degrees for which a cheaper method is looked for."""
 
+SAW = "the server saw "
+"""How the note of a transport begins that shows the server sums."""
+
 
 class Choice(NamedTuple):
     """A wish, and the run that meets it best."""
@@ -26,11 +29,21 @@ class Choice(NamedTuple):
     def cost(self) -> str:
         """Rounds, and bytes up, in words."""
         rounds = "one round" if self.run["rounds"] == 1 else f"{self.run['rounds']} rounds"
-        return f"{rounds}, {shown(self.run, 'MB up')} up"
+        return f"{rounds}, mean {shown(self.run, 'MB up')} up"
+
+    @property
+    def warning(self) -> str:
+        """That components are noise, where a private run says so; else nothing."""
+        above, k = self.run["measured"].get("components_above_noise"), self.run["components"]
+        if above is None or above >= k:
+            return ""
+        return f"{f'only {above:g}' if above else 'none'} of {k} components above the noise"
 
     @property
     def server_sees(self) -> str:
-        return METHODS[self.run["method"]].strategy.card.server_sees
+        """As the notes of this run say, which a transport of sums writes; in clear what the method sends."""
+        seen = [note.removeprefix(SAW) for note in self.run.get("notes", []) if note.startswith(SAW)]
+        return "; ".join(seen) or METHODS[self.run["method"]].strategy.card.server_sees
 
 
 def choices(records: Iterable[Record]) -> list[Choice]:
@@ -59,11 +72,20 @@ def choices(records: Iterable[Record]) -> list[Choice]:
 def sentence(found: Sequence[Choice]) -> str:
     """The recommendation in a paragraph; empty where there is none."""
     wishes: dict[str, list[str]] = {}
-    costs = {named(choice.run): choice.cost for choice in found}
+    costs = {named(choice.run): _with_warning(choice) for choice in found}
     for choice in found:
         wishes.setdefault(named(choice.run), []).append(choice.wish)
     said = [f"{'; '.join(its)}: {name} ({costs[name]})" for name, its in wishes.items()]
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in said)
+
+
+def _with_warning(choice: Choice) -> str:
+    """The cost, and where components are noise, how far off they are."""
+    if not choice.warning:
+        return choice.cost
+    angle = choice.run["max angle"]
+    off = "" if angle is None else f", largest angle {angle:.2g}°"
+    return f"{choice.cost}; {choice.warning}{off}"
 
 
 def _within(records: Iterable[Record], degrees: float) -> list[Record]:

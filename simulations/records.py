@@ -14,7 +14,7 @@ from typing import Any
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.json_numbers import from_json, to_json
-from fedpca_flwr.method_text import non_defaults, options_of, text_of
+from fedpca_flwr.method_text import non_defaults, options_of, text_of, words_of
 from strategies import method_of
 
 Record = dict[str, Any]
@@ -24,6 +24,20 @@ RUNS = "runs.jsonl"
 SETTING = ("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound")
 """What a run has in common with those that it is compared with."""
 
+FLAGS = {
+    "n-components": "--components",
+    "clients": "--clients",
+    "dataset": "--dataset",
+    "data-root": "--data-root",
+    "partition": "--partition",
+    "alpha": "--alpha",
+    "seed": "--seed",
+    "secure-aggregation": "--bound, which makes runs with secure aggregation",
+    "bound": "--bound, which makes runs with secure aggregation",
+    "output": "--output",
+}
+"""Keys of a run, and what of `simulations.compare` stands for them."""
+
 
 def parsed(method: str) -> tuple[str, Record]:
     """``"sub-it block-size=10"`` as name and options, those alone that are not the defaults.
@@ -31,9 +45,15 @@ def parsed(method: str) -> tuple[str, Record]:
     Raises
     ------
     ConfigError
-        For an unknown method or option, one that is given twice, or a value that is not allowed.
+        For an unknown method or option, one that is given twice, a value that is not allowed, or a key of the run,
+        which is a flag here.
     """
     source = f"method '{method}'"
+    keys = [word.partition("=")[0].replace("_", "-") for word in words_of(method, source)[1]]
+    if flags := [
+        f"{source}: '{key}' is of all methods of a comparison: use {FLAGS[key]}" for key in keys if key in FLAGS
+    ]:
+        raise ConfigError("\n".join(flags))
     card = method_of(method, source).strategy.card
     return card.name, non_defaults(options_of(method, card.options, {}, source))
 
@@ -56,6 +76,7 @@ def title(record: Record) -> str:
     alpha = "" if record["alpha"] is None else f" {record['alpha']!r}"
     said = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
     said += [f"{record['components']} components", f"seed {record['seed']}"]
+    said += [f"secure sums, bound {record['bound']:g}"] if record["bound"] else []
     said += ["with k-NN(5)"] if record["knn"] else []
     said += [f"engine {record['engine']}"] if record["engine"] != "loopback" else []
     return ", ".join(said) + ("" if record["data root"] == "." else f" (data of {record['data root']})")

@@ -26,6 +26,11 @@ NARROW = 200
 FARTHEST = 1
 """Models that are overlaid beside the first one: those that are farthest off. More make a large page."""
 
+ABOUT_FRONT = (
+    "Bytes up, the mean over the clients, against error. Down and to the left is better: no other run has "
+    "fewer bytes and a smaller angle than one on the front."
+)
+
 
 def of_runs(records: Sequence[Record], salt: str) -> list[str]:
     """What needs neither data nor models."""
@@ -61,7 +66,7 @@ def _of_runs(records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:
         if record["max angle"] is not None:
             points.setdefault(record["method"], []).append((record["MB up"], record["max angle"]))
     if points:
-        yield plots.bytes_against_error(points), "Bytes against error. Down and to the left is better."
+        yield plots.bytes_against_error(points), ABOUT_FRONT
 
 
 def _of_models(folder: Path, records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:

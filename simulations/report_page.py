@@ -6,11 +6,12 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import shorten
 
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.model import PCAModel
-from simulations.columns import HEADS, columns_of, shown
+from simulations.columns import COUNTED, COUNTS, HEADS, columns_of, shown
 from simulations.recommending import EXACT, choices, sentence
 from simulations.records import Record, by_setting, command, named, title
 from simulations.report_figures import figures, figures_of_pool
@@ -30,14 +31,18 @@ def write_report(folder: str | Path, records: Sequence[Record]) -> Path:
 ABOUT = """Angles are to <code>PCA(svd_solver='full')</code> of the pooled rows in float64, those of kernel methods to
 scikit-learn's kernel PCA. Variance captured: the share of the pooled rows' variance that a model's components hold
 (with <code>personalised</code> each client's own, of its own rows); claimed: what the model says of itself. Methods for
-columns had equal numbers of columns at each client, all others rows as a heading says."""
+columns had equal numbers of columns at each client, all others rows as a heading says. Without secure sums in its
+heading a setting's runs were in clear."""
 
 FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
+
+SHORT = 120
+"""Characters of an error that stand in a table; what is longer unfolds."""
 
 
 def _page(folder: Path, records: Sequence[Record]) -> str:
     groups = by_setting(records)
-    parts = [_filters()]
+    parts = [_filters(records)]
     for number, runs in enumerate(groups):
         parts.append(f"<h2>{html.escape(title(runs[0]))}</h2>\n{_recommended(runs)}\n{_table(runs, number)}")
         parts += _influence(folder, runs)
@@ -56,7 +61,7 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
     rest = (
         f"<h2>How to repeat it</h2>\n<pre>{commands}</pre>\n"
         f"<p>{html.escape(made)}Versions: {html.escape('; '.join(versions) or 'unknown')}. "
-        f"{ABOUT}</p>"
+        f"{ABOUT} {COUNTED}</p>"
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -67,9 +72,17 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
     )
 
 
-def _filters() -> str:
-    boxes = (f'<label><input type="checkbox" value="{value}"> {text}</label>' for value, text in FILTERS.items())
-    return f"<fieldset><legend>Show methods</legend>{''.join(boxes)}</fieldset>"
+def _filters(records: Sequence[Record]) -> str:
+    """A box for each kind of run; one that would hide all rows cannot be ticked."""
+    there = {kind for record in records for kind in _kinds(record).split()}
+    boxes = (
+        f'<label><input type="checkbox" value="{value}"{"" if value in there else " disabled"}> {text}</label>'
+        for value, text in FILTERS.items()
+    )
+    hint = (
+        "" if "secure" in there else "<p>No run here is with secure aggregation: <code>--bound</code> makes some.</p>"
+    )
+    return f"<fieldset><legend>Show methods</legend>{''.join(boxes)}{hint}</fieldset>"
 
 
 def _kinds(record: Record) -> str:
@@ -77,7 +90,8 @@ def _kinds(record: Record) -> str:
     card = METHODS[record["method"]].strategy.card
     angle = record.get("max angle")
     exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT
-    is_so = {"exact": exact, "secure": record["bound"] > 0, "private": card.differentially_private}
+    secure = record["bound"] > 0 and "error" not in record
+    is_so = {"exact": exact, "secure": secure, "private": card.differentially_private}
     return " ".join(name for name, holds in is_so.items() if holds)
 
 
@@ -89,7 +103,8 @@ def _recommended(records: Sequence[Record]) -> str:
     rows = []
     for choice in found:
         angle = choice.run["max angle"]
-        cells = [choice.wish, named(choice.run), choice.cost, "" if angle is None else f"{angle:.2g}°"]
+        off = [*([] if angle is None else [f"{angle:.2g}°"]), *([choice.warning] if choice.warning else [])]
+        cells = [choice.wish, named(choice.run), choice.cost, "; ".join(off)]
         cells += [shown(choice.run, "captured variance"), choice.server_sees]
         rows.append("<tr>" + "".join(f'<td class="text">{html.escape(cell)}</td>' for cell in cells) + "</tr>")
     heads = ("wish", "method", "cost for each client", "angle", "variance captured", "the server sees")
@@ -116,18 +131,31 @@ def _across(groups: Sequence[Sequence[Record]]) -> Iterable[str]:
 def _table(records: Sequence[Record], number: int) -> str:
     """The runs of a setting; below a run, over the whole width, its notes or why it was refused."""
     columns = columns_of(records)
-    heads = "".join(f'<th scope="col"><button>{head}</button></th>' for head in ["method", *map(HEADS.get, columns)])
+    heads = "".join(map(_head, ["method", *columns]))
     rows = []
     for place, record in enumerate(records):
         name, key, kinds = html.escape(named(record)), f"run-{number}-{place}", _kinds(record)
         cells = "".join(_cell(record, column) for column in columns)
         rows.append(f'<tr id="{key}" data-is="{kinds}"><td data-value="{name}">{name}</td>{cells}</tr>')
-        said = [record["error"]] if "error" in record else record.get("notes", [])
-        if said:
-            text = "<br>".join(html.escape(line) for line in said)
+        text = _error(record["error"]) if "error" in record else "<br>".join(map(html.escape, record.get("notes", [])))
+        if text:
             more = f'class="more" data-of="{key}" data-is="{kinds}"'
             rows.append(f'<tr {more}><td class="note" colspan="{len(columns) + 1}"><div>{text}</div></td></tr>')
     return _wide("runs", heads, rows)
+
+
+def _head(key: str) -> str:
+    """The head of a column of runs, which sorts them; what is counted in it where that can be asked."""
+    tip = f' title="{html.escape(COUNTED)}"' if key in COUNTS else ""
+    return f'<th scope="col"><button{tip}>{HEADS.get(key, key)}</button></th>'
+
+
+def _error(text: str) -> str:
+    """Why a run was refused; a long text unfolds, since methods that are refused alike would fill the page."""
+    lines = "<br>".join(map(html.escape, text.split("\n")))
+    if len(text) <= SHORT:
+        return lines
+    return f"<details><summary>{html.escape(shorten(text, SHORT, placeholder=' …'))}</summary>{lines}</details>"
 
 
 def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:

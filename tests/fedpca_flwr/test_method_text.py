@@ -169,5 +169,7 @@ def test_python_and_the_text_are_the_same_run():
 def test_a_comparison_reads_methods_as_a_run_does():
     name, options = parsed("dp-pca release=two-stage clip=2 centre-clip=3 epsilon=1 trust=local")
     assert (name, options) == ("dp-pca", {"centre-clip": 3.0, "clip": 2.0, "release": "two-stage"})
-    with pytest.raises(ConfigError, match="method 'p-cov bound=3': 'bound' is no option of a method"):
+    with pytest.raises(
+        ConfigError, match="method 'p-cov bound=3': 'bound' is of all methods of a comparison: use --bound"
+    ):
         parsed("p-cov bound=3")

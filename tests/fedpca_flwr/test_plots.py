@@ -72,14 +72,14 @@ def test_scree_and_rounds_show_their_numbers():
 
 def test_the_front_is_what_nothing_beats():
     figure = plots.bytes_against_error({"a": [(2, 1e-9), (3, 1e-6)], "b": [(1, 1.0), (1.5, 2.0)]})
-    front = next(line for line in figure.axes[0].lines if line.get_label() == "best so far")
+    front = next(line for line in figure.axes[0].lines if line.get_label() == "front")
     np.testing.assert_allclose(front.get_xydata(), [(1, 1.0), (2, 1e-6)])
 
 
 def test_what_is_exact_is_one():
     """Rounding below a millionth of a degree made one exact method look better than another."""
     figure = plots.bytes_against_error({"a": [(2, 1e-9)], "b": [(3, 1e-13)]})
-    front = next(line for line in figure.axes[0].lines if line.get_label() == "best so far")
+    front = next(line for line in figure.axes[0].lines if line.get_label() == "front")
     np.testing.assert_allclose(front.get_xydata(), [(2, 1e-6)])
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fedpca_flwr.config import RunConfig
 from fedpca_flwr.data import load
 from fedpca_flwr.model import PCAModel
 from simulations import measuring, report_page
 from simulations.compare import main, parser
 from simulations.comparing import compare, table
-from simulations.records import command
+from simulations.recommending import Choice
+from simulations.records import FLAGS, command, title
 from strategies import METHODS
 
 
@@ -120,6 +123,19 @@ def test_a_wrong_argument_is_named_before_anything_runs(arguments, capsys):
     assert "ConfigError" in capsys.readouterr().err
 
 
+def test_a_key_of_the_run_in_a_method_is_a_flag_of_the_comparison(capsys):
+    assert main(["--methods", "p-cov secure-aggregation=true bound=16 n_components=5"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("is of all methods of a comparison: use --bound") == 2
+    assert "'n-components' is of all methods of a comparison: use --components" in said
+
+
+def test_every_flag_that_stands_for_a_key_is_one_of_the_comparison():
+    flags = {flag for action in parser()._actions for flag in action.option_strings}
+    assert {text.split(",")[0] for text in FLAGS.values()} <= flags
+    assert {*FLAGS} <= {*RunConfig.keys()}
+
+
 def test_too_many_clients_or_components_are_one_row(capsys):
     assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "3", "1000"]) == 1
     out = capsys.readouterr().out
@@ -162,6 +178,7 @@ def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_
     (plain,), (secure,) = compare(**common), compare(**common, bound=16.0)
     assert "fixed_point_variance_share" in secure["measured"]
     assert "fixed_point_variance_share" not in plain["measured"]
+    assert title(secure) == f"{title(plain)}, secure sums, bound 16"
     line = command([secure])
     assert line.endswith("--engine loopback --bound 16.0")
     assert main([*shlex.split(line)[3:], "--output", str(tmp_path)]) == 0
@@ -209,12 +226,12 @@ def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch):
     assert main(["--methods", "p-cov", *other]) == 0
     page = (tmp_path / "report.html").read_text()
     assert page.count('<tr id="run-') == 7  # rows of the tables of runs
-    for title in (
+    for heading in (
         "digits, dirichlet 0.1, 3 clients, 10 components, seed 42",
         "digits, dirichlet 0.1, 4 clients, 10 components, seed 42",
         "wine, dirichlet 0.1, 3 clients, 3 components, seed 7",
     ):
-        assert f"<h2>{title}</h2>" in page
+        assert f"<h2>{heading}</h2>" in page
 
 
 @pytest.mark.parametrize("place", ["file", "file/deeper"])
@@ -273,9 +290,28 @@ def test_the_recommendation_is_the_cheapest_that_is_good_enough(capsys):
     assert main(["--methods", *methods, "--clients", "5"]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == (
-        "Exact, in the fewest rounds; exact, with the fewest bytes up: p-cov (one round, 17.7 kB up). "
-        "Within 0.1°: compressed codec=shared-step step=0.0001 (2 rounds, 4.79 kB up)."
+        "Exact, in the fewest rounds; exact, with the fewest bytes up: p-cov (one round, mean 17.7 kB up). "
+        "Within 0.1°: compressed codec=shared-step step=0.0001 (2 rounds, mean 4.79 kB up)."
     )
+
+
+def test_components_that_are_noise_are_not_recommended_without_a_warning(capsys):
+    assert main(["--methods", "dp-pca epsilon=1 noise-seed=1", "--clients", "3"]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    warning = r"kB up; none of 10 components above the noise, largest angle \d\d°\)\."
+    assert re.fullmatch(r"Differentially private: dp-pca [^(]*\(6 rounds, mean [\d.]+ " + warning, said)
+
+
+def test_components_that_stand_out_of_the_noise_have_no_warning():
+    run = {"measured": {"components_above_noise": 3}, "components": 3, "rounds": 2, "MB up": 0.01, "max angle": 60.0}
+    few = {**run, "components": 5}
+    assert Choice("differentially private", run).warning == ""
+    assert Choice("differentially private", few).warning == "only 3 of 5 components above the noise"
+
+
+def test_bytes_are_said_to_be_means_without_the_last_round():
+    head = table(compare(["p-cov"], datasets=["wine"], clients=[3], components=2)).splitlines()[0]
+    assert "| up per client (mean) | down per client (mean, before the last round) |" in head
 
 
 def test_numbers_of_clients_that_cannot_be_are_named_together(capsys):

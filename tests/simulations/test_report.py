@@ -17,8 +17,10 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.palette import INK
 from fedpca_flwr.partition import split
 from simulations import measuring, report, report_figures, report_page
+from simulations.columns import COUNTED
 from simulations.compare import main
 from simulations.comparing import compare
+from simulations.recommending import choices
 from simulations.records import identity, read
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -43,6 +45,51 @@ def test_the_page_needs_nothing_else(page):
     assert '<button>variance captured</button></th><th scope="col"><button>variance claimed</button>' in text
     assert "qr-pca rank=2" in text  # it failed, and is shown with its error
     assert "&#x27;rank&#x27; is 2" in text
+
+
+@pytest.fixture
+def secure(tmp_path, monkeypatch):
+    """The page of secure runs, two of which were refused."""
+    monkeypatch.setattr(report_page, "figures", lambda *_: [])  # drawing them is most of the work
+    monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
+    records = compare(["p-cov", "qr-pca", "ap-stack"], clients=[3], bound=16.0, output=tmp_path)
+    return report_page.write_report(tmp_path, records).read_text()
+
+
+def test_what_the_server_saw_is_what_the_run_says(secure):
+    table = secure[: secure.index('<table class="runs">')]
+    assert "sums over all parties only; to see more it must collude with all parties but one" in table
+    assert "each party&#x27;s covariance" not in table
+    (plain,) = choices(compare(["p-cov"], clients=[3]))[:1]
+    assert plain.server_sees == "each party's covariance"
+
+
+def test_a_refused_run_is_not_one_with_secure_aggregation(secure):
+    kinds = re.findall(r'<tr id="run-0-\d" data-is="([^"]*)"><td data-value="([^"]*)"', secure)
+    assert [name for kind, name in kinds if "secure" in kind.split()] == ["p-cov"]
+    assert len(kinds) == 3
+
+
+def test_a_box_that_would_hide_all_runs_cannot_be_ticked(page, secure):
+    assert '<input type="checkbox" value="secure" disabled>' in page.read_text()
+    assert "<code>--bound</code> makes some" in page.read_text()
+    assert '<input type="checkbox" value="secure">' in secure
+    assert "<code>--bound</code> makes some" not in secure
+
+
+def test_a_long_error_unfolds(secure):
+    short = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details>", secure)
+    assert len(short) == 2
+    for summary, error in short:
+        assert len(html.unescape(summary)) <= report_page.SHORT < len(html.unescape(error))
+        assert error.endswith("vertical-scores")
+
+
+def test_what_is_counted_can_be_asked_of_its_heads(secure):
+    heads = re.findall(r'<button title="([^"]*)">([^<]*)</button>', secure)
+    names = ["rounds", "up per client (mean)", "down per client (mean, before the last round)"]
+    assert [name for _, name in heads] == names
+    assert {html.unescape(tip) for tip, _ in heads} == {COUNTED}
 
 
 def test_what_each_client_has_is_a_table_of_the_first_model_that_says_so(page):
