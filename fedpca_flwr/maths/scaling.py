@@ -24,8 +24,8 @@ def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
     return np.where(constant_features(diagonal, n, mean), 1.0, np.sqrt(diagonal / n))
 
 
-def constant_features(diagonal: Array, n: int, mean: Array) -> NDArray[np.bool_]:
-    """Which features are constant to `safe_deviation`, whose parameters these are."""
+def constant_features(diagonal: Array, n: int | Array, mean: Array) -> NDArray[np.bool_]:
+    """Which features are constant to `safe_deviation`, whose parameters these are; ``n`` may differ between them."""
     variance, eps = diagonal / n, np.finfo(np.float64).eps
     return variance <= n * eps * variance + (n * mean * eps) ** 2
 

@@ -25,6 +25,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.gaussian_em import Expected, Gaussian
 from fedpca_flwr.maths.incomplete import FLOOR
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, pack, packed_size, two_sum
+from fedpca_flwr.maths.scaling import constant_features
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public, Sum, SumLimits, Total
 from fedpca_flwr.statistics.moment_fields import COUNT
@@ -157,7 +158,8 @@ def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
     _require_observed(rows, counts)
     centre = first["sum"] / counts
     second: Total = yield Sum("deviations", {"rows": np.asarray(count), "centre": centre})
-    diagonal = second["diagonal"]
+    # of a constant feature this is the rounding of its mean
+    diagonal = np.where(constant_features(second["diagonal"], counts, centre), 0.0, second["diagonal"])
     run.missed = second.missed.get("diagonal", np.zeros(d))
     require_resolved(run.config.bound, run.missed, diagonal)
     spread = np.sqrt((diagonal.clip(min=0.0) + 2 * run.missed) / counts)

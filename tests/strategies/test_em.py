@@ -167,6 +167,16 @@ def test_rows_without_any_value_are_left_out_and_counted():
     assert any("7 rows without any value were left out" in note for note in other.log["notes"])
 
 
+@pytest.mark.parametrize("model", ["gaussian", "factors"])
+def test_a_constant_feature_is_not_scaled_by_the_rounding_of_its_mean(model):
+    """The fault: its deviation of 1e-16 passed for one, and noise of rounding for a feature of variance 1."""
+    X = rows(100, 12)
+    X[:, 4:] = rows(1, 8, seed=1)  # whose sums over so many rows are rounded
+    found = fit("em", cut(X, 13, 32, 55), n_components=2, model=model, scale=True)
+    np.testing.assert_array_equal(found.scale_[4:], 1.0)
+    np.testing.assert_allclose(found.components_[:, 4:], 0.0, atol=1e-5)
+
+
 def test_a_feature_that_nobody_observed_is_named():
     parties = parties_of_three()
     for part in parties:
