@@ -158,9 +158,10 @@ def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
     _require_observed(rows, counts)
     centre = first["sum"] / counts
     second: Total = yield Sum("deviations", {"rows": np.asarray(count), "centre": centre})
-    # of a constant feature this is the rounding of its mean
-    diagonal = np.where(constant_features(second["diagonal"], counts, centre), 0.0, second["diagonal"])
+    diagonal = second["diagonal"]
     run.missed = second.missed.get("diagonal", np.zeros(d))
+    if not second.missed:  # of a constant feature it is the rounding of its mean; fixed point needs it as a limit
+        diagonal = np.where(constant_features(diagonal, counts, centre), 0.0, diagonal)
     require_resolved(run.config.bound, run.missed, diagonal)
     spread = np.sqrt((diagonal.clip(min=0.0) + 2 * run.missed) / counts)
     unit = np.where(spread > 0, spread, 1.0)
