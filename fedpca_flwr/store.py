@@ -108,6 +108,8 @@ class Store:
         if self.file.exists():
             return True
         for file in self.folder.glob(f"{self.layout.file}-*"):
+            if self.file.exists():  # another process has made it meanwhile, and is in its first transaction
+                return True
             raise StoreError(f"{file} stands alone: the {self.layout.what} beside it is missing; put it back")
         for file in (file for pattern in self.layout.old for file in self.folder.glob(pattern)):
             raise StoreError(

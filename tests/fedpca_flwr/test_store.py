@@ -7,6 +7,7 @@ import stat
 import threading
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,15 @@ def test_transactions_that_meet_wait_for_each_other(tmp_path):
         thread.join()
     assert sorted(titles(tmp_path)) == [str(i) for i in range(8)]
     assert [file.name for file in tmp_path.iterdir()] == ["shelf.sqlite"]
+
+
+def test_a_file_that_another_process_makes_meanwhile_does_not_stand_without_it(tmp_path, monkeypatch):
+    """The fault: between two looks the other made the file and began; its journal then seemed to stand alone."""
+    add(tmp_path, "one")
+    held, looks, exists = Store(tmp_path, LAYOUT), iter([False]), Path.exists
+    (tmp_path / "shelf.sqlite-journal").touch()
+    monkeypatch.setattr(Path, "exists", lambda path: next(looks, True) and exists(path))
+    assert held.exists()
 
 
 def test_what_changed_after_it_was_read_is_not_overwritten(tmp_path):
