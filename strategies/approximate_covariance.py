@@ -34,7 +34,10 @@ CARD = MethodCard(
     server_sees="each party's covariance",
     pools_moments=True,
     options=ScaledOptions,
-    phases=lambda config, options: {**moments_phases(config, within=options.center), **projection_phase(config)},
+    phases=lambda config, options: {
+        **moments_phases(config, within=options.center),
+        **projection_phase(config, about="centre"),
+    },
     reference="this project: P-COV without the scatter between the means, as covariances are often averaged",
 )
 

@@ -56,6 +56,21 @@ class Adjustment:
         left[:, nothing] = 0.0
         return left
 
+    def of_diagonal(self, diagonal: Array, covariates: Array) -> Array:
+        """The diagonal (d,) of `of_scatter`, from that of ``S`` and its rows of the ``covariates`` (q, d)."""
+        if not self.places.size:
+            return diagonal
+        left = diagonal - 2 * np.einsum("qj,qj->j", covariates, self.slopes)
+        left += np.einsum("qj,qj->j", covariates[:, self.places] @ self.slopes, self.slopes)
+        left[self.places] = 0.0
+        return np.where(left <= EXPLAINED * diagonal, 0.0, left)
+
+    def directions(self, loadings: Array) -> Array:
+        """What centred rows are multiplied with (k, d), to have what is left of them times ``loadings`` (k, d)."""
+        whole = loadings.copy()
+        whole[:, self.places] = -loadings @ self.slopes.T
+        return whole
+
     def missed(self, missed: Array) -> Array:
         """Bound (d,) on what rounding cost the diagonal of what is left, where it cost that of ``S`` so much."""
         if not (self.places.size and missed.any()):

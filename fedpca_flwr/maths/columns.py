@@ -20,6 +20,7 @@ from scipy.linalg import blas, svd
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows
 from fedpca_flwr.maths.centred import centred_chunks, dense_rows, energy
+from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.maths.scaling import constant_features, safe_deviation
@@ -147,10 +148,13 @@ def packed_gram(X: Array) -> Array:
 
 
 def leading_directions(X: Array, rank: int) -> Array:
-    """``U diag(s)`` (n, rank) for the leading singular triplets of ``X`` (n, f); zeros where there are fewer."""
+    """``U diag(s)`` (n, rank) for the leading singular triplets of ``X`` (n, f); zeros where there are fewer.
+
+    The largest entry of each is positive: signs would tell what inner products do not.
+    """
     U, s, _ = svd(X, full_matrices=False, check_finite=False)
     kept = min(rank, s.size)
-    return np.hstack([U[:, :kept] * s[:kept], np.zeros((len(X), rank - kept))])
+    return np.hstack([fix_signs(U[:, :kept]) * s[:kept], np.zeros((len(X), rank - kept))])
 
 
 def merged_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:

@@ -71,7 +71,10 @@ class Factor:
 
 
 def triangular(data: Rows) -> tuple[Head, Array]:
-    """Head, and the triangular factor (min(n - 1, d), d) of the centred rows of ``data`` (n, d), in chunks."""
+    """Head, and the triangular factor (min(n - 1, d), d) of the centred rows of ``data`` (n, d), in chunks.
+
+    The largest entry of each row is positive.
+    """
     n, d = data.shape
     R = np.empty((0, d))
     head: Head | None = None
@@ -89,7 +92,7 @@ def triangular(data: Rows) -> tuple[Head, Array]:
         R = _absorbed(R, rows)
         head = own if head is None else pooled
     assert head is not None
-    return head, R
+    return head, fix_signs(R.T).T  # how rows are reflected is no moment of theirs: it stays here
 
 
 def contrasts(centred: Array) -> Array:

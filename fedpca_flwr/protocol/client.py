@@ -24,7 +24,7 @@ from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.payload import HEADER, Fields
 from fedpca_flwr.protocol.phase import SERVER, Phases, Public
 from fedpca_flwr.protocol.room import Alternatives, largest, no_alternatives, require_party_memory
-from fedpca_flwr.protocol.script import require_next
+from fedpca_flwr.protocol.script import require_as_told, require_next
 from fedpca_flwr.protocol.state import State
 from fedpca_flwr.protocol.transport import PartyTransport
 
@@ -220,6 +220,7 @@ class PCAClient(NumPyClient):
             known = self.script[phase]
             asked = known.asked.named(arrays, SERVER)
             known.asked.check(asked, SERVER, known.asked_sizes(self.public))
+            require_as_told(known.asked, asked, self.site.state)
 
         self.journal.begin(phase, _digest(phase, arrays), self.site.settings, permit)
         return asked

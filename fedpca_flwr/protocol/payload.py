@@ -48,6 +48,10 @@ class Field:
         far as its entries can tell, a size is not negative.
     optional : bool
         Whether an empty array may stand for "all zeros".
+    fixed : str
+        Of what is asked: the name of a number of the run, which the party is told once and never otherwise.
+    near : str
+        Of what is asked: the name of such a number, from which this one differs by rounding, or it is zero.
     """
 
     name: str
@@ -55,6 +59,8 @@ class Field:
     dtype: str = "float64"
     kind: str = "real"
     optional: bool = False
+    fixed: str = ""
+    near: str = ""
 
     @property
     def dtypes(self) -> list[np.dtype]:

@@ -31,10 +31,11 @@ from fedpca_flwr.statistics.influences import Contributions
 from fedpca_flwr.statistics.keeping import kept, party_names
 from fedpca_flwr.statistics.moment_fields import moments_of
 from fedpca_flwr.statistics.row_limits import require_resolved, scatter_limits
-from fedpca_flwr.statistics.rows import SCATTER, moments_phases, summed_moments
+from fedpca_flwr.statistics.rows import ROW_COUNT, SCATTER, moments_phases, summed_moments
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
-SLOPES, SPREAD = Field("slopes", ("q", "d")), Field("spread", ("d",), kind="size")
+SLOPES = Field("slopes", ("q", "d"), fixed="slopes")
+SPREAD = Field("spread", ("d",), kind="size", fixed="harmonised spread")
 
 
 class AdjustOptions(Config):
@@ -115,7 +116,7 @@ def adjusted_phases(config: RunConfig, options: Any) -> Phases:
     if not (secure and options.harmonise == "variances"):
         return phases
     harmonised = Phase(
-        asked=Payload((Field("rows", (), "int64", kind="count"), SLOPES, SPREAD)),
+        asked=Payload((ROW_COUNT, SLOPES, SPREAD)),
         reply=Payload((SCATTER,)),
         sizes=lambda public: {"q": len(public.options.covariates)},
         limits=lambda asked, public: scatter_limits(asked["spread"] * np.sqrt(int(asked["rows"])) * (1 + 2.0**-20)),

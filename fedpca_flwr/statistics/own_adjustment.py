@@ -14,8 +14,9 @@ from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.adjustment import Adjustment, harmonising_unit
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows, chunks
-from fedpca_flwr.maths.moments import Moments, pack, symmetric
+from fedpca_flwr.maths.moments import pack, symmetric
 from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.statistics.own_scatter import OwnScatter
 from fedpca_flwr.table import Table
 
 
@@ -48,8 +49,8 @@ class OwnAdjustment:
 
     Attributes
     ----------
-    rows : rows of shape (n, d)
-        Those that take part.
+    own : OwnScatter
+        Of the rows (n, d) that take part.
     places : ndarray of shape (q,)
         Of the covariates.
     within : bool
@@ -58,7 +59,7 @@ class OwnAdjustment:
         ``slopes``, and where variances are harmonised ``spread``; in the last round ``mean`` and ``scale`` too.
     """
 
-    rows: Rows
+    own: OwnScatter
     places: NDArray[np.int64]
     within: bool
     asked: Fields
@@ -68,45 +69,57 @@ class OwnAdjustment:
         return Adjustment(self.places, self.asked["slopes"])
 
     @cached_property
-    def moments(self) -> Moments:
-        return Moments.of(self.rows)
+    def diagonal(self) -> Array:
+        """Of the scatter (d, d) of the adjusted rows about their own mean, in the unit of the data."""
+        _, diagonal = self.own.head_and_diagonal()
+        one_of_each = np.zeros((diagonal.size, self.places.size))
+        one_of_each[self.places, np.arange(self.places.size)] = 1.0
+        return self.adjustment.of_diagonal(diagonal, self.own.times(one_of_each).T)
 
     @cached_property
     def unit(self) -> Array:
         """What features are divided by so that they vary alike at all parties (d,)."""
         spread = self.asked["spread"]
         if not spread.size:
-            return np.ones(self.rows.shape[1])
-        left = np.diagonal(self.adjustment.of_scatter(symmetric(self.moments.scatter, spread.size)))
-        return harmonising_unit(left, self.moments.count, spread)
+            return np.ones(self.diagonal.size)
+        return harmonising_unit(self.diagonal, len(self.own.rows), spread)
 
     def scatter(self) -> Array:
         """The packed scatter of the adjusted rows about this party's mean."""
-        left = self.adjustment.of_scatter(symmetric(self.moments.scatter, self.rows.shape[1]))
+        left = self.adjustment.of_scatter(symmetric(self.own.moments().scatter, self.diagonal.size))
         return pack(np.asfortranarray(left / self.unit / self.unit[:, None]))
 
+    def squared_error(self, components: Array) -> float:
+        """What the projection of the adjusted rows to ``components`` (k, d) leaves of their sum of squares."""
+        head, _ = self.own.head_and_diagonal()
+        deviation = np.zeros_like(head.mean) if self.within else self.own.deviation(self.asked["mean"])
+        between = head.n * (self.adjustment.residuals(deviation[None])[0] / self._scale) ** 2
+        total = (self.diagonal / self._scale**2 + between).sum()
+        return max(0.0, float(total) - self.own.squares(self._directions(components), deviation))
+
     def centred(self, rows: Rows) -> Iterator[Array]:
-        """Chunks of adjusted rows, as this party projects them."""
-        mean, remainder, scale = *self._mean, self._scale
+        """Chunks of adjusted rows, as this party projects them for itself."""
+        mean, remainder = self._mean
         for chunk in chunks(rows):
             centred = np.subtract(chunk, mean, dtype=np.float64)
             centred -= remainder
-            yield self.adjustment.residuals(centred) / scale
+            yield self.adjustment.residuals(centred) / self._scale
 
     def loadings(self, components: Array, columns: str) -> Loadings:
         """The same in one step: rows (n, d) less a mean, times (d, k)."""
         mean, remainder = self._mean
-        directions = components / self._scale
-        whole = directions.copy()
-        whole[:, self.places] = -directions @ self.asked["slopes"].T
-        return Loadings(whole, mean + remainder, np.ones_like(mean), columns=columns)
+        return Loadings(self._directions(components), mean + remainder, np.ones_like(mean), columns=columns)
+
+    def _directions(self, components: Array) -> Array:
+        return self.adjustment.directions(components / self._scale)
 
     @property
     def _mean(self) -> tuple[Array, Array]:
         if self.within:
-            return self.moments.mean, self.moments.remainder
+            head, _ = self.own.head_and_diagonal()
+            return head.mean, head.remainder
         return self.asked["mean"], np.zeros_like(self.asked["mean"])
 
-    @property
+    @cached_property
     def _scale(self) -> Array:
         return self.unit * self.asked["scale"] if self.asked["scale"].size else self.unit

@@ -1,15 +1,24 @@
-"""A party's own scatter, to be multiplied in several rounds: formed once where that is cheaper, and kept for the run.
+"""What a party's answers are made of: count, mean and scatter of its own rows, about their own mean.
 
-What is kept is in the state that Flower holds for a party between the messages of a run: in a simulation in memory, on
-a site in its SuperNode, which hands it to the process of the next message. It never leaves the site.
+This is the one place where rows are centred and multiplied for an answer. No number of the server's is subtracted from
+a row: in float64 a subtraction rounds, and with a centre near 2^53 rounding would tell each row above a threshold from
+each one below. What was asked enters the algebra of the sums instead. So an answer is a function of count, mean and
+scatter, whatever was asked: rows with the same three give the same answers up to rounding (`tests/privacy`).
+
+The scatter is formed once where that is cheaper than multiplying the rows each time, and kept for the run, in the state
+that Flower holds for a party between the messages of a run: in a simulation in memory, on a site in its SuperNode,
+which hands it to the process of the next message. It never leaves the site.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedpca_flwr.errors import BeyondLimitError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Blocks, Rows
+from fedpca_flwr.maths.centred import centred_chunks
 from fedpca_flwr.maths.moments import Head, Moments, packed_size
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.protocol.state import State
@@ -21,7 +30,7 @@ MOMENTS, MEANS = "own moments", "own means"
 
 
 class OwnScatter:
-    """The scatter of ``rows`` (n, d) about their mean.
+    """The moments of ``rows`` (n, d), and products of their scatter.
 
     Parameters
     ----------
@@ -29,13 +38,15 @@ class OwnScatter:
     state : State
         Lasts for the run.
     columns : int
-        How many it will be multiplied with in the run, about; 0: it is needed once.
+        How many the scatter will be multiplied with in the run, about; 0: it is needed once.
     parties : int
         That keep one each.
+    farthest : float
+        How far a centre may be from the mean of these rows.
     """
 
-    def __init__(self, rows: Rows, state: State, *, columns: int, parties: int) -> None:
-        self.rows, self.state = rows, state
+    def __init__(self, rows: Rows, state: State, *, columns: int, parties: int, farthest: float = float("inf")) -> None:
+        self.rows, self.state, self.farthest = rows, state, farthest
         n, d = rows.shape
         dense = not (isinstance(rows, Blocks) and rows.sparse)
         self.formed = (
@@ -43,13 +54,16 @@ class OwnScatter:
         )
 
     def moments(self) -> Moments:
-        """Count, mean and scatter, formed once in a run."""
-        if not self._kept(MOMENTS):
-            found = Moments.of(self.rows)
+        """Count, mean and scatter; kept for the run where that is worth it, and else count, mean and diagonal."""
+        if self.formed and self._kept(MOMENTS):
+            count, mean, remainder, scatter = self.state[MOMENTS]
+            return Moments(int(count), mean, remainder, scatter)
+        found = Moments.of(self.rows)
+        if self.formed:
             self.state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
-            return found
-        count, mean, remainder, scatter = self.state[MOMENTS]
-        return Moments(int(count), mean, remainder, scatter)
+        else:
+            self.state[MEANS] = [found.count, found.mean, found.remainder, found.diagonal()]
+        return found
 
     def head_and_diagonal(self) -> tuple[Head, Array]:
         """Count and mean of the rows, and the diagonal (d,) of their scatter."""
@@ -63,20 +77,59 @@ class OwnScatter:
         count, mean, remainder, diagonal = self.state[MEANS]
         return Head(int(count), mean, remainder), diagonal
 
+    def deviation(self, centre: Array) -> Array:
+        """The mean of the rows less a ``centre`` (d,).
+
+        Raises
+        ------
+        BeyondLimitError
+            Where the centre is farther away than any mean of the run's rows can be.
+        """
+        head, _ = self.head_and_diagonal()
+        deviation: Array = (head.mean - centre) + head.remainder
+        if np.abs(deviation).max(initial=0.0) > self.farthest:
+            raise BeyondLimitError(f"the server's centre is farther from this site's mean than {self.farthest:.3g}")
+        return deviation
+
     def times(self, V: Array) -> Array:
-        """The scatter times ``V`` (d, b)."""
+        """The scatter about the own mean times ``V`` (d, b)."""
         if self.formed:
             return self.moments().times(V)
         head, _ = self.head_and_diagonal()
-        return scatter_product(self.rows, head, V)
+        block, exponents = scaled_columns(V)
+        with np.errstate(over="ignore"):  # what is not finite is refused before it leaves
+            return np.ldexp(scatter_product(self.rows, head, block), exponents)
 
     def times_about(self, centre: Array, V: Array) -> Array:
-        """The same about another ``centre`` (d,)."""
-        if not self.formed:
-            return scatter_product(self.rows, Head(len(self.rows), centre, np.zeros_like(centre)), V)
-        found = self.moments()
-        deviation = (found.mean - centre) + found.remainder
-        return found.times(V) + found.count * np.outer(deviation, deviation @ V)
+        """The scatter about a ``centre`` (d,) times ``V`` (d, b)."""
+        deviation = self.deviation(centre)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.times(V) + len(self.rows) * np.outer(deviation, deviation @ V)
+
+    def squares(self, directions: Array, deviation: Array) -> float:
+        """The squared scores of all rows for ``directions`` (k, d), about a point that is ``deviation`` (d,) below
+        their mean, added up."""
+        head, _ = self.head_and_diagonal()
+        block, exponents = scaled_columns(directions.T)
+        if self.formed:
+            sums = np.einsum("ij,ij->j", block, self.moments().times(block))
+        else:
+            sums = -head.n * (head.remainder @ block) ** 2
+            for centred in centred_chunks(self.rows, head.mean):
+                scores = centred @ block
+                sums += np.einsum("ij,ij->j", scores, scores)
+        with np.errstate(over="ignore", invalid="ignore"):
+            whole = np.ldexp(sums, 2 * exponents).sum() + head.n * np.square(directions @ deviation).sum()
+        return float(whole)
+
+    def squared_error(self, mean: Array, scale: Array, components: Array) -> float:
+        """What the projection of rows less ``mean`` (d,), divided by ``scale`` (d,) or by nothing (0,), to orthonormal
+        ``components`` (k, d) leaves of their sum of squares."""
+        head, diagonal = self.head_and_diagonal()
+        deviation, unit = self.deviation(mean), scale if scale.size else np.ones_like(mean)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = ((diagonal + head.n * deviation**2) / unit**2).sum()
+        return max(0.0, float(total) - self.squares(components / unit, deviation))
 
     def _kept(self, name: str) -> bool:
         """Whether it is there, of these rows: a method may ask about a part of them first (`personalised`)."""
@@ -94,3 +147,11 @@ def worth_forming(rows: int, features: int, columns: int) -> bool:
     In multiplications and additions n d^2, 2 d^2 c, and 4 n d c.
     """
     return rows * features + 2 * features * columns < 4 * rows * columns
+
+
+def scaled_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
+    """Columns of ``V`` (d, b) divided by powers of two, so that the largest size of an entry in each is between 1/2 and
+    1, and the exponents (b,): a column of any size makes no row's product overflow or vanish, and no bit is lost."""
+    exponents: NDArray[np.int32]
+    _, exponents = np.frexp(np.abs(V).max(axis=0, initial=0.0))
+    return np.ldexp(V, -exponents), exponents

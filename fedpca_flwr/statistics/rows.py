@@ -8,6 +8,7 @@ limits). Where parties may drop out, one uncentred sum has it all, in two floats
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ from fedpca_flwr.statistics.row_limits import (
 )
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
-CENTRE, SPREAD = Field("centre", ("d",)), Field("spread", ("d",), kind="size")
+ROW_COUNT = Field("rows", (), "int64", kind="count", fixed="rows")
+CENTRE = Field("centre", ("d",), fixed="centre")
+SPREAD = Field("spread", ("d",), kind="size", fixed="spread")
 
 
 # The phases
@@ -50,6 +53,7 @@ CENTRE, SPREAD = Field("centre", ("d",)), Field("spread", ("d",), kind="size")
 
 def centre_phases(prefix: str = "") -> Phases:
     """The phases of `pooled_centre`."""
+    rows, centre = (replace(field, fixed=f"{prefix}{field.fixed}") for field in (ROW_COUNT, CENTRE))
     return {
         f"{prefix}sums": Phase(
             reply=Payload((COUNT, Field("sum", ("d",)))),
@@ -57,7 +61,7 @@ def centre_phases(prefix: str = "") -> Phases:
             words=FIRST_WORDS,
         ),
         f"{prefix}deviations": Phase(
-            asked=Payload((Field("rows", (), "int64", kind="count"), CENTRE)),
+            asked=Payload((rows, centre)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
             limits=lambda asked, public: deviation_limits(public.config.bound, int(asked["rows"]), public.features),
             words=FIRST_WORDS,
@@ -91,21 +95,22 @@ def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "noth
 
 
 def projection_phase(
-    config: RunConfig, *, differentially_private: bool = False, further: tuple[Field, ...] = ()
+    config: RunConfig, *, differentially_private: bool = False, about: str = "", further: tuple[Field, ...] = ()
 ) -> Phases:
     """The last question: every party projects its own rows and tells what squared error that leaves.
 
     Where only sums are shown, the rows and total variance of the model say how large that can be. A method that is
-    private by noise replies a constant, in clear. ``further`` fields are what else the rows are projected with.
+    private by noise replies a constant, in clear. ``about`` names the number of the run that the mean is, but for
+    rounding, where the parties were told one; ``further`` fields are what else the rows are projected with.
     """
     summed = config.transport != "clear" and not differentially_private
-    limits = (Field("rows", (), "int64", kind="count"), Field("total", (), kind="positive"))
+    limits = (ROW_COUNT, Field("total", (), kind="positive"))
     return {
         "project": Phase(
             asked=Payload(
                 (
                     Field("components", ("<=k", "d"), kind="orthonormal rows"),
-                    Field("mean", ("d",)),
+                    Field("mean", ("d",), near=about),
                     Field("scale", ("d",), kind="positive", optional=True),
                     *further,
                     *(limits if summed else ()),

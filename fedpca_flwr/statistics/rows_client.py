@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows, column_sums
 from fedpca_flwr.maths.centred import centred_chunks
-from fedpca_flwr.maths.genotypes import count_alleles, standard_chunks, standardised
-from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.genotypes import count_alleles, deviation, standard_chunks, standardised
 from fedpca_flwr.maths.uncentred import mean_products, mean_squares, total_of
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.site.scores import projections, score_file
+from fedpca_flwr.protocol.phase import SERVER
+from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.statistics.genotypes import CHECKED, FREQUENCIES, require_frequencies, require_genotypes
 from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.own_scatter import OwnScatter
 from fedpca_flwr.statistics.row_limits import require_bound, require_few_rows
+
+FARTHEST = 2.0**10
+"""A centre may be so many times `bound` away from a party's mean: beyond it no mean of the run's rows can be."""
 
 
 class RowsClient(PCAClient):
@@ -79,7 +84,11 @@ class RowsClient(PCAClient):
     @cached_property
     def own(self) -> OwnScatter:
         """The scatter of these rows, kept for the run where that is cheaper."""
-        return OwnScatter(self.used, self.site.state, columns=self.columns, parties=self.public.parties)
+        bounded = self.transport.sums_only and not self.card.differentially_private and self.site.config.bound
+        farthest = FARTHEST * self.site.config.bound if bounded else math.inf
+        return OwnScatter(
+            self.used, self.site.state, columns=self.columns, parties=self.public.parties, farthest=farthest
+        )
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """As `PCAClient.statistics`, of the phases in `fedpca_flwr.statistics.rows` and `products`."""
@@ -104,7 +113,7 @@ class RowsClient(PCAClient):
 
     def moments(self, asked: Fields) -> Fields:
         """Count, mean and scatter."""
-        found = Moments.of(self.used)
+        found = self.own.moments()
         return {**head_fields(found.head, found.diagonal()), "scatter": found.scatter}
 
     def sums(self, asked: Fields) -> Fields:
@@ -113,18 +122,18 @@ class RowsClient(PCAClient):
 
     def deviations(self, asked: Fields) -> Fields:
         """Sums of deviations from the centre, and of their squares."""
-        head, diagonal = self.own.head_and_diagonal()
-        deviation = (head.mean - asked["centre"]) + head.remainder
+        (head, diagonal), deviation = self.own.head_and_diagonal(), self.own.deviation(asked["centre"])
         return {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
 
     def scatter(self, asked: Fields) -> Fields:
         """Packed scatter about the centre."""
-        found = Moments.of(self.used)
+        found = self.own.moments()
+        self.own.deviation(asked["centre"])  # or it is too far away
         return {"scatter": found.scatter if self.within else found.scatter_about(asked["centre"])}
 
     def uncentred(self, asked: Fields) -> Sequence[Fields]:
         """Count, sum and second moments about zero, in parts that together have twice the digits of float64."""
-        found = Moments.of(self.used)
+        found = self.own.moments()
         total = total_of(found.head)
         first = {"count": np.asarray(found.count), "sum": total[0], "scatter": found.scatter}
         if self.within:
@@ -168,25 +177,44 @@ class RowsClient(PCAClient):
 
     def project(self, asked: Fields) -> Fields:
         """Keep the scores of this party's own rows, and what gave them; rows, and the squared error that is left."""
-        self.own.drop()
         if not self.card.differentially_private:
-            return {"count": np.asarray(len(self.data)), "squared": np.asarray(max(0.0, self._projected(asked)))}
+            squared = self.squared_error(asked)
+            self.keep_scores(asked)
+            self.own.drop()
+            return {"count": np.asarray(len(self.data)), "squared": np.asarray(squared)}
         try:
-            self._projected(asked)
+            self.keep_scores(asked)
         except Exception as error:  # nothing of the rows may show here, not even that they cannot be projected
             self.site.report(error)
         return {"count": np.asarray(1), "squared": np.asarray(0.0)}
 
-    def _projected(self, asked: Fields) -> float:
-        """Write this party's files; the sum of the squared errors of its rows."""
+    def squared_error(self, asked: Fields) -> float:
+        """What the projection leaves of the squares of this party's rows, from their moments."""
         components = self.loadings(asked)
-        squared, rows, node = 0.0, self.site.table.rows, self.site.node
-        with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
-            for scores, error in projections(self.centred(self._unscaled, asked), components):
-                keep(scores)
-                squared += error
-            for scores, _ in projections(self.centred(rows[len(self._unscaled) :], asked), components):
-                keep(scores)
+        if not self._of_genotypes:
+            return self.own.squared_error(asked["mean"], asked["scale"], components)
+        self._require_told(asked)
+        return self.own.squared_error(np.zeros_like(asked["mean"]), np.empty(0), components)
+
+    def _require_told(self, asked: Fields) -> None:
+        """Refuse to project genotypes otherwise than by the frequencies that the run told."""
+        frequencies = self.site.state[FREQUENCIES.name][0]
+        expected = {"mean": 2 * frequencies, "scale": deviation(frequencies)}
+        if any(not np.array_equal(asked[name], known) for name, known in expected.items()):
+            raise ContractError(f"{SERVER}: 'mean' and 'scale' are not those of the 'frequencies' that it told before")
+
+    def keep_scores(self, asked: Fields) -> None:
+        """Write this party's own files; they stay here."""
+        components, rows, node = self.loadings(asked), self.site.table.rows, self.site.node
+        if self.writes_scores:
+            with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
+                for part in (self._unscaled, rows[len(self._unscaled) :]):
+                    for centred in self.centred(part, asked):
+                        keep(centred @ components.T)
         if node.loadings:
             self.own_loadings(asked, components).save(node.loadings)
-        return squared
+
+    @property
+    def writes_scores(self) -> bool:
+        """Whether this party projects its rows, one by one, for itself."""
+        return bool(self.site.node.scores)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpca_flwr.errors import ContractError, DisclosureError, TravelError
+from fedpca_flwr.errors import BeyondLimitError, ContractError, DisclosureError, TravelError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.protocol.messages import Reply
@@ -86,12 +86,19 @@ def encoded(party: Answering, phase: str, own: Phase, asked: Fields) -> Words:
     """This party's answer in fixed point, or random words where it is beyond the limit that the server set."""
     layout = own.layout(asked, party.public)
     require_finite(layout, phase)
-    answer = party.statistics(phase, asked)
+    try:
+        answer = party.statistics(phase, asked)
+    except BeyondLimitError as error:
+        return _random_words(layout, phase, error)
     try:
         return layout.encode_sum([answer] if isinstance(answer, Mapping) else list(answer))
     except ValueError as error:
-        logger.error("phase '%s': %s; this site sent random words, so that the sum opens for nobody", phase, error)
-        return np.frombuffer(secrets.token_bytes(8 * layout.size), "<u8").copy()
+        return _random_words(layout, phase, error)
+
+
+def _random_words(layout: Layout, phase: str, why: Exception) -> Words:
+    logger.error("phase '%s': %s; this site sent random words, so that the sum opens for nobody", phase, why)
+    return np.frombuffer(secrets.token_bytes(8 * layout.size), "<u8").copy()
 
 
 def require_finite(layout: Layout, phase: str) -> None:

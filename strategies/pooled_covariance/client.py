@@ -67,6 +67,15 @@ class PooledCovarianceClient(RowsClient):
                     self.odd.add(part)
             yield centred
 
+    def squared_error(self, asked: Fields) -> float:
+        if not self.options.adjusts:
+            return super().squared_error(asked)
+        return self._adjusted(asked).squared_error(self.loadings(asked))
+
+    @property
+    def writes_scores(self) -> bool:
+        return super().writes_scores or self.odd is not None
+
     def own_loadings(self, asked: Fields, components: Array) -> Loadings:
         if not self.options.adjusts:
             return super().own_loadings(asked, components)
@@ -88,4 +97,4 @@ class PooledCovarianceClient(RowsClient):
         if self.transport.sums_only and self.options.harmonise == "variances":
             said = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
             self.site.permit_slopes(self.card.split, hashlib.sha256(said).hexdigest())
-        return OwnAdjustment(self.data, self.places, self.within, asked)
+        return OwnAdjustment(self.own, self.places, self.within, asked)

@@ -20,4 +20,4 @@ def phases(config: RunConfig, options: PooledOptions) -> Phases:
 
 
 def _of_moments(config: RunConfig, options: PooledOptions) -> Phases:
-    return with_adjustment({**adjusted_phases(config, options), **projection_phase(config)}, options)
+    return with_adjustment({**adjusted_phases(config, options), **projection_phase(config, about="centre")}, options)

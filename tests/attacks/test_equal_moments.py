@@ -1,0 +1,250 @@
+"""Rows with equal moments give equal answers, whatever the server asks.
+
+Two sites hold other rows with the same count, mean and scatter: all are small integers, so that the three are equal to
+the last bit. What leaves the sites, before any mask, must be equal up to the rounding of sums, for questions of any
+size: a server's centre near 2^53 would let rounding tell single rows apart, if it were subtracted from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.centred import centred_chunks
+from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.products import scatter_product
+from fedpca_flwr.statistics.own_adjustment import OwnAdjustment
+from fedpca_flwr.statistics.own_scatter import OwnScatter
+from fedpca_flwr.transports import words
+from strategies import METHODS
+from tests.hostile import HostileSession, Questions
+from tests.protocol.scripts import SCRIPTS, Script
+from tests.protocol.test_hostile_server import kept_loadings
+
+ADJUSTED = "p-cov n-components=2 adjust-for=0"
+N = 32
+THRESHOLDS = (2.0**53 - 50, 2.0**53 - 51, 2.0**53 - 60, 2.0**54 - 100, 2.0**52 - 47.5)
+NOT_OF_MOMENTS = {
+    "dp-pca": "rows are clipped or made directions, and noise hides them",
+    "sapca": "a summary of blocks of rows, in their order; nothing that is asked enters it",
+    "em": "a group of rows for each pattern of gaps: tests/statistics holds them",
+    "vfedpca": "directions of rows, which a site must allow, after many steps that enlarge rounding",
+    "vfedakpca": "the same",
+    "genotypes": "each row has one of three values, which frequencies make one number each: no rounding tells them apart",
+    "held-out": "moments of a fold and of all rows: tests/strategies holds them",
+}
+"""What is held elsewhere, or hidden by noise."""
+
+
+def twins(width: int) -> list[np.ndarray]:
+    """Two tables (N, width) of even numbers whose counts, means and scatters are the same; no row is."""
+    rows = 2.0 * np.random.default_rng(5).integers(9, 49, (N, width))
+    rows[:, 1] = rows[:, 0] + 2 * np.arange(N) % 7
+    other = rows.copy()
+    for start in range(0, N, 4):
+        other[start : start + 4] -= np.outer(REFLECTED, REFLECTED @ rows[start : start + 4]) / 2
+    assert not (rows == other).all(axis=1).any()
+    assert np.array_equal(rows.T @ rows, other.T @ other)
+    return [rows, other]
+
+
+REFLECTED = np.array([1.0, -1.0, -1.0, 1.0])
+"""A reflection at it keeps the sum of four numbers, and takes even ones to whole ones."""
+
+
+def twins_of_columns() -> list[np.ndarray]:
+    """The same for columns: tables whose inner products between rows are the same."""
+    return [rows.T.copy() for rows in twins(N)][:2]
+
+
+class Thresholds(Questions):
+    """Questions of the right form, with numbers near those at which float64 begins to round the data.
+
+    As an attacker would, they let what is large in the first two features cancel. Numbers of the run stay.
+    """
+
+    def __init__(self, seed: int, sizes: dict[str, int]) -> None:
+        super().__init__(seed, sizes)
+        self.told: dict[str, np.ndarray] = {}
+
+    def arrays(self, phase, session, known):
+        arrays = {one.name: self._field(one, session, known) for one in phase.asked.fields}
+        if "publics" in arrays:
+            keys = [(party, key.tobytes()) for party, key in enumerate(arrays["publics"])]
+            arrays["signatures"] = np.stack([session.sign(party, "run keys", key) for party, key in keys])
+        return list(arrays.values())
+
+    def _field(self, field, session, known):
+        name = field.fixed or field.near
+        if name in self.told:
+            return self.told[name]
+        shape = tuple(self._length(symbol, known) for symbol in field.shape)
+        if field.name in {"publics", "signatures"}:
+            value = super()._field(field, session, known)
+        elif field.dtypes[0].kind in "ui":
+            value = np.asarray(self.rng.integers(1, 100, shape or None)).astype(field.dtypes[0])
+        elif field.optional and self.rng.random() < 0.5:
+            value = np.empty(0)
+        elif field.kind.startswith("orthonormal"):
+            value = self._orthonormal(shape, rows=field.kind.endswith("rows"))
+        elif field.kind == "scatter":
+            value = self._scatter(shape[0])
+        else:
+            value = self._valued(shape, field.kind)
+        value = value.astype(field.dtypes[-1])
+        if field.fixed:
+            self.told[name] = value
+        return value
+
+    def _valued(self, shape, kind):
+        if kind in {"positive", "size"}:
+            return np.full(shape, self.rng.choice([1e-300, 1.0, 1e3, 5e10, 1e150]))
+        values = np.zeros(shape)
+        if 0 in shape or not shape:
+            return values
+        first = 1.0 if self.rng.random() < 0.8 else float(self.rng.choice([1e300, 5e-324, 2.0**53]))
+        if len(shape) > 1 and shape[0] > 1:  # a block: a direction in which two features differ
+            values[0], values[1] = first, -first
+        elif len(shape) > 1:  # slopes
+            values[:, 1] = self.rng.choice([-1.0, 1.0])
+        else:
+            values[:2] = -self.rng.choice(THRESHOLDS, 2) if self.rng.random() < 0.8 else first
+        return values
+
+    def _orthonormal(self, shape, *, rows):
+        long, short = max(shape), min(shape)
+        square = np.linalg.qr(self.rng.standard_normal((long, short)))[0] if self.rng.random() < 0.5 else np.eye(long)
+        tall = square[:, self.rng.permutation(square.shape[1])[:short]]
+        return tall.T if rows else tall
+
+
+@dataclass
+class Answered:
+    """What a site's answers hold, before they are masked."""
+
+    fields: list[dict[str, np.ndarray]] = field(default_factory=list)
+
+    def encoded(self, party, phase, own, asked):
+        """As `words.encoded`, noting what the words say."""
+        vector = words.encoded(party, phase, own, asked)
+        parties, fields = own.layout(asked, party.public).decode(vector)
+        self.fields.append(fields if parties == 1 else {})  # random words: beyond a public limit
+        return vector
+
+
+def natural_size(asked: dict[str, np.ndarray], trace: float) -> float:
+    """How large an answer can be, as long as nothing cancels; numbers that are subtracted have no part in it."""
+    size = np.float64(trace)
+    with np.errstate(over="ignore", divide="ignore"):
+        for name, values in asked.items():
+            largest = np.abs(values).max(initial=0.0) if values.dtype.kind == "f" else 1.0
+            if name in {"block", "vectors", "shared", "components", "slopes", "variances"}:
+                size *= max(1.0, largest) ** 2
+            if name in {"scale", "strengths"} and values.size:
+                size /= min(1.0, float(np.abs(values).min())) ** 2
+            if name == "spread":
+                size *= max(1.0, largest) ** 2
+    return float(size)
+
+
+def finds_a_row(script: Script, seed: int, folder, monkeypatch, width: int = 6) -> str:
+    """In which phase the answers of the twins differ; empty if in none."""
+    worlds = twins_of_columns() if script.columns else twins(width)
+    run: dict[str, Any] = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
+    node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}
+    if run["method"] == "vertical-scores":
+        node["loadings"] = kept_loadings(folder)
+    pair = [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
+    noted = [Answered(), Answered()]
+    n, d = worlds[0].shape
+    asking = [Thresholds(seed, {"d": d, "n": n, "any": 2}) for _ in pair]
+    trace = float(np.square(worlds[0]).sum())
+    for phase, times in script.times.items():
+        for _ in range(min(times, 3)):
+            outcomes, asked = [], {}
+            for session, questions, note in zip(pair, asking, noted, strict=True):
+                known = session.client.script[phase]
+                arrays = questions.arrays(known, session, dict(known.asked_sizes(session.client.public)))
+                asked = dict(zip([one.name for one in known.asked.fields], arrays, strict=False))
+                for module in ("masked", "surviving_party"):
+                    monkeypatch.setattr(f"fedpca_flwr.transports.{module}.encoded", note.encoded)
+                outcomes.append(session.ask(phase, arrays))
+            (here, said), (there, other) = outcomes
+            if said != other:
+                return phase
+            if "error" in said:
+                return ""
+            if noted[0].fields:
+                here, there = (list(note.fields[-1].values()) for note in noted)
+            elif script.secure:
+                continue  # keys, shares
+            if len(here) != len(there) or not all(map(close, here, there, [natural_size(asked, trace)] * len(here))):
+                return phase
+    return ""
+
+
+def close(here, there, size: float) -> bool:
+    if here.dtype.kind != "f":
+        return np.array_equal(here, there)
+    largest = np.maximum(np.abs(here), np.abs(there))
+    return here.shape == there.shape and bool(np.all(np.abs(here - there) <= 1e-9 * largest + 1e-12 * size))
+
+
+HELD = [
+    script
+    for script in SCRIPTS
+    if not (script.run["method"] in NOT_OF_MOMENTS or script.noised or NOT_OF_MOMENTS.keys() & script.run.keys())
+    and script.run.get("mu") != "held-out"
+]
+
+
+@pytest.mark.parametrize("script", HELD, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
+    assert not finds_a_row(script, seed, tmp_path, monkeypatch)
+
+
+def found(script: Script, folder, monkeypatch, width: int, seeds=range(60)) -> bool:
+    return any(finds_a_row(script, seed, folder / str(seed), monkeypatch, width) for seed in seeds)
+
+
+def rows_about(self, centre, V):
+    """As it was: where no scatter is formed, rows less the server's centre."""
+    return scatter_product(self.rows, Head(len(self.rows), centre, np.zeros_like(centre)), V)
+
+
+def error_of_rows(self, mean, scale, components):
+    """As it was: each row is projected about the server's mean."""
+    squared = 0.0
+    for centred in centred_chunks(self.rows, mean, scale if scale.size else None):
+        scores = centred @ components.T
+        squared += float(np.vdot(centred, centred)) - float(np.vdot(scores, scores))
+    return max(0.0, squared)
+
+
+def error_of_adjusted_rows(self, components):
+    """The same of adjusted rows."""
+    squared = 0.0
+    for centred in self.centred(self.own.rows):
+        scores = centred @ components.T
+        squared += float(np.vdot(centred, centred)) - float(np.vdot(scores, scores))
+    return max(0.0, squared)
+
+
+PUT_BACK = {
+    "times_about": (OwnScatter, rows_about, "sub-it n-components=2 max-rounds=3 secure-aggregation=True", 40),
+    "squared_error": (OwnScatter, error_of_rows, "p-cov n-components=2 secure-aggregation=True", 6),
+    "squared_error of adjusted rows": (OwnAdjustment, error_of_adjusted_rows, ADJUSTED, 6),
+}
+
+
+@pytest.mark.parametrize("name", PUT_BACK)
+def test_it_finds_what_sites_once_did(name, tmp_path, monkeypatch):
+    home, old, text, width = PUT_BACK[name]
+    script = next(script for script in SCRIPTS if str(script) == text)
+    assert not found(script, tmp_path / "as it is", monkeypatch, width)
+    monkeypatch.setattr(home, name.split()[0], old)
+    assert found(script, tmp_path / "put back", monkeypatch, width)
