@@ -19,7 +19,6 @@ from fedpca_flwr.maths.products import scatter_product
 from fedpca_flwr.statistics.own_adjustment import OwnAdjustment
 from fedpca_flwr.statistics.own_scatter import OwnScatter
 from fedpca_flwr.transports import words
-from strategies import METHODS
 from tests.hostile import HostileSession, Questions
 from tests.protocol.scripts import SCRIPTS, Script
 from tests.protocol.test_hostile_server import kept_loadings
@@ -33,7 +32,7 @@ NOT_OF_MOMENTS = {
     "em": "a group of rows for each pattern of gaps: tests/statistics holds them",
     "vfedpca": "directions of rows, which a site must allow, after many steps that enlarge rounding",
     "vfedakpca": "the same",
-    "genotypes": "each row has one of three values, which frequencies make one number each: no rounding tells them apart",
+    "genotypes": "a row has one of three values, of which frequencies make one number each: rounding tells none apart",
     "held-out": "moments of a fold and of all rows: tests/strategies holds them",
 }
 """What is held elsewhere, or hidden by noise."""
