@@ -47,6 +47,7 @@ class OwnScatter:
 
     def __init__(self, rows: Rows, state: State, *, columns: int, parties: int, farthest: float = float("inf")) -> None:
         self.rows, self.state, self.farthest = rows, state, farthest
+        self._means: tuple[Head, Array] | None = None  # as read in this message
         n, d = rows.shape
         dense = not (isinstance(rows, Blocks) and rows.sparse)
         self.formed = (
@@ -62,7 +63,7 @@ class OwnScatter:
         if self.formed:
             self.state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
         else:
-            self.state[MEANS] = [found.count, found.mean, found.remainder, found.diagonal()]
+            self._keep_means(found.head, found.diagonal())
         return found
 
     def head_and_diagonal(self) -> tuple[Head, Array]:
@@ -70,12 +71,17 @@ class OwnScatter:
         if self.formed:
             found = self.moments()
             return found.head, found.diagonal()
-        if not self._kept(MEANS):
-            head, diagonal = head_and_diagonal(self.rows)
-            self.state[MEANS] = [head.n, head.mean, head.remainder, diagonal]
-            return head, diagonal
-        count, mean, remainder, diagonal = self.state[MEANS]
-        return Head(int(count), mean, remainder), diagonal
+        if self._means is None and self._kept(MEANS):
+            count, mean, remainder, diagonal = self.state[MEANS]
+            self._means = Head(int(count), mean, remainder), diagonal
+        elif self._means is None:
+            self._keep_means(*head_and_diagonal(self.rows))
+        assert self._means is not None
+        return self._means
+
+    def _keep_means(self, head: Head, diagonal: Array) -> None:
+        self._means = head, diagonal
+        self.state[MEANS] = [head.n, head.mean, head.remainder, diagonal]
 
     def deviation(self, centre: Array) -> Array:
         """The mean of the rows less a ``centre`` (d,).
