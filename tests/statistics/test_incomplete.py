@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from fedpca_flwr.config import RunConfig
-from fedpca_flwr.maths.gaussian_em import Gaussian, expected_sums
-from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.statistics.incomplete import expected_phase
 
 
 def test_what_a_nearly_singular_model_expects_is_within_the_limits():
-    """Two features with the covariance [[f, c], [c, 1]], of which rows have the first: x is expected to be c x / f of
-    the second. With c^2 next to f that is x / sqrt(f), and f may be 2^-39: some 741,000 times as large."""
+    """Four rows have 1 or -1 as the first of two features with the covariance [[f, c], [c, 1]], and not the second: it
+    is expected to be c / f times as large. With f = 2^-39 and c^2 = f / 2 that is 524,288, of a deviation of 1."""
     n, f = 4, 2.0**-39
-    model = Gaussian(np.zeros(2), np.array([[f, 0.7 * f**0.5], [0.7 * f**0.5, 1.0]]))
-    seen = np.array([[1.0, np.nan], [-1.0, np.nan], [1.0, np.nan], [-1.0, np.nan]])
-    found = expected_sums([seen], model)
-    assert found.second[2] == pytest.approx(n * (0.49 / f + 0.51))
+    c = np.sqrt(f / 2)
+    sums = {"first": np.zeros(2), "second": n * np.array([1.0, c / f, (c / f) ** 2 + 1 - c**2 / f])}
     asked = {
         "rows": np.asarray(n),
         "centre": np.zeros(2),
         "spread": np.ones(2),
-        "mean": model.mean,
-        "covariance": pack(model.covariance),
+        "mean": np.zeros(2),
+        "covariance": np.array([f, c, 1.0]),
     }
     config = RunConfig.parse({"secure-aggregation": True, "bound": 1.0})
     layout = expected_phase(1).layout(asked, Public(config, None, parties=3, features=2))
-    _, sums = layout.decode(layout.encode({"first": found.first, "second": found.second}))
-    np.testing.assert_allclose(sums["second"], found.second)
+    _, opened = layout.decode(layout.encode(sums))
+    np.testing.assert_allclose(opened["second"], sums["second"])
