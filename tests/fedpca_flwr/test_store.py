@@ -186,3 +186,9 @@ def test_an_error_holds_nothing_of_what_lies_in_the_file(tmp_path):
     with pytest.raises(StoreError, match="is damaged") as caught:
         titles(tmp_path)
     assert "secret" not in str(caught.value)
+
+
+def test_what_is_committed_is_on_disk(tmp_path):
+    """SQLite's level 3, EXTRA: also the folder is synchronised, so that no power cut brings a transaction back."""
+    with Store(tmp_path, LAYOUT).transaction() as database:
+        assert database.execute("PRAGMA synchronous").fetchall() == [(3,)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.decomposition import PCA
 
@@ -99,3 +100,22 @@ def test_a_run_ends_where_one_is_below():
     assert rules.leading_run(np.array([True, True, False, True])) == 2
     assert rules.leading_run(np.array([True])) == 1
     assert rules.leading_run(np.array([False])) == 0
+
+
+def test_noise_of_three_rows_has_two_degrees_of_freedom():
+    """Of two features the ratio is 1, where singular values have the law of a quarter circle with radius 2."""
+    median = brentq(lambda s: s * np.sqrt(4 - s**2) / 2 + 2 * np.arcsin(s / 2) - np.pi / 2, 0, 2) ** 2
+    values = np.array([5.0, 3.0])
+    np.testing.assert_allclose(rules.noise_variance(values, 3, 2), 4 / median, rtol=1e-3)
+    np.testing.assert_allclose(rules.edge(values, 3, 2), 4 / median * (1 + 1) ** 2, rtol=1e-3)
+
+
+@pytest.mark.parametrize("strength", [1.5, 2.0, 3.0, 3.8, 4.0])
+def test_few_rows_hold_one_dimension_to_minka_as_to_scikit_learn(strength):
+    """Ten rows: the others of their four eigenvalues are worth less than the free parameters of their directions."""
+    columns = np.random.default_rng(0).standard_normal((10, 4))
+    basis, _ = np.linalg.qr(columns - columns.mean(axis=0))
+    values = np.array([9.0, strength, 1.1, 0.9])
+    theirs = PCA("mle", svd_solver="full").fit(3 * basis * np.sqrt(values))
+    np.testing.assert_allclose(theirs.explained_variance_, values[:1])
+    assert rules.minka(values, 10) == theirs.n_components_ == 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, packed_size, unpack
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, packed_size, two_sum, unpack
 from fedpca_flwr.maths.pooling import pool, pool_within
 from fedpca_flwr.maths.products import head_and_diagonal
 from tests.families import cut, rows
@@ -105,3 +107,16 @@ def test_a_constant_feature_never_has_a_negative_scatter(value, n):
     X = np.column_stack([np.full(n, value), rows(n, 3)])
     assert 0 <= Moments.of(X).diagonal()[0] <= 1e-28 * value**2
     assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2
+
+
+def test_another_centre_counts_the_remainder_with_its_sign():
+    """Three rows whose mean lies half a unit above what float64 holds, about a centre two below: 2.5 away."""
+    moments = Moments(3, np.array([2.0**53]), np.array([0.5]), np.array([2.0]))
+    np.testing.assert_array_equal(moments.scatter_about(np.array([2.0**53 - 2])), [2 + 3 * 2.5**2])
+
+
+@pytest.mark.parametrize(("a", "b"), [(2.0**60, 0.1), (0.1, 2.0**60), (1.0, 2.0**53), (0.1, 0.2), (-1e8, 1e8 + 1e-7)])
+def test_a_sum_of_two_loses_nothing(a, b):
+    high, low = two_sum(np.array([a]), np.array([b]))
+    assert high[0] == a + b
+    assert Fraction(high[0]) + Fraction(low[0]) == Fraction(a) + Fraction(b)

@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from scipy.stats import chi2, ks_2samp, kstest, norm
 
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.noise import LARGEST, _exactly_kept, fixed, gaussian, symmetric, system, whole_deviation
+from fedpca_flwr.maths.noise import LARGEST, _below, _exactly_kept, fixed, gaussian, symmetric, system, whole_deviation
 
 UNLIKELY = 1e-6
 LARGE = 2**30
@@ -138,3 +138,16 @@ def test_the_systems_noise_never_repeats_and_the_fixed_one_does():
 def test_noise_that_cannot_be_drawn_is_refused(deviation):
     with pytest.raises(ValueError, match=f"the deviation of whole noise is {deviation}, expected 1 to"):
         gaussian(3, deviation, system())
+
+
+def test_words_that_would_favour_small_remainders_are_dropped():
+    """2^64 is 2 beyond a multiple of 7: the last two words would make 0 and 1 more likely than others."""
+    words = [2**64 - 1, 5, 2**64 - 2, 2**64 - 3, 11, 13]
+    given = []
+
+    def source(size):
+        given.append(size)
+        return b"".join(words.pop(0).to_bytes(8, "little") for _ in range(size // 8))
+
+    np.testing.assert_array_equal(_below(7, 4, source), [5, 6, 4, 6])
+    assert given == [32, 16]

@@ -177,3 +177,12 @@ def test_a_membership_attack_on_a_tiny_party_succeeds_without_noise_and_fails_wi
     expected = 2 * norm.cdf(0.5 / multiplier) - 1  # 0.107, of the best attack there is
     assert abs(advantage(multiplier) - expected) < 0.06
     assert expected < allowed
+
+
+@pytest.mark.parametrize("sums", [0.0, 0.5, 0.9, 1.1, 1.3, 1.41, 1.42, 2.0, 5.0])
+def test_the_sensitivity_of_a_replacement_is_that_of_the_worst_cosine(sums):
+    """Two rows of length 1 with cosine t, for t in small steps: (a^2 (2 - 2t) + b^2 (2 - 2t^2))^(1/2)."""
+    cosines = np.linspace(-1, 1, 200_001)
+    squares = sums**2 * (2 - 2 * cosines) + 2 - 2 * cosines**2
+    found = sensitivity("replace-one", sums=sums, products=1.0)
+    assert found == pytest.approx(math.sqrt(squares.max()), rel=1e-9)

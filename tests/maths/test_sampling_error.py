@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -90,3 +92,24 @@ def test_the_jackknife_of_unequal_groups_knows_the_error_of_a_mean():
         estimates.append(mean)
         variances.append(variance)
     np.testing.assert_allclose(np.mean(variances), 1 / sizes.sum(), rtol=0.05)
+
+
+ONE_DEVIATION = math.erf(0.5**0.5)
+"""The probability that a normal number is within one standard deviation."""
+
+
+def test_the_interval_of_nine_rows_has_eight_degrees_of_freedom():
+    """sqrt(2 / 8) is a half."""
+    interval = sampling_error.eigenvalue_intervals(np.array([3.0]), 9, ONE_DEVIATION)
+    np.testing.assert_allclose(interval, [[2.0, 6.0]])
+
+
+def test_the_loadings_of_three_rows_have_two_degrees_of_freedom():
+    errors = sampling_error.loading_errors(np.array([3.0, 1.0]), np.eye(2), 2, 3)
+    np.testing.assert_allclose(errors, (1 - np.eye(2)) * math.sqrt(3 * 1 / (3 - 1) ** 2 / 2))
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.95])
+def test_an_interval_of_two_groups_has_one_degree_of_freedom(level):
+    """Student's law is then that of Cauchy."""
+    assert sampling_error.student_step(2, level) == pytest.approx(math.tan(math.pi * level / 2))

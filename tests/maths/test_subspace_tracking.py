@@ -306,3 +306,13 @@ def test_memory_is_linear_in_the_features():
         tracemalloc.stop()
     assert peaks[1] < 4.4 * peaks[0]
     assert peaks[1] < 4000 * 4000 * 8 / 10
+
+
+def test_what_several_parts_omit_adds_up():
+    """Both parts leave out the same direction: the sum lacks what both left out."""
+    X = np.array([[3.0, 0, 0], [-3, 0, 0], [0, 1, 0], [0, -1, 0]])
+    parts = [track(X, 1), track(X, 1)]
+    merged = merge(parts, 1)
+    missing = np.linalg.norm(2 * X.T @ X - as_rows(merged).T @ as_rows(merged), 2)
+    assert missing == pytest.approx(4)
+    assert missing <= merged.omitted <= 4 * (1 + 1e-9)

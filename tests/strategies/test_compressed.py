@@ -281,3 +281,12 @@ def test_components_without_variance_are_not_exact():
         "compressed", cut(rows(3, 10), 2, 1), n_components=3, engine="loopback", min_rows=1, tolerance=1e-6, bits=24
     )
     assert not model.log["exact"]
+
+
+@pytest.mark.parametrize(("tolerance", "exact"), [(1e-5, False), (1e-6, True)])
+def test_components_within_the_angle_are_not_exact_while_their_variances_are_not(tolerance, exact):
+    """With the larger tolerance a run ends once the angle is small, and the variance is proven to fewer digits."""
+    options = {"codec": "shared-step", "step": 1e-4, "n_components": 1, "tolerance": tolerance}
+    model = run("compressed", parties(), engine="loopback", **options)
+    assert model.log["measured"]["angle_bound_degrees"] <= 1e-6
+    assert model.log["exact"] is exact

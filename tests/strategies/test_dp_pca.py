@@ -18,7 +18,7 @@ from fedpca_flwr.maths.privacy import gaussian_multiplier
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from strategies.dp_pca.client import DPPCAClient
-from strategies.dp_pca.options import DPOptions
+from strategies.dp_pca.options import ROWS, UNITS, DPOptions
 from tests import harness
 from tests.families import cut, rows
 from tests.harness import client_of, finish, server_of
@@ -466,3 +466,15 @@ def test_one_row_must_not_bring_in_others():
     with pytest.raises(DisclosureError, match="'round_rows' = 10.: one row more may bring in 10"):
         fit("dp-pca", parties(), n_components=2, round_rows=10)
     fit("dp-pca", parties(), n_components=2, round_rows=10, relation="replace-one")
+
+
+@pytest.mark.parametrize("trust", [{}, {"trust": "distributed", "honest-parties": 3}], ids=["local", "distributed"])
+def test_the_limits_of_a_sum_have_room_for_all_rows_and_the_noise_of_all_parties(trust):
+    """Beyond 60 deviations there is no noise; without room for it a full sum would not open."""
+    options = DPOptions.parse({"n-components": 2, "epsilon": 0.1, **trust})
+    for phase in options.phases:
+        limits, noise = options.limits(phase, 4, 5), options.noise(phase).of
+        assert limits.keys() == noise.keys()
+        for name, deviation in noise.items():
+            assert (limits[name] >= ROWS * UNITS[name] + 5 * 60 * deviation).all()
+            assert (limits[name] < 2.0**62).all()

@@ -112,3 +112,12 @@ def test_factors_in_float32_take_half_the_bytes_and_the_stated_bound_holds(unit,
 def test_factors_in_float32_are_whole_and_of_one_scale(options):
     with pytest.raises(ConfigError, match="'wire' is 'float32', which goes only with rank=0 and scale=false"):
         angle("qr-pca", wire="float32", **options)
+
+
+def test_the_bound_of_float32_is_that_of_half_a_last_place_in_every_entry():
+    """Singular values of 3 and 1 have a gap of 8; the scatter is off by 2 |R| |dR| + |dR|^2, |dR| by eps |R|_F / 2."""
+    X = np.array([[1.5, 0], [-1.5, 0], [0, 0.5], [0, -0.5]])
+    model = run("qr-pca", [X, X], n_components=1, wire="float32", min_rows=1, engine="loopback")
+    off = 2.0**-23 * np.sqrt(9 + 1) / 2
+    expected = np.degrees(np.arcsin((2 * 3 + off) * off / 8))
+    assert model.log["measured"]["angle_bound_degrees"] == pytest.approx(expected, rel=1e-4)

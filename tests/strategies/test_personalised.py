@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.loadings import Loadings
@@ -194,3 +195,25 @@ def test_a_party_that_holds_out_other_rows_than_it_says_is_named():
 def test_a_mu_that_is_none_is_named(mu):
     with pytest.raises(ConfigError, match=f"'mu' is {mu!r}"):
         run("personalised", related(), mu=mu, engine="loopback")
+
+
+@pytest.mark.parametrize("number", [2, 6])
+@pytest.mark.parametrize("mu", [0.5, 4.0])
+def test_the_strength_is_mu_times_the_last_eigenvalue_over_the_parties(number, mu):
+    """So that the same mu draws as much however many parties there are."""
+    parts, told = related(m=number), []
+    server = server_of("personalised", parts, n_components=3, mu=mu, iterations=2)
+    proxy = proxy_of(server, 0)
+    honest = proxy.fit
+
+    def noted(ins, timeout, group_id):
+        if ins.config["phase"] == "share":
+            told.append(parameters_to_ndarrays(ins.parameters)[1])
+        return honest(ins, timeout, group_id)
+
+    proxy.fit = noted
+    finish(server)
+    third = np.linalg.svd(np.vstack(about_the_mean(parts)), compute_uv=False)[2] ** 2
+    assert told
+    for strengths in told:
+        np.testing.assert_allclose(strengths, [mu * third / number])

@@ -300,3 +300,15 @@ def test_a_centre_that_is_not_the_mean_rounded_costs_secure_products_nothing():
     model = fit("sub-it", cut(X, 2, 1), n_components=2, scale=True, **secure)
     truth = np.linalg.svd(scaled, compute_uv=False)[:2] ** 2 / 2
     np.testing.assert_allclose(model.explained_variance_, truth, rtol=1e-4)
+
+
+@pytest.mark.parametrize("k", [4, 5])
+def test_uncentred_the_mean_of_constant_columns_is_a_component(k):
+    """Three columns vary, and two constant ones together make the fourth."""
+    X = np.hstack([rows(40, 3), np.full((40, 2), [1.0, 2.0])])
+    model = fit("qr-pca", cut(X, 20, 15, 5), n_components=k, center=False)
+    truth = np.linalg.svd(X, compute_uv=False)[:k]
+    np.testing.assert_allclose(model.singular_values_, truth, rtol=1e-12, atol=1e-12)
+    told = ["the data have rank 4: components 5 to 5 have no variance and arbitrary directions"]
+    assert model.log["notes"] == (told if k == 5 else [])
+    assert model.log["exact"]

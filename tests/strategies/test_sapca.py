@@ -291,3 +291,9 @@ def test_a_state_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be used"):
         fit(parties(100, 80), state=str(tmp_path / "file" / "deeper"))
+
+
+@pytest.mark.parametrize(("forgetting", "exact"), [(1.0, True), (0.999, False)])
+def test_a_model_that_forgets_rows_is_not_called_exact(forgetting, exact):
+    """Though every direction is tracked."""
+    assert fit(parties(90, 60), tracked=12, forgetting=forgetting).log["exact"] is exact

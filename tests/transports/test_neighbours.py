@@ -104,3 +104,20 @@ def test_noise_that_few_honest_parties_share_is_hidden_among_all():
     for method, committed in (("p-cov", True), ("dp-pca", False)):
         script = script_of(METHODS[method], TRAVEL["masked"], METHODS[method].strategy.card.examples[0])
         assert ("openings" in script) == committed
+
+
+def test_a_commitment_is_compared_to_its_last_byte():
+    """Keys are searched for whose commitments begin or end as that of the first."""
+    mine = commitment(0, PUBLICS[0])
+    others = [key for number in range(2000) if (key := number.to_bytes(32, "big")) != PUBLICS[0]]
+    alike = [key for key in others if commitment(0, key)[0] == mine[0]][:1]
+    alike += [key for key in others if commitment(0, key)[-1] == mine[-1]][:1]
+    assert len(alike) == 2
+    require_opened([mine], PUBLICS[:1])
+    for key in alike:
+        with pytest.raises(DisclosureError, match="the public keys of parties 0 are not those"):
+            require_opened([mine], [key])
+    for place in range(32):
+        changed = bytes(byte ^ (i == place) for i, byte in enumerate(mine))
+        with pytest.raises(DisclosureError, match="the public keys of parties 0 are not those"):
+            require_opened([changed], PUBLICS[:1])

@@ -1,0 +1,36 @@
+"""Replies that are taken as they come: none that does not fit the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.protocol.inbox import Inbox
+from fedpca_flwr.protocol.messages import PartyInfo, reply_of
+from fedpca_flwr.protocol.payload import Field, Payload
+
+PAYLOAD = Payload((Field("count", (), "int64", kind="count"), Field("product", ("d",))))
+
+
+def said_by(party, width):
+    """A reply of ones, of so many features."""
+    about = {"partition-id": party, "num-partitions": 3, "name": "", "simulated": True}
+    arrays = ndarrays_to_parameters([np.asarray(10), np.ones(width)])
+    return FitRes(Status(Code.OK, ""), arrays, 10, about)
+
+
+def test_a_reply_of_another_width_is_named_and_in_no_sum():
+    """It came first: nobody knew yet which one is odd."""
+    taken = []
+    inbox = Inbox(PAYLOAD, {"d": 2}, lambda fields, sender: taken.append((sender, fields["product"].size)))
+    results = [said_by(party, width) for party, width in enumerate((3, 2, 2))]
+    replies = []
+    for result in results:
+        inbox.receive(result)
+        replies.append(reply_of(result, PartyInfo.parse(result.metrics)))
+    assert taken == [("client 1", 2), ("client 2", 2)]
+    inbox.count(replies)
+    with pytest.raises(ContractError, match="client 0: .*its data has 3 features, client 1 has 2"):
+        inbox.check(replies)

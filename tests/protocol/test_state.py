@@ -1,0 +1,34 @@
+"""What Flower keeps for a party, and what it keeps no longer than the run."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.app import RecordDict
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.protocol.state import StateJournal
+
+
+def test_no_secret_of_a_run_outlives_it():
+    """Flower keeps the state after the run has ended."""
+    state = RecordDict()
+    journal = StateJournal(state)
+    journal.begin("keys", "", b"options", lambda answered: None)
+    journal.keep("private", b"a private key")
+    assert StateJournal(state).recall("private") == b"a private key"
+    journal.end("ContractError")
+    assert StateJournal(state).recall("private") is None
+    assert b"a private key" not in state["journal"].values()
+
+
+def test_no_secret_outlives_a_question_that_ends_the_run():
+    state = RecordDict()
+    journal = StateJournal(state)
+    journal.keep("private", b"a private key")
+
+    def refuse(answered):
+        raise ContractError("out of its script")
+
+    with pytest.raises(ContractError, match="out of its script"):
+        journal.begin("moments", "", b"options", refuse)
+    assert journal.recall("private") is None

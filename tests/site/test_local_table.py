@@ -1,0 +1,29 @@
+"""A party's own rows: what shows that they are others than before."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.site.local_table import local_table
+from tests.families import rows
+
+
+def test_a_file_that_is_rewritten_in_place_shows_though_its_size_stays(tmp_path):
+    """What a run began with and goes on with must be the same rows: a nanosecond later they may be others."""
+    file = tmp_path / "rows.npy"
+    np.save(file, rows(20, 3))
+    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(file)})
+    before, first = file.stat(), local_table(node, RunConfig())
+    assert local_table(node, RunConfig()).digest == first.digest
+    with open(file, "r+b") as stream:
+        stream.seek(-8, os.SEEK_END)
+        stream.write(np.float64(7.0).tobytes())
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    then = local_table(node, RunConfig())
+    assert (file.stat().st_ino, file.stat().st_size) == (before.st_ino, before.st_size)
+    assert then.rows[-1, -1] == 7.0
+    assert then.digest != first.digest
