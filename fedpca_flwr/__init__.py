@@ -63,7 +63,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'fedpca_flwr' has no attribute '{name}'")
-    return getattr(import_module(HOMES[name]), name)
+    from fedpca_flwr.packages import module
+
+    home = HOMES[name]
+    return getattr(import_module(home) if home.startswith("fedpca_flwr.") else module(home), name)
 
 
 def __dir__() -> list[str]:

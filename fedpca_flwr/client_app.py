@@ -10,11 +10,11 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from threadpoolctl import ThreadpoolController
 
-from strategies import build_client
+from fedpca_flwr.packages import strategies
 
 
 def client_fn(context: Context) -> Client:
-    return build_client(context).to_client()
+    return strategies.build_client(context).to_client()
 
 
 def one_blas_thread(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -16,12 +16,12 @@ from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.metrics import captured_variance, principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.output import Output
+from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.polling import poll_promptly
 from fedpca_flwr.protocol.progress import flower_from, shown_by
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.reference import pooled_pca
-from strategies import build_strategy
 
 app = ServerApp()
 
@@ -29,7 +29,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     try:
-        strategy = build_strategy(context.run_config)
+        strategy = strategies.build_strategy(context.run_config)
         output = Output.of(strategy.config, context.run_id)
         print(f"Federated PCA\n  model                 {output.model}, when the run has ended", flush=True)
         with shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):

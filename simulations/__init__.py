@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulations.engines import run
+    from .engines import run
 
 __all__ = ["run"]
 
@@ -14,7 +14,7 @@ ENGINES = ("loopback", "ray")
 def __getattr__(name: str) -> Any:
     """`run` is loaded where it is first named: a command's help needs neither Flower nor SciPy."""
     if name != "run":
-        raise AttributeError(f"module 'simulations' has no attribute '{name}'")
-    from simulations.engines import run
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from .engines import run
 
     return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulations.records import Record
+from .records import Record
 
 HEADS = {
     "max angle": "max angle (degrees)",

@@ -20,7 +20,8 @@ from pathlib import Path
 from fedpca_flwr import data
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.partition import PARTITIONS
-from simulations import ENGINES
+
+from . import ENGINES
 
 
 def parser() -> argparse.ArgumentParser:
@@ -99,9 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = vars(parser().parse_args(arguments))
     fresh, output = given.pop("fresh"), given["output"]
 
-    from simulations.comparing import compare, reported, table  # here: a help needs nothing of it
-    from simulations.recommending import choices, sentence
-    from simulations.records import by_setting, forget, title
+    from .comparing import compare, reported, table  # here: a help needs nothing of it
+    from .recommending import choices, sentence
+    from .records import by_setting, forget, title
 
     try:
         if fresh and output:

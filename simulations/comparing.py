@@ -11,11 +11,12 @@ from fedpca_flwr import markdown
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.files import writable
-from simulations.columns import HEADS, columns_of, shown
-from simulations.measuring import WITHOUT_COMPONENTS, measured
-from simulations.progress import with_a_bar
-from simulations.records import Record, append, identity, named, parsed, read
-from strategies import METHODS
+from fedpca_flwr.packages import strategies
+
+from .columns import HEADS, columns_of, shown
+from .measuring import WITHOUT_COMPONENTS, measured
+from .progress import with_a_bar
+from .records import Record, append, identity, named, parsed, read
 
 ALL = "all"
 """Stands for every method."""
@@ -111,7 +112,7 @@ def compare(
 
 def everything() -> list[str]:
     """The methods that compute components."""
-    return [name for name in METHODS if name not in WITHOUT_COMPONENTS]
+    return [name for name in strategies.METHODS if name not in WITHOUT_COMPONENTS]
 
 
 def table(records: Iterable[Record]) -> str:
@@ -131,7 +132,7 @@ def reported(output: str, records: list[Record]) -> str:
     """Write the report of all runs in the folder, and of those that failed just now."""
     if find_spec("matplotlib") is None:  # an extra
         return "no report: it needs matplotlib (pip install '.[plots]' in the repository)"
-    from simulations.report_page import write_report
+    from .report_page import write_report
 
     folder = Path(output).expanduser()
     return f"report: {write_report(folder, read(folder) + [r for r in records if 'error' in r])}"

@@ -17,12 +17,13 @@ from fedpca_flwr.errors import ConfigError, FedPCAError, value_text
 from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.named import named
+from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.progress import flower_from
-from simulations import ENGINES
-from simulations.loopback import FILES, Names, on_loopback
-from simulations.parties import parties_of
-from simulations.progress import shown
-from strategies import method_of, run_config_of
+
+from . import ENGINES
+from .loopback import FILES, Names, on_loopback
+from .parties import parties_of
+from .progress import shown
 
 POLICY = (
     "min-rows",
@@ -98,7 +99,7 @@ def run(
     if not isinstance(method, str | None):
         raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
     method = method or "(none)"
-    split = method_of(method).strategy.card.split
+    split = strategies.method_of(method).strategy.card.split
     held = parties_of(parties, split)
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     if "output" in values:
@@ -111,7 +112,7 @@ def run(
         raise ConfigError(f"'clients' is {value_text(values['clients'])}, but there are {number} parties")
     quiet = flower_from(logging.ERROR)  # `model.log` has what matters
     with shown(method) if progress else nullcontext(), quiet, in_words_of_python():
-        model = _on(engine)(run_config_of({**values, "method": method}), held.rows, site, held.names)
+        model = _on(engine)(strategies.run_config_of({**values, "method": method}), held.rows, site, held.names)
     if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
         return model
     model.log["notes"].extend(held.notes)
@@ -122,7 +123,7 @@ def _on(engine: str) -> Engine:
     """What runs there; Ray is imported by those who use it."""
     if engine == "loopback":
         return on_loopback
-    from simulations.ray_engine import on_ray
+    from .ray_engine import on_ray
 
     return on_ray
 

@@ -16,9 +16,10 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Blocks
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard
-from simulations.engines import run
-from strategies import method_of
+
+from .engines import run
 
 FITTED = (
     "components_",
@@ -153,7 +154,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return tags
 
     def _card(self) -> MethodCard:
-        card = method_of(self.method).strategy.card
+        card = strategies.method_of(self.method).strategy.card
         if card.split == "columns":
             raise ConfigError(
                 f"method '{card.name}' is for parties that hold columns and keep their loadings: nothing is left "

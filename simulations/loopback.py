@@ -33,9 +33,9 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.table import Table, check
-from strategies import build_client, build_strategy
 
 Names = tuple[str, ...]
 
@@ -99,7 +99,7 @@ def assemble(
 ) -> PCAServer:
     """A server whose clients wait in this process; with much data as many work at once as BLAS has threads."""
     blas = ThreadpoolController()  # once: it looks through all libraries of this process
-    server = PCAServer(build_strategy(run_config), lambda: blas.limit(limits=1, user_api="blas"))
+    server = PCAServer(strategies.build_strategy(run_config), lambda: blas.limit(limits=1, user_api="blas"))
     threads = [pool["num_threads"] for pool in blas.info() if pool["user_api"] == "blas"]
     large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in parties) >= WORTH_THREADS
     workers = max(threads, default=os.cpu_count() or 1) if large else 1
@@ -126,7 +126,7 @@ def _client_builder(context: Context, rows: Rows, names: Names) -> Callable[[], 
     def load(node: NodeConfig, config: RunConfig) -> Table:
         return check(rows, names)
 
-    return lambda: build_client(context, load).to_client()
+    return lambda: strategies.build_client(context, load).to_client()
 
 
 class _Worker:

@@ -23,11 +23,12 @@ from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.subspace import principal_angles as angles_between
 from fedpca_flwr.metrics import Angles, captured_variance, knn_accuracy, principal_angles
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.packages import strategies
 from fedpca_flwr.partition import split, split_columns
 from fedpca_flwr.reference import pooled_pca
-from simulations.engines import run
-from simulations.records import Record, identity, named
-from strategies import METHODS
+
+from .engines import run
+from .records import Record, identity, named
 
 MOST_ROWS = 5000
 """Of more rows the kernel PCA of the pool, the reference of kernel methods, takes too much memory."""
@@ -91,7 +92,7 @@ def pool_of(one: Record) -> tuple[str, str, int, bool, bool]:
 def parties_of(one: Record, source: data.Dataset) -> list[NDArray[Any]]:
     """Rows by the setting's partition, or for a method of columns all rows of consecutive columns."""
     rows = source.all_rows()
-    if METHODS[one["method"]].strategy.card.split == "columns":
+    if strategies.METHODS[one["method"]].strategy.card.split == "columns":
         return [rows[:, part] for part in split_columns(rows.shape[1], one["clients"], "even")]
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
@@ -123,7 +124,7 @@ def _judged(
     _, reference = truth(*pool_of(one))
     if own:  # each client's components are judged by its own rows, and need not be the pool's
         return None, _captured_by_each(reference, parties, own)
-    if "kernel" in METHODS[one["method"]].strategy.card.options.model_fields:
+    if "kernel" in strategies.METHODS[one["method"]].strategy.card.options.model_fields:
         return _angles_in_feature_space(one, model, rows), None
     if model.adjustment_ is not None:  # the pool's components are those of rows from which nothing was taken out
         return None, None
@@ -149,7 +150,7 @@ def _angles_in_feature_space(one: Record, model: PCAModel, rows: NDArray[Any]) -
 
     if len(rows) > MOST_ROWS:
         return None
-    fields = METHODS[one["method"]].strategy.card.options.model_fields
+    fields = strategies.METHODS[one["method"]].strategy.card.options.model_fields
     kernel, gamma, coef0, degree, center = (
         one["options"].get(key, fields[key].default) for key in ("kernel", "gamma", "coef0", "degree", "center")
     )

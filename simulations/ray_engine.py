@@ -23,11 +23,12 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.blocks import Blocks, Rows, joined, whole
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.packages import strategies
 from fedpca_flwr.server_app import run_on
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import Table
-from simulations.loopback import Names, own_site
-from strategies import build_client, build_strategy
+
+from .loopback import Names, own_site
 
 BACKEND: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -43,7 +44,7 @@ def on_ray(
     The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
     there, or ``.npz`` where they are sparse.
     """
-    strategy = build_strategy(run_config)
+    strategy = strategies.build_strategy(run_config)
     with TemporaryDirectory(prefix="fedpca-") as folder:
         for i, rows in enumerate(parties):
             save(Path(folder, str(i)), rows)
@@ -69,7 +70,9 @@ def _client_fn(
     def client_fn(context: Context) -> Client:
         own = own_site(site, int(context.node_config["partition-id"]))
         node_config = {**context.node_config, "may-show": "inner products", **own}
-        return build_client(replace(context, node_config=node_config, run_config=run_config), load).to_client()
+        return strategies.build_client(
+            replace(context, node_config=node_config, run_config=run_config), load
+        ).to_client()
 
     return client_fn
 

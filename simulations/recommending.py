@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from simulations.columns import shown
-from simulations.records import Record, named
-from strategies import METHODS
+from fedpca_flwr.packages import strategies
+
+from .columns import shown
+from .records import Record, named
 
 EXACT = 1e-6
 """Degrees within which components are the same for every purpose."""
@@ -43,7 +44,7 @@ class Choice(NamedTuple):
     def server_sees(self) -> str:
         """As the notes of this run say, which a transport of sums writes; in clear what the method sends."""
         seen = [note.removeprefix(SAW) for note in self.run.get("notes", []) if note.startswith(SAW)]
-        return "; ".join(seen) or METHODS[self.run["method"]].strategy.card.server_sees
+        return "; ".join(seen) or strategies.METHODS[self.run["method"]].strategy.card.server_sees
 
 
 def choices(records: Iterable[Record]) -> list[Choice]:
@@ -51,10 +52,10 @@ def choices(records: Iterable[Record]) -> list[Choice]:
 
     Among methods for rows alone: those for columns answer another question.
     """
-    good = [r for r in records if "error" not in r and METHODS[r["method"]].strategy.card.split == "rows"]
+    good = [r for r in records if "error" not in r and strategies.METHODS[r["method"]].strategy.card.split == "rows"]
     with_angle = [r for r in good if r["max angle"] is not None]
     exact = [r for r in with_angle if r["exact"] and r["max angle"] <= EXACT]
-    private = [r for r in good if METHODS[r["method"]].strategy.card.differentially_private]
+    private = [r for r in good if strategies.METHODS[r["method"]].strategy.card.differentially_private]
     wishes: list[tuple[str, list[Record], Callable[[Record], tuple[float, ...]]]] = [
         ("exact, in the fewest rounds", exact, lambda r: (r["rounds"], r["MB up"])),
         ("exact, with the fewest bytes up", exact, lambda r: (r["MB up"], r["rounds"])),

@@ -15,7 +15,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.json_numbers import from_json, to_json
 from fedpca_flwr.method_text import non_defaults, options_of, text_of, words_of
-from strategies import method_of
+from fedpca_flwr.packages import strategies
 
 Record = dict[str, Any]
 
@@ -54,7 +54,7 @@ def parsed(method: str) -> tuple[str, Record]:
         f"{source}: '{key}' is of all methods of a comparison: use {FLAGS[key]}" for key in keys if key in FLAGS
     ]:
         raise ConfigError("\n".join(flags))
-    card = method_of(method, source).strategy.card
+    card = strategies.method_of(method, source).strategy.card
     return card.name, non_defaults(options_of(method, card.options, {}, source))
 
 

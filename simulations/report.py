@@ -21,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-root", help="where the data are now, if not where they were")
     args = parser.parse_args(arguments)
 
-    from simulations.records import RUNS, read  # here: a help needs nothing of it
-    from simulations.report_page import write_report
+    from .records import RUNS, read  # here: a help needs nothing of it
+    from .report_page import write_report
 
     try:
         records = read(args.folder)

@@ -17,8 +17,9 @@ from fedpca_flwr import analyses, analysis_plots, plots
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.palette import INK
 from fedpca_flwr.second_moments import SecondMoments
-from simulations.measuring import parties_of, truth
-from simulations.records import Record, named
+
+from .measuring import parties_of, truth
+from .records import Record, named
 
 NARROW = 200
 """Features, of more of which the band of unrelated ones takes seconds."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.files import written_whole
-from simulations.records import Record, identity
+
+from .records import Record, identity
 
 DRAWING = ("simulations/report_drawing.py", "fedpca_flwr/plots.py", "fedpca_flwr/analysis_plots.py")
 """What draws: figures that were made by another text of these are drawn anew."""
@@ -24,7 +25,7 @@ def figures(folder: Path, records: Sequence[Record]) -> list[str]:
         return []
 
     def draw(salt: str) -> tuple[list[str], bool]:
-        from simulations import report_drawing  # here: nobody who has the figures waits for matplotlib
+        from . import report_drawing  # here: nobody who has the figures waits for matplotlib
 
         drawn = report_drawing.of_runs(good, salt)
         try:
@@ -39,7 +40,7 @@ def figures_of_pool(folder: Path, records: Sequence[Record]) -> list[str]:
     """The figures of the data set of these runs; none where it is gone or has too many features."""
 
     def draw(_: str) -> tuple[list[str], bool]:
-        from simulations import report_drawing
+        from . import report_drawing
 
         try:
             return report_drawing.of_pool(records[0]), True

@@ -11,12 +11,13 @@ from textwrap import shorten
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.files import written_whole
 from fedpca_flwr.model import PCAModel
-from simulations.columns import COUNTED, COUNTS, HEADS, columns_of, shown
-from simulations.recommending import EXACT, choices, sentence
-from simulations.records import Record, by_setting, command, named, title
-from simulations.report_figures import figures, figures_of_pool
-from simulations.report_style import SCRIPT, STYLE
-from strategies import METHODS
+from fedpca_flwr.packages import strategies
+
+from .columns import COUNTED, COUNTS, HEADS, columns_of, shown
+from .recommending import EXACT, choices, sentence
+from .records import Record, by_setting, command, named, title
+from .report_figures import figures, figures_of_pool
+from .report_style import SCRIPT, STYLE
 
 
 def write_report(folder: str | Path, records: Sequence[Record]) -> Path:
@@ -87,7 +88,7 @@ def _filters(records: Sequence[Record]) -> str:
 
 def _kinds(record: Record) -> str:
     """What a run is, of `FILTERS`."""
-    card = METHODS[record["method"]].strategy.card
+    card = strategies.METHODS[record["method"]].strategy.card
     angle = record.get("max angle")
     exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT
     secure = record["bound"] > 0 and "error" not in record

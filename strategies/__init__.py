@@ -32,7 +32,7 @@ ALIKE = ("split", "differentially_private", "incomplete", "exposes")
 """What two methods must have in common for one to do instead of the other, on their cards."""
 
 METHODS = Registry(
-    "strategies",
+    __name__,
     {
         "p-cov": ("pooled_covariance.method:PooledCovariance", "pooled_covariance.client:PooledCovarianceClient"),
         "ap-cov": (

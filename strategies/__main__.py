@@ -20,7 +20,8 @@ from fedpca_flwr.measurements import MEASUREMENTS
 from fedpca_flwr.method_text import own_keys, text_of
 from fedpca_flwr.protocol.method import Method
 from fedpca_flwr.protocol.phase import Phase
-from strategies import METHODS, TRAVEL, script_of, transports_of
+
+from . import METHODS, TRAVEL, script_of, transports_of
 
 HEADS = ("method", "result", "rounds", "upload per party", "server sees", "privacy", "split")
 PAGE = """# Methods
@@ -145,7 +146,7 @@ def _section(method: Method) -> str:
 
 def _module(method: Method) -> str:
     """Where a method is, as a link: a file, or a folder of several."""
-    path, *inner = method.strategy.__module__.removeprefix("strategies.").split(".")
+    path, *inner = method.strategy.__module__.removeprefix(f"{__package__}.").split(".")
     path = f"strategies/{path}" if inner else f"strategies/{path}.py"
     return f"[{path}](../{path})"
 

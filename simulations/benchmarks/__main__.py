@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from simulations import benchmarks
-from simulations.programs import run_named
+from .. import benchmarks
+from ..programs import run_named
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,8 +18,9 @@ from fedpca_flwr.metrics import knn_accuracy, principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from fedpca_flwr.reference import pooled_pca
-from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, data_parser
+
+from .. import run
+from .setting import COMPONENTS, PARTITIONS, data_parser
 
 METHODS = ("p-cov", "ap-cov")
 HEADS = (

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.certificate import at_most
 from fedpca_flwr.metrics import principal_angles
-from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, data_parser, options_text, truth
+
+from .. import run
+from .setting import COMPONENTS, PARTITIONS, clients, data_parser, options_text, truth
 
 TARGETS = (0.0, 0.02, 0.2, 2.0)
 

@@ -23,10 +23,11 @@ from threadpoolctl import threadpool_limits
 import fedpca_flwr
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.moments import Moments
-from simulations import run
-from simulations.benchmarks.setting import parser
-from simulations.benchmarks.start import FLOWER, PROGRAMS, measured
-from simulations.benchmarks.timing import alternated, cpu_seconds, ratio
+
+from .. import run
+from .setting import parser
+from .start import FLOWER, PROGRAMS, measured
+from .timing import alternated, cpu_seconds, ratio
 
 RELEASED = Path(__file__).with_name("released.json")
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.metrics import principal_angles
-from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, options_text, truth
+
+from .. import run
+from .setting import COMPONENTS, clients, data_parser, options_text, truth
 
 SETTINGS: list[dict[str, Any]] = [
     *({"codec": "quantise", "bits": bits} for bits in (8, 12, 16, 24)),

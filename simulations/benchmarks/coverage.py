@@ -25,7 +25,8 @@ from fedpca_flwr.maths.pooling import pool
 from fedpca_flwr.maths.sampling_error import fourth_powers
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.second_moments import SecondMoments
-from simulations.benchmarks.setting import parser
+
+from .setting import parser
 
 VARIANCES = 2.0 ** np.arange(4, -4, -1)
 COMPONENTS = 3

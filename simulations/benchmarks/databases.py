@@ -28,8 +28,9 @@ from fedpca_flwr.maths.blocks import Blocks
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.site.csv_file import read_csv
 from fedpca_flwr.site.query import Query, read_query
-from simulations.benchmarks.postgresql_server import Server, running
-from simulations.benchmarks.setting import parser
+
+from .postgresql_server import Server, running
+from .setting import parser
 
 FEW = 50
 """Rows that are read before, so that libraries are loaded."""

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
-from simulations import run
-from simulations.benchmarks.setting import parser
+
+from .. import run
+from .setting import parser
 
 COMPONENTS = 3
 GRAPHS = ("ring", "star", "complete", "erdos-renyi")

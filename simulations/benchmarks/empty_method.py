@@ -28,15 +28,16 @@ from numpy.typing import NDArray
 from fedpca_flwr import data
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.packages import strategies
 from fedpca_flwr.partition import split
 from fedpca_flwr.protocol.progress import flower_from
 from fedpca_flwr.site.deployment import Deployment
-from simulations import run
-from simulations.benchmarks import empty_app
-from simulations.benchmarks.empty_app import TOOK, Sizes
-from simulations.benchmarks.setting import COMPONENTS, data_parser
-from simulations.ray_engine import BACKEND
-from strategies import run_config_of
+
+from .. import run
+from ..ray_engine import BACKEND
+from . import empty_app
+from .empty_app import TOOK, Sizes
+from .setting import COMPONENTS, data_parser
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,7 +108,7 @@ def on_sites(parties: list[NDArray[Any]], method: str, repeats: int) -> list[tup
         with Deployment(folder, ROOT, nodes) as link:
             for i in range(repeats):
                 values = {"method": method, "n-components": components(parties), "output": str(folder / f"model{i}")}
-                _ran(link, run_config_of(values))
+                _ran(link, strategies.run_config_of(values))
                 model = PCAModel.load(folder / f"model{i}")
                 link.app = app
                 log = _ran(link, {"sizes": json.dumps(sizes(model))})

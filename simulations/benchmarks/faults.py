@@ -20,8 +20,9 @@ from sklearn.metrics import roc_auc_score
 
 from fedpca_flwr import analyses
 from fedpca_flwr.markdown import head, row
-from simulations import run
-from simulations.benchmarks.setting import parser
+
+from .. import run
+from .setting import parser
 
 PARTIES, EVERY = 6, 20
 

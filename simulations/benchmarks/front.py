@@ -20,9 +20,10 @@ from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.certificate import EXACT, at_most
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
-from simulations import run
-from simulations.benchmarks import as_written
-from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, options_text, truth
+
+from .. import run
+from . import as_written
+from .setting import COMPONENTS, clients, data_parser, options_text, truth
 
 CORRECTED = {"codec": "shared-step", "tolerance": EXACT}
 OURS: list[tuple[str, dict[str, Any]]] = [

@@ -36,8 +36,9 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows
 from fedpca_flwr.maths.genotypes import count_alleles, deviation, standard_chunks
 from fedpca_flwr.site.readers import read
-from simulations import run
-from simulations.benchmarks.setting import options_text, parser
+
+from .. import run
+from .setting import options_text, parser
 
 FST = 0.01
 MISSING = 0.01

@@ -22,8 +22,9 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.partition import split
-from simulations.benchmarks.influence import LIES, Lie
-from simulations.benchmarks.setting import PARTITIONS, parser
+
+from .influence import LIES, Lie
+from .setting import PARTITIONS, parser
 
 COMPONENTS = 10
 HEADS = (

@@ -26,8 +26,9 @@ from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from fedpca_flwr.statistics.influences import Contributions
-from simulations import run
-from simulations.benchmarks.setting import data_parser
+
+from .. import run
+from .setting import data_parser
 
 Rows = NDArray[Any]
 Lie = Callable[[Rows, np.random.Generator], Rows]

@@ -20,9 +20,10 @@ from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.centred import centred_chunks
 from fedpca_flwr.maths.moments import Moments, symmetric
-from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, clients, data_parser
-from simulations.benchmarks.timing import alternated, cpu_seconds, ratio
+
+from .. import run
+from .setting import COMPONENTS, clients, data_parser
+from .timing import alternated, cpu_seconds, ratio
 
 METHODS = ("sub-it", "sub-it block-size=10", "sub-it warm-start=svd", "sub-it warm-start=svd wire=float32")
 

@@ -24,8 +24,9 @@ from fedpca_flwr.analyses import Discriminant
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.partition import split
 from fedpca_flwr.second_moments import SecondMoments
-from simulations import run
-from simulations.benchmarks.setting import data_parser
+
+from .. import run
+from .setting import data_parser
 
 WHOLE_DRAWS = 1000
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.markdown import head, row
-from simulations import run
-from simulations.benchmarks.setting import parser
-from simulations.benchmarks.timing import cpu_seconds
+
+from .. import run
+from .setting import parser
+from .timing import cpu_seconds
 
 METHODS = ("vertical", "vertical solver=gram", "vertical-kernel")
 

@@ -26,8 +26,9 @@ from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.protocol.inbox import Inbox
 from fedpca_flwr.statistics import arriving_moments
 from fedpca_flwr.transports.words import MASKED, RunningSum
-from simulations.benchmarks.replies import asking, message, results
-from simulations.benchmarks.setting import parser
+
+from .replies import asking, message, results
+from .setting import parser
 
 ROWS, DIFFERENT, COMPONENTS = 64, 3, 10
 """Rows that a reply is of, how many replies are made, and components."""

@@ -26,7 +26,8 @@ from fedpca_flwr.data import load
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.subspace import principal_angles
-from simulations import run
+
+from .. import run
 
 COMPONENTS = 3
 PRIORS = (0.01, 1.0, 5.0, 10.0, 20.0, 40.0)

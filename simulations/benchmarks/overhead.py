@@ -14,8 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpca_flwr.markdown import head, row
-from simulations import run
-from simulations.benchmarks.setting import parser
+
+from .. import run
+from .setting import parser
 
 
 def main(arguments: Sequence[str]) -> None:

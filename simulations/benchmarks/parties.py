@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpca_flwr.markdown import head, row
-from simulations import run
-from simulations.benchmarks.setting import parser
-from simulations.benchmarks.timing import cpu_seconds
+
+from .. import run
+from .setting import parser
+from .timing import cpu_seconds
 
 MESSAGES = 3
 

@@ -25,8 +25,9 @@ from fedpca_flwr.maths.spherical import lengths
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
-from simulations import run
-from simulations.benchmarks.setting import parser
+
+from .. import run
+from .setting import parser
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -28,11 +28,12 @@ from fedpca_flwr.files import writable, written_whole
 from fedpca_flwr.markdown import table
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
-from simulations import run
-from simulations.benchmarks import published_numbers as note
-from simulations.benchmarks.setting import COMPONENTS, PARTITIONS, clients, data_parser
-from simulations.comparing import compare
-from simulations.records import Record, named
+
+from .. import run
+from ..comparing import compare
+from ..records import Record, named
+from . import published_numbers as note
+from .setting import COMPONENTS, PARTITIONS, clients, data_parser
 
 CLIPS = {"mnist": (1785, 3060), "digits": (32, 64)}
 DRAWS = (1, 2, 3)

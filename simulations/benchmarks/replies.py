@@ -10,10 +10,11 @@ from flwr.common import Code, FitRes, Parameters, Scalar, Status, ndarrays_to_pa
 from flwr.server.client_proxy import ClientProxy
 
 from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.statistics.moment_fields import MOMENTS
-from simulations.loopback import LoopbackProxy, assemble
-from strategies import run_config_of
+
+from ..loopback import LoopbackProxy, assemble
 
 
 def message(moments: Moments) -> Parameters:
@@ -26,7 +27,7 @@ def message(moments: Moments) -> Parameters:
 def asking(parties: int, features: int, n_components: int) -> PCAStrategy:
     """P-COV's server half, which has asked so many parties and waits for their moments."""
     rows = [np.eye(2, features)] * parties  # what they hold is in the replies that are made
-    run_config = run_config_of({"method": "p-cov", "n-components": n_components, "clients": parties})
+    run_config = strategies.run_config_of({"method": "p-cov", "n-components": n_components, "clients": parties})
     server = assemble(run_config, rows, {"min-rows": 1})
     server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
     return server.strategy

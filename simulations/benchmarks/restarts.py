@@ -21,9 +21,10 @@ from fedpca_flwr.maths import first_block
 from fedpca_flwr.maths.certificate import at_most
 from fedpca_flwr.maths.krylov import KnownProducts
 from fedpca_flwr.metrics import principal_angles
-from simulations import run
-from simulations.benchmarks.genotypes import rows_of
-from simulations.benchmarks.setting import parser
+
+from .. import run
+from .genotypes import rows_of
+from .setting import parser
 
 LIMITS = {"never": 2**62, "as early as any": 0}
 

@@ -14,8 +14,9 @@ from typing import Any
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.certificate import at_most
 from fedpca_flwr.metrics import principal_angles
-from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, truth
+
+from .. import run
+from .setting import COMPONENTS, clients, data_parser, truth
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "block Krylov, b = 60": {},

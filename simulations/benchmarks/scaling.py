@@ -21,9 +21,10 @@ from threadpoolctl import threadpool_limits
 
 from fedpca_flwr import markdown
 from fedpca_flwr.model import PCAModel
-from simulations import run
-from simulations.benchmarks.setting import parser
-from simulations.benchmarks.timing import alternated, ratio
+
+from .. import run
+from .setting import parser
+from .timing import alternated, ratio
 
 METHODS = ("p-cov", "qr-pca", "sub-it")
 

@@ -22,10 +22,11 @@ from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
 from fedpca_flwr.reference import pooled_pca
 from fedpca_flwr.transports.neighbours import degree
-from simulations import run
-from simulations.benchmarks.all import parties as synthetic
-from simulations.benchmarks.setting import COMPONENTS, data_parser
-from simulations.benchmarks.timing import alternated, cpu_seconds, ratio
+
+from .. import run
+from .all import parties as synthetic
+from .setting import COMPONENTS, data_parser
+from .timing import alternated, cpu_seconds, ratio
 
 METHODS = ("p-cov", "sub-it", "ap-cov")
 HEADS = (

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from fedpca_flwr import data
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.partition import split
-from simulations import run
+
+from .. import run
 
 COMPONENTS = 50
 PARTITIONS: dict[str, dict[str, Any]] = {

@@ -24,12 +24,13 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
-from simulations import run
-from simulations.benchmarks import as_written
-from simulations.benchmarks.as_written import Result
-from simulations.benchmarks.published import CLIPS
-from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, options_text
-from simulations.benchmarks.timing import alternated, ratio
+
+from .. import run
+from . import as_written
+from .as_written import Result
+from .published import CLIPS
+from .setting import COMPONENTS, clients, data_parser, options_text
+from .timing import alternated, ratio
 
 HEADS = (
     "method",

@@ -29,10 +29,11 @@ from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import sparse_rows
 from fedpca_flwr.maths.subspace import principal_angles
-from simulations import run
-from simulations.benchmarks.setting import parser
-from simulations.loopback import assemble
-from strategies import run_config_of
+from fedpca_flwr.packages import strategies
+
+from .. import run
+from ..loopback import assemble
+from .setting import parser
 
 COMPONENTS = 10
 TOPICS = 10
@@ -87,7 +88,7 @@ def whole_run(folder: str, parties: int) -> Measured:
 
 def one_party(folder: str, parties: int) -> Measured:
     def answer(data: list[Any]) -> None:
-        run_config = run_config_of({"method": "p-cov", "n-components": COMPONENTS, "clients": 1})
+        run_config = strategies.run_config_of({"method": "p-cov", "n-components": COMPONENTS, "clients": 1})
         server = assemble(run_config, [sparse_rows(data[0])], {})
         ((client, ins),) = server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
         assert client.fit(ins, None, 1).parameters.tensors

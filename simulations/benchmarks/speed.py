@@ -23,10 +23,11 @@ from fedpca_flwr import data
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.moments import Moments, unpack
 from fedpca_flwr.partition import split
-from simulations import run
-from simulations.benchmarks.replies import asking, message, results
-from simulations.benchmarks.setting import parser
-from simulations.benchmarks.timing import alternated, cpu_seconds, ratio, seconds
+
+from .. import run
+from .replies import asking, message, results
+from .setting import parser
+from .timing import alternated, cpu_seconds, ratio, seconds
 
 COMPONENTS = 50
 

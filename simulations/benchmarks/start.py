@@ -17,8 +17,9 @@ import numpy as np
 
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
-from simulations.benchmarks.setting import parser
-from simulations.benchmarks.timing import ratio
+
+from .setting import parser
+from .timing import ratio
 
 FLOWER = "import flwr.clientapp, flwr.serverapp"
 METHOD = "from strategies import METHODS; METHODS['p-cov']"

@@ -21,8 +21,9 @@ from scipy.linalg import eigh
 from fedpca_flwr.markdown import head, row
 from fedpca_flwr.maths.subspace import principal_angles as angles_between
 from fedpca_flwr.metrics import principal_angles
-from simulations import run
-from simulations.benchmarks.setting import COMPONENTS, clients, data_parser, options_text, truth
+
+from .. import run
+from .setting import COMPONENTS, clients, data_parser, options_text, truth
 
 
 def truncation(dataset: str, root: str) -> None:

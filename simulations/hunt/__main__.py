@@ -22,13 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="names (all)")
     given = parser.parse_args(arguments)
 
-    from simulations.hunt import hunting  # here: a help needs nothing of it
-    from strategies import METHODS
+    from fedpca_flwr.packages import strategies
 
-    wanted = given.methods or list(METHODS)
-    unknown = [name for name in wanted if name not in METHODS]
+    from . import hunting  # here: a help needs nothing of it
+
+    wanted = given.methods or list(strategies.METHODS)
+    unknown = [name for name in wanted if name not in strategies.METHODS]
     if unknown:
-        parser.error(f"argument --methods: {', '.join(unknown)}: expected of {', '.join(METHODS)}")
+        parser.error(f"argument --methods: {', '.join(unknown)}: expected of {', '.join(strategies.METHODS)}")
     if given.only is not None:
         return hunting.show(given.seed, given.only)
     tally = hunting.Tally()

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedpca_flwr.model import PCAModel
-from simulations.hunt.claims import claims_of
-from simulations.hunt.draw import Draw, vertical
-from simulations.hunt.exactness import basis_of, truth_findings
-from simulations.hunt.oracle import Long, Truth, truth_of, truth_of_kernel
-from simulations.hunt.refusals import Finding, error_findings
-from simulations.hunt.running import Outcome
-from strategies import METHODS
+from fedpca_flwr.packages import strategies
+
+from .claims import claims_of
+from .draw import Draw, vertical
+from .exactness import basis_of, truth_findings
+from .oracle import Long, Truth, truth_of, truth_of_kernel
+from .refusals import Finding, error_findings
+from .running import Outcome
 
 OWN_DIRECTIONS = frozenset({"personalised", "dsa", "fast-pca"})
 """Methods whose parties project their rows each with directions of its own."""
@@ -28,7 +29,7 @@ def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
     model = outcome.model
     assert model is not None
     found += malformed(draw, model)
-    if "NaN" in draw.hostile and METHODS[draw.method].strategy.card.incomplete:
+    if "NaN" in draw.hostile and strategies.METHODS[draw.method].strategy.card.incomplete:
         return found  # a missing value, of which complete rows tell no truth
     if truth is None or "=" in draw.hostile:
         return found + [("accepted", f"{draw.hostile} was not refused")]

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from simulations.hunt import data, hostile
-from simulations.hunt.options import options
-from strategies import METHODS, transports_of
+from fedpca_flwr.packages import strategies
+
+from . import data, hostile
+from .options import options
 
 
 def vertical(method: str) -> bool:
     """Whether a method is for data split by columns."""
-    return METHODS[method].strategy.card.split == "columns"
+    return strategies.METHODS[method].strategy.card.split == "columns"
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,13 @@ class Draw:
 
 def method_of(seed: int, index: int) -> str:
     """The method of a draw, without the rest of it."""
-    return str(_generator(seed, index).choice(list(METHODS)))
+    return str(_generator(seed, index).choice(list(strategies.METHODS)))
 
 
 def draw(seed: int, index: int) -> Draw:
     """The draw with this number."""
     rng = _generator(seed, index)
-    method = str(rng.choice(list(METHODS)))
+    method = str(rng.choice(list(strategies.METHODS)))
     X, about = data.rows(rng)
     parties, cut = (data.cut_columns if vertical(method) else data.cut_rows)(rng, X)
     n, d = X.shape
@@ -104,7 +105,7 @@ def _needed(rng: Generator, method: str, chosen: dict[str, Any], size: float, pa
 def _transport(rng: Generator, method: str, parties: int, chosen: dict[str, Any]) -> str:
     """A transport that the method has."""
     known = ["clear"]
-    allowed = transports_of(METHODS[method])
+    allowed = strategies.transports_of(strategies.METHODS[method])
     if "masked" in allowed and parties > 1 and chosen.get("solver") != "merge":
         known.append("secure_aggregation")
     one_sum = method != "dp-pca" or chosen.get("release") == "joint" or chosen.get("epsilon") == "infinity"
@@ -128,7 +129,7 @@ def _spoilt(
     luck, parties = rng.random(), list(parties)
     place = int(rng.integers(len(parties)))
     if luck < 0.04:
-        key, value = hostile.option(rng, METHODS[method].strategy.card.options.keys())
+        key, value = hostile.option(rng, strategies.METHODS[method].strategy.card.options.keys())
         return parties, {**chosen, key: value}, f"{key}={value!r}"
     if luck < 0.08:
         kinds = hostile.UNUSABLE if rng.random() < 0.7 else hostile.HUGE

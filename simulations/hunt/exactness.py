@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.measurements import lines
 from fedpca_flwr.model import PCAModel
-from simulations.hunt.claims import Claims, claims_of
-from simulations.hunt.draw import Draw
-from simulations.hunt.oracle import EPS, Truth, angle
-from simulations.hunt.refusals import Finding
+
+from .claims import Claims, claims_of
+from .draw import Draw
+from .oracle import EPS, Truth, angle
+from .refusals import Finding
 
 EXACT = 1e-6
 """Degrees from the determined subspace up to which a model may be called exact."""

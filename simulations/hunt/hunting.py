@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from simulations.hunt.checks import findings
-from simulations.hunt.draw import draw, method_of
-from simulations.hunt.running import run_draw
+from .checks import findings
+from .draw import draw, method_of
+from .running import run_draw
 
 
 @dataclass

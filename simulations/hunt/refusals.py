@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError
-from simulations.hunt.draw import Draw
-from simulations.hunt.oracle import EPS, Long, Truth
-from simulations.hunt.running import HangError
+
+from .draw import Draw
+from .oracle import EPS, Long, Truth
+from .running import HangError
 
 Finding = tuple[str, str]
 """A kind, and what was found."""

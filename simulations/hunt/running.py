@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpca_flwr.model import PCAModel
-from simulations.engines import run
-from simulations.hunt.draw import Draw
+
+from ..engines import run
+from .draw import Draw
 
 LONGEST = 600
 """Seconds after which a run hangs: they take milliseconds."""

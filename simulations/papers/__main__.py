@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from simulations import papers
-from simulations.programs import run_named
+from .. import papers
+from ..programs import run_named
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -21,9 +21,10 @@ from fedpca_flwr.maths.rank_rules import Fixed
 from fedpca_flwr.maths.subspace import projector_distance
 from fedpca_flwr.maths.subspace_tracking import Subspace, Tracker, merge, merge_in_tree, track
 from fedpca_flwr.maths.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
-from simulations.papers.adaptive_rank_plots import draw, report
-from simulations.papers.experiment import Row, Step, run_steps, write_report
-from simulations.papers.streams import (
+
+from .adaptive_rank_plots import draw, report
+from .experiment import Row, Step, run_steps, write_report
+from .streams import (
     BLOCK,
     RANK,
     Method,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.palette import COLOURS
-from simulations.papers.experiment import Row, markdown, pyplot, save_figure
+
+from .experiment import Row, markdown, pyplot, save_figure
 
 Results = Mapping[str, list[Row]]
 

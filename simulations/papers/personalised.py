@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from simulations.papers.experiment import Row, Step, markdown, run_steps, write_report, write_table
-from simulations.papers.hierarchical import (
+from .experiment import Row, Step, markdown, run_steps, write_report, write_table
+from .hierarchical import (
     Federation,
     algorithm_1,
     ascended,
@@ -26,8 +26,8 @@ from simulations.papers.hierarchical import (
     closed_form,
     iterations_needed,
 )
-from simulations.papers.personalised_plots import draw
-from simulations.papers.personalised_real import CASES, real_data
+from .personalised_plots import draw
+from .personalised_real import CASES, real_data
 
 SMALL, LARGE = {"d": 30, "r": 10}, {"d": 100, "r": 20}
 SPREADS = (0.001, 0.01, 0.02, 0.04, 0.06, 0.08, 0.10, 0.15, 0.20, 0.40, 0.80)

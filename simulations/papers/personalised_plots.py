@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpca_flwr.palette import COLOURS
-from simulations.papers.experiment import Row, pyplot, save_figure
+
+from .experiment import Row, pyplot, save_figure
 
 LOOKS: dict[str, dict[str, Any]] = {
     "local": {"color": COLOURS[3], "marker": "s", "linestyle": "--", "fillstyle": "none", "markersize": 9},

@@ -12,11 +12,11 @@ from fedpca_flwr import data
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.perpca import perpca
 from fedpca_flwr.maths.personalised import local_components
+from fedpca_flwr.packages import module, strategies
 from fedpca_flwr.protocol.progress import flower_from
-from simulations.loopback import assemble
-from simulations.papers.experiment import Row
-from strategies import run_config_of
-from strategies.personalised.client import OWN
+
+from ..loopback import assemble
+from .experiment import Row
 
 CASES: dict[str, dict[str, Any]] = {
     "2 classes, 20 rows": {"parties": 50, "classes": 2, "rows": 20},
@@ -28,6 +28,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 HELD_BACK = 100
 """Rows of each party that no run sees."""
+
+OWN: str = module("strategies.personalised.client").OWN
 
 
 def real_data(*, root: str, parties: int, classes: int, rows: int, components: int = 10) -> Iterator[Row]:
@@ -66,7 +68,7 @@ def personal(parties: list[Array], components: int) -> tuple[Array, list[Array],
     runs = {}
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}
-        server = assemble(run_config_of(options), parties, {"min-rows": 1})
+        server = assemble(strategies.run_config_of(options), parties, {"min-rows": 1})
         with flower_from(logging.ERROR):
             server.fit(num_rounds=server.strategy.rounds, timeout=None)
         runs[mu] = server

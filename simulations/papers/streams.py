@@ -14,7 +14,8 @@ from fedpca_flwr.maths.blocks import pieces
 from fedpca_flwr.maths.rank_rules import Band, Fixed
 from fedpca_flwr.maths.subspace_tracking import Tracker
 from fedpca_flwr.maths.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
-from simulations.papers.experiment import Row
+
+from .experiment import Row
 
 BLOCK = 50
 RANK = 10

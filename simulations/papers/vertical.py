@@ -21,11 +21,12 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
-from simulations.engines import run
-from simulations.papers.experiment import Row, Step, markdown, run_steps, write_report
-from simulations.papers.vertical_data import matrix
-from simulations.papers.vertical_plots import draw
-from simulations.papers.vertical_program import distances, graph_images, images, kernel_images
+
+from ..engines import run
+from .experiment import Row, Step, markdown, run_steps, write_report
+from .vertical_data import matrix
+from .vertical_plots import draw
+from .vertical_program import distances, graph_images, images, kernel_images
 
 PARTIES = (3, 5, 10)
 ITERATIONS = (3, 5, 10)

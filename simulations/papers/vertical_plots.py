@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.palette import COLOURS
-from simulations.papers.experiment import Row, pyplot, save_figure
+
+from .experiment import Row, pyplot, save_figure
 
 CURVES = {
     "6-clients": "parties",

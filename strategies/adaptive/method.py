@@ -45,7 +45,8 @@ from fedpca_flwr.statistics.genotypes import genotype_phases, told_frequencies
 from fedpca_flwr.statistics.moment_fields import HEAD, head_fields, head_of
 from fedpca_flwr.statistics.rows_client import RowsClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.adaptive.choice import CANDIDATES, CORRECTED, FACTORS, SKETCH, AdaptiveOptions, Candidate, candidates
+
+from .choice import CANDIDATES, CORRECTED, FACTORS, SKETCH, AdaptiveOptions, Candidate, candidates
 
 SURVEY: Phases = {
     "survey": Phase(

@@ -17,14 +17,15 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import SERVER
 from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.rows_client import RowsClient
-from strategies.compressed.codec import (
+
+from .codec import (
     codec_of,
     decoded_block,
     encoded_block,
     orthonormal_block,
     unit_of,
 )
-from strategies.compressed.script import CompressedOptions
+from .script import CompressedOptions
 
 
 class CompressedClient(RowsClient):

@@ -17,7 +17,8 @@ from fedpca_flwr.maths.scatter_codecs import (
     TopEntries,
 )
 from fedpca_flwr.maths.stiefel import polar
-from strategies.compressed.script import CompressedOptions
+
+from .script import CompressedOptions
 
 NEAR = 0.1
 """Rounding may change inner products of an orthonormal block's columns by as much."""

@@ -45,14 +45,15 @@ from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.moment_fields import head_of
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.compressed.codec import (
+
+from .codec import (
     codec_of,
     decoded_block,
     encoded_components,
     orthonormal_block,
     unit_of,
 )
-from strategies.compressed.script import CompressedOptions, phases
+from .script import CompressedOptions, phases
 
 CARD = MethodCard(
     name="compressed",

@@ -25,7 +25,8 @@ from fedpca_flwr.protocol.phase import SERVER
 from fedpca_flwr.site.ledger import require_budget
 from fedpca_flwr.site.policy import permit_privacy
 from fedpca_flwr.statistics.rows_client import RowsClient
-from strategies.dp_pca.options import DPOptions
+
+from .options import DPOptions
 
 
 class DPPCAClient(RowsClient):

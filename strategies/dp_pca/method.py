@@ -48,8 +48,9 @@ from fedpca_flwr.protocol.phase import Ask, Sum, Total
 from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.statistics.rows import pooled_moments
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.dp_pca.options import UNITS, DPOptions
-from strategies.dp_pca.script import ASKED, BOUND, phases
+
+from .options import UNITS, DPOptions
+from .script import ASKED, BOUND, phases
 
 CARD = MethodCard(
     name="dp-pca",

@@ -8,7 +8,8 @@ from fedpca_flwr.maths.spherical import OCTAVES
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Phase, Phases
 from fedpca_flwr.statistics.rows import moments_phases, projection_phase
-from strategies.dp_pca.options import WEIGHTS, DPOptions, kind
+
+from .options import WEIGHTS, DPOptions, kind
 
 REPLIES = {
     "rows": Field("rows", ()),

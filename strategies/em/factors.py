@@ -18,7 +18,8 @@ from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, check_components, require_variance
 from fedpca_flwr.statistics.incomplete import ObservedValues
 from fedpca_flwr.statistics.incomplete_factors import expected_products, unit_of
-from strategies.em.options import MORE, EMOptions
+
+from .options import MORE, EMOptions
 
 
 def by_factors(

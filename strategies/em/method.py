@@ -43,8 +43,9 @@ from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.statistics.incomplete import ObservedValues, expected, observed_values
 from fedpca_flwr.statistics.incomplete_client import IncompleteClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.em.factors import by_factors
-from strategies.em.options import EMOptions, phases
+
+from .factors import by_factors
+from .options import EMOptions, phases
 
 CARD = MethodCard(
     name="em",

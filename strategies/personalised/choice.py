@@ -8,7 +8,8 @@ import numpy as np
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from strategies.personalised.script import GRID
+
+from .script import GRID
 
 
 def require_enough_rows(k: int, rows: int) -> None:

@@ -29,7 +29,8 @@ from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.rows_client import RowsClient
-from strategies.personalised.script import HELD_OUT, PersonalisedOptions
+
+from .script import HELD_OUT, PersonalisedOptions
 
 OWN = "own components"
 """Where they are in this party's state: (m, d, k) for m strengths."""

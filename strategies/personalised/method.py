@@ -42,8 +42,9 @@ from fedpca_flwr.solution import ALL_ROWS, Solution, require_variance
 from fedpca_flwr.statistics.products import BEYOND, require_possible
 from fedpca_flwr.statistics.rows import pooled_centre
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.personalised.choice import best_mu, held_out_errors, require_enough_rows
-from strategies.personalised.script import GLOBAL_ROUNDS, HELD_OUT, PersonalisedOptions, phases
+
+from .choice import best_mu, held_out_errors, require_enough_rows
+from .script import GLOBAL_ROUNDS, HELD_OUT, PersonalisedOptions, phases
 
 CONVERGED = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""

@@ -21,7 +21,8 @@ from fedpca_flwr.site.odd_rows import OddRows, outlier_file
 from fedpca_flwr.statistics.last_round import told_count
 from fedpca_flwr.statistics.own_adjustment import OwnAdjustment, covariate_places
 from fedpca_flwr.statistics.rows_client import RowsClient
-from strategies.pooled_covariance.script import PooledOptions
+
+from .script import PooledOptions
 
 
 class PooledCovarianceClient(RowsClient):

@@ -27,7 +27,8 @@ from fedpca_flwr.statistics.adjusting import Adjusted, adjusted_moments
 from fedpca_flwr.statistics.last_round import conclude, more_asked
 from fedpca_flwr.statistics.rows import pooled_moments
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.pooled_covariance.script import PooledOptions, phases
+
+from .script import PooledOptions, phases
 
 CARD = MethodCard(
     name="p-cov",

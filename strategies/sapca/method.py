@@ -34,7 +34,8 @@ from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.running_model import Content, RunningModel, subspace_digest
 from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.sapca.client import (
+
+from .client import (
     NO_ROWS,
     SAPCAOptions,
     levels_of,

@@ -39,7 +39,8 @@ from fedpca_flwr.statistics.influences import Contributions
 from fedpca_flwr.statistics.moment_fields import moments_of
 from fedpca_flwr.statistics.rows import pooled_moments
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.streaming.client import StreamingOptions, phases
+
+from .client import StreamingOptions, phases
 
 TOGETHER = "sum of "
 """How the key begins under which a sum over all parties is kept."""

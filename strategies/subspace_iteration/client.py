@@ -12,7 +12,8 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.rows_client import RowsClient
-from strategies.subspace_iteration.script import SubspaceOptions
+
+from .script import SubspaceOptions
 
 
 class SubspaceIterationClient(RowsClient):

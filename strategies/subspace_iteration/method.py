@@ -58,8 +58,9 @@ from fedpca_flwr.solution import Solution, require_variance
 from fedpca_flwr.statistics.moment_fields import head_of
 from fedpca_flwr.statistics.products import ScatterProducts
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
-from strategies.subspace_iteration.client import root_unit
-from strategies.subspace_iteration.script import SubspaceOptions, phases
+
+from .client import root_unit
+from .script import SubspaceOptions, phases
 
 CARD = MethodCard(
     name="sub-it",

@@ -42,7 +42,8 @@ from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
 from fedpca_flwr.statistics.columns import aligned_rows, finite_kernel, resolved, total_energy
 from fedpca_flwr.statistics.columns_client import ColumnsClient
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
-from strategies.vertical_kernel.script import KernelOptions, phases
+
+from .script import KernelOptions, phases
 
 CARD = MethodCard(
     name="vertical-kernel",
