@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anndata
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -32,8 +31,12 @@ def frame(data=X, names=NAMES):
     return pd.DataFrame(data, columns=names)
 
 
+def anndata():
+    return pytest.importorskip("anndata", reason="needs the extra 'cells'")
+
+
 def cells(data=X, names=NAMES, make=np.asarray):
-    return anndata.AnnData(
+    return anndata().AnnData(
         make(data), var=pd.DataFrame(index=names), obs=pd.DataFrame(index=map(str, range(len(data))))
     )
 
@@ -220,13 +223,13 @@ def test_sparse_cells_stay_sparse_and_a_view_is_one_of_them():
 
 def test_cells_in_a_file_are_read(tmp_path, model):
     cells().write_h5ad(tmp_path / "cells.h5ad")
-    held = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    held = anndata().read_h5ad(tmp_path / "cells.h5ad", backed="r")
     np.testing.assert_array_equal(model.transform(held), model.transform(frame()))
     held.file.close()
 
 
 def test_cells_without_numbers_are_refused():
-    nothing = anndata.AnnData(obs=pd.DataFrame(index=["a"]), var=pd.DataFrame(index=NAMES))
+    nothing = anndata().AnnData(obs=pd.DataFrame(index=["a"]), var=pd.DataFrame(index=NAMES))
     with pytest.raises(DataError, match="party 0 has no X; put what to take there, such as a layer"):
         fit([nothing])
     with pytest.raises(ConfigError, match="'parties' is of type AnnData, one table, expected a list"):
