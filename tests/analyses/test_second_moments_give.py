@@ -48,6 +48,16 @@ def close(ours, theirs, digits=1e-8):
 
 
 @pytest.mark.parametrize("scale", [False, True])
+def test_the_rounding_of_a_secure_sum_is_in_the_unit_of_the_variances(scale):
+    """Features in units from 1 to 1,000; what rounding missed of each scatter is a millionth of it, times 1 to 5."""
+    X = rows(200, 5) * np.array([1, 10, 100, 1000, 3])
+    scatters, parts = 200 * X.var(axis=0), 1e-6 * np.arange(1, 6)
+    model = analyses.pca(SecondMoments(SecondMoments.of(X).moments, missed=parts * scatters), 2, scale=scale)
+    expected = parts.sum() / 5 if scale else (parts * scatters).sum() / scatters.sum()
+    assert model.log["measured"]["fixed_point_variance_share"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_pca_is_that_of_the_pooled_rows(name, scale):
     family = FAMILIES[name]
