@@ -12,11 +12,13 @@ from scipy import sparse
 from fedpca_flwr import FederatedPCA, Federation, analyses, plots
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.frames import as_rows
+from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.blocks import Blocks
 from fedpca_flwr.metrics import captured_variance, knn_accuracy, reconstruction_error
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
 from fedpca_flwr.second_moments import SecondMoments
+from fedpca_flwr.table import names_digest
 from simulations import run
 from tests.families import cut, rows
 
@@ -219,6 +221,16 @@ def test_sparse_cells_stay_sparse_and_a_view_is_one_of_them():
     assert isinstance(found, Blocks)
     assert found.sparse
     np.testing.assert_array_equal(as_rows(cells()[10:20], "X"), X[10:20])
+
+
+def test_cells_have_moments_and_scores_of_a_site(bare):
+    moments = SecondMoments.of(cells())
+    assert moments.features == tuple(NAMES)
+    np.testing.assert_array_equal(moments.mean, SecondMoments.of(X).mean)
+    own = Loadings(bare.components_, bare.mean_, np.ones(5), columns=names_digest(NAMES))
+    np.testing.assert_allclose(own.part_of_scores(cells()), bare.transform(X), atol=1e-12)
+    with pytest.raises(DataError, match="feature names should match"):
+        own.part_of_scores(turned("cells"))
 
 
 def test_cells_in_a_file_are_read(tmp_path, model):
