@@ -1,4 +1,4 @@
-"""Data frames of pandas, Arrow and polars as arrays of numbers, column by column; none of them is imported here first.
+"""Data frames of pandas, Arrow and polars, and AnnData, as arrays of numbers; none of them is imported here first.
 
 Booleans are numbers, and so are nullable integers and booleans; what is missing becomes NaN. Texts, categories, dates
 and whatever else is no number are refused by the names of their columns, all at once.
@@ -10,7 +10,7 @@ import math
 import numbers
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -18,10 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from fedpca_flwr.column_labels import column_labels, is_cells, listed
 from fedpca_flwr.errors import DataError
-
-MOST_NAMED = 20
-"""Columns that an error names."""
 
 KINDS = {
     "texts": "encode them as numbers",
@@ -48,37 +46,14 @@ class NotNumbers(NamedTuple):
 Column = NDArray[Any] | NotNumbers
 
 
-def is_frame(X: object) -> bool:
-    """Whether ``X`` is a table with labelled columns."""
-    return hasattr(X, "column_names") or (hasattr(X, "columns") and hasattr(X, "shape"))
-
-
-def column_labels(X: object) -> tuple[Hashable, ...]:
-    """Of a data frame; empty for anything else."""
-    if not is_frame(X):
-        return ()
-    return tuple(getattr(X, "column_names", getattr(X, "columns", ())))  # the former is that of Arrow tables
-
-
-def column_names(X: object) -> tuple[str, ...]:
-    """The labels of a data frame's columns, or none where not all are texts: scikit-learn ignores them then."""
-    labels = column_labels(X)
-    return tuple(map(str, labels)) if all(isinstance(label, str) for label in labels) else ()
-
-
-def listed(labels: Sequence[object]) -> str:
-    """Labels of columns for a text: no more than `MOST_NAMED`."""
-    more = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
-    return ", ".join(map(repr, labels[:MOST_NAMED])) + more
-
-
 def numbers_of(frame: Any, name: str) -> Any:
     """The numbers of a data frame (n, d): an array of the dtype that holds all columns, or a sparse matrix.
 
     Parameters
     ----------
     frame : data frame
-        Of pandas, Arrow or polars. Sparse columns of pandas, with zeros left out, stay sparse.
+        Of pandas, Arrow or polars, or AnnData, whose ``X`` it is. Sparse columns of pandas, with zeros left out, stay
+        sparse.
     name : str
         What an error calls it.
 
@@ -91,6 +66,8 @@ def numbers_of(frame: Any, name: str) -> Any:
     doubled = [label for label, times in Counter(labels).items() if times > 1]
     if doubled:
         raise DataError(f"{name} has columns of the same name: {listed(doubled)}; give each a name of its own")
+    if is_cells(frame):
+        return _numbers_of_cells(frame, name)
     if (dtypes := set(getattr(frame, "dtypes", ()))) and all(_is_plain(dtype) for dtype in dtypes):
         return frame.to_numpy(np.result_type(*dtypes))  # of pandas, not copied where all columns have one dtype
     columns = list(_columns(frame))
@@ -108,13 +85,20 @@ def numbers_of(frame: Any, name: str) -> Any:
     return np.column_stack([column.toarray().ravel() if sparse.issparse(column) else column for column in columns])
 
 
+def _numbers_of_cells(cells: Any, name: str) -> Any:
+    held = (cells.to_memory() if cells.isbacked else cells).X
+    if held is None:
+        raise DataError(f"{name} has no X; put what to take there, such as a layer: cells.X = cells.layers['counts']")
+    return held
+
+
 def _is_plain(dtype: object) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "fiub"
 
 
 def _columns(frame: Any) -> Iterator[Any]:
     """Each column: numbers (n,), sparse ones (n, 1), or what it holds instead."""
-    if hasattr(frame, "column_names"):
+    if hasattr(type(frame), "column_names"):
         return map(arrow_column, frame.columns)
     if hasattr(frame, "iter_columns"):
         return map(_polars_column, frame.iter_columns())

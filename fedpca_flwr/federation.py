@@ -21,7 +21,7 @@ from fedpca_flwr.certainty import SCALED, certainty
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.pooling import pool
-from fedpca_flwr.member_moments import checked_moments, digest
+from fedpca_flwr.member_moments import checked_moments, columns_digest, digest
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.solution import solve
 from fedpca_flwr.state_folder import StateFolder
@@ -152,7 +152,7 @@ class Federation:
         data : array-like of shape (n, d), or Moments
             Its rows, or the moments of them.
         columns : str, optional
-            Digest of its column names.
+            Digest of its column names; without, that of a data frame's.
 
         Raises
         ------
@@ -167,13 +167,13 @@ class Federation:
             )
         if key in self._members:
             raise ConfigError(f"'{key}' is a member already; replace its rows or append to them")
-        brought = self._checked(key, data, columns)
+        brought, columns = self._checked(key, data, columns)
         self._put("join", key, brought, brought, [], columns)
 
     def replace(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
         """Take these rows of a member instead of those that it had (parameters and errors as in `join`)."""
         self._member(key)
-        brought = self._checked(key, data, columns)
+        brought, columns = self._checked(key, data, columns)
         self._put("replace", key, brought, brought, [], columns)
 
     def append(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
@@ -185,7 +185,7 @@ class Federation:
             Also if it brought exactly these rows before: they would count twice.
         """
         parts = self._member(key)["parts"]
-        brought = self._checked(key, data, columns)
+        brought, columns = self._checked(key, data, columns)
         if digest(brought) in parts:
             raise ConfigError(f"'{key}' has brought exactly these {brought.count} rows before; append only new ones")
         self._put("append", key, pool([self.moments_of(key), brought]), brought, parts, columns)
@@ -229,15 +229,15 @@ class Federation:
         hint = f"did you mean '{near[0]}'?" if near else f"members: {', '.join(self._members) or 'none'}"
         raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
 
-    def _checked(self, key: str, data: ArrayLike | Moments, columns: str) -> Moments:
-        moments = checked_moments(key, data)
+    def _checked(self, key: str, data: ArrayLike | Moments, columns: str) -> tuple[Moments, str]:
+        moments, columns = checked_moments(key, data), columns or columns_digest(data)
         if self.features not in (0, moments.n_features):
             raise ContractError(
                 f"the rows of '{key}' have {moments.n_features} features, those of the federation have {self.features}"
             )
         if columns and self.columns not in ("", columns):
             raise ConfigError(f"the column names of '{key}', or their order, differ from those of the federation")
-        return moments
+        return moments, columns
 
     def _put(self, operation: str, key: str, whole: Moments, brought: Moments, parts: list[str], columns: str) -> None:
         """Keep a member's ``whole`` moments, of which an operation ``brought`` these."""

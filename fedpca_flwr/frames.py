@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Set
+import warnings
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from fedpca_flwr.data_frames import column_names, is_frame, numbers_of
+from fedpca_flwr.column_labels import column_names, is_frame, match
+from fedpca_flwr.data_frames import numbers_of
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.maths.blocks import Blocks, Rows, chunks, sparse_rows, whole
+from fedpca_flwr.maths.blocks import Blocks, Rows, of_columns, row_major, sparse_rows, whole
 from fedpca_flwr.table import names_digest
 
 FOREIGN = (
     "The feature names should match those that were passed during fit: these, or their order, are others (only a "
     "digest of the names at the parties is known)."
 )
+
+MOST_OF_A_KIND = 5
+"""Names that an error lists, as scikit-learn's do."""
 
 
 def as_array(X: Any, name: str) -> NDArray[Any]:
@@ -34,7 +39,7 @@ def as_array(X: Any, name: str) -> NDArray[Any]:
 
 
 def as_rows(X: Any, name: str) -> Rows:
-    """``X`` as rows: an array, or the blocks that a sparse matrix is, or that it is already.
+    """``X`` as rows: an array as `row_major` orders it, or the blocks that a sparse matrix is, or that it is already.
 
     Raises
     ------
@@ -52,7 +57,7 @@ def as_rows(X: Any, name: str) -> Rows:
         held = numbers_of(X, name) if is_frame(X) else X
         if sparse.issparse(held):
             return sparse_rows(held)
-        return _unmasked(held) if isinstance(held, np.ma.MaskedArray) else np.asarray(held)
+        return row_major(_unmasked(held) if isinstance(held, np.ma.MaskedArray) else np.asarray(held))
     except DataError:
         raise
     except ValueError:
@@ -71,16 +76,7 @@ def _unmasked(masked: np.ma.MaskedArray[Any, Any]) -> NDArray[Any]:
     return found
 
 
-def dense_parts(X: ArrayLike) -> Iterator[ArrayLike]:
-    """``X``, or of a sparse matrix its rows as arrays, part by part."""
-    rows = as_rows(X, "X") if sparse.issparse(X) else None
-    if isinstance(rows, Blocks) and len(rows):
-        yield from chunks(rows)
-    else:
-        yield X
-
-
-def finite_matrix(X: ArrayLike, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
+def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
     """``X`` as finite real numbers (n, ``width``), n at least 1; where it may be ``incomplete``, NaN is one too.
 
     Raises
@@ -106,7 +102,7 @@ def finite_matrix(X: ArrayLike, width: int, name: str, *, incomplete: bool = Fal
     return rows
 
 
-def _require_one_table(X: Any) -> None:
+def _require_one_table(X: Any, name: str) -> None:
     """Refuse the tables of several parties.
 
     Raises
@@ -116,7 +112,7 @@ def _require_one_table(X: Any) -> None:
     several = isinstance(X, list | tuple) and any(is_frame(one) or getattr(one, "ndim", 0) == 2 for one in X)
     if several or isinstance(X, Mapping):
         raise DataError(
-            f"X is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "
+            f"{name} is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "
             "[model.transform(rows) for rows in parties]"
         )
 
@@ -133,42 +129,65 @@ def check_digest(X: ArrayLike, digest: str) -> None:
         raise DataError(FOREIGN)
 
 
-def new_rows(
-    X: ArrayLike, features: int, names: NDArray[Any] | None, digest: str, *, incomplete: bool = False
-) -> NDArray[Any]:
-    """Rows (n, d) for a fitted model, taken and refused as scikit-learn does.
+def rows_of(
+    X: Any, width: int, names: Sequence[str] = (), *, digest: str = "", name: str = "X", fitted: str = "PCA"
+) -> Rows:
+    """Rows (n, ``width``) that belong to a fitted model, their columns in its order; refused in scikit-learn's words.
+
+    Where both have names, columns are matched by them, as `simulations.run` matches those of the parties.
 
     Parameters
     ----------
-    X : array-like of shape (n, d)
-    features : int
-        That the model was fitted with.
-    names : ndarray of shape (d,) or None
+    X : array-like of shape (n, width)
+    width : int
+        Features that the model was fitted with.
+    names : sequence of str
         Of these features, where they are known.
     digest : str
         Of these names, where only that is known; else empty.
-    incomplete : bool
-        Whether values may be missing (NaN).
+    name, fitted : str
+        What errors call the rows, and the model.
 
     Raises
     ------
     DataError
-        About columns in scikit-learn's words.
     """
-    # Here, for a party's sake: its SuperNode starts a process for every message, and this import takes seconds.
-    from sklearn.decomposition import PCA
-    from sklearn.utils.validation import validate_data
-
-    _require_one_table(X)
-    fitted = PCA()
-    fitted.n_features_in_ = features
-    if names is None and digest:
+    _require_one_table(X, name)
+    given, wanted = column_names(X), tuple(names)
+    if not wanted:
         check_digest(X, digest)
-        names = np.array(column_names(X) or [""], dtype=object)
-    if names is not None:
-        fitted.feature_names_in_ = names
-    try:
-        validate_data(fitted, X, reset=False, skip_check_array=True)
-    except (TypeError, ValueError) as error:
-        raise DataError(str(error)) from None
-    return finite_matrix(X, features, "X", incomplete=incomplete)
+    if given and not wanted and not digest:
+        warnings.warn(f"{name} has feature names, but {fitted} was fitted without feature names", stacklevel=4)
+    if not given and (wanted or digest):
+        warnings.warn(
+            f"{name} does not have valid feature names, but {fitted} was fitted with feature names", stacklevel=4
+        )
+    order = _order(given, wanted) if given and wanted else None
+    rows = as_rows(X, name)
+    if rows.ndim == 2 and rows.shape[1] != width:
+        raise DataError(
+            f"{name} has {rows.shape[1]} features, but {fitted} is expecting {width} features as input: expected (n, "
+            f"{width})"
+        )
+    if rows.ndim != 2 or not len(rows):
+        raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
+    return rows if order is None else of_columns(rows, order)
+
+
+def _order(given: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
+    """Where each of the features that are wanted stands; None where they stand as wanted.
+
+    Raises
+    ------
+    DataError
+        For names that are others.
+    """
+    found = match(given, wanted)
+    if not (found.lacking or found.alone):
+        return found.order
+    lines = ["The feature names should match those that were passed during fit."]
+    for what, labels in (("unseen at fit time", found.alone), ("seen at fit time, yet now missing", found.lacking)):
+        told = sorted(map(str, labels))
+        more = ["- ..."] if len(told) > MOST_OF_A_KIND else []
+        lines += [f"Feature names {what}:", *(f"- {one}" for one in told[:MOST_OF_A_KIND]), *more] if told else []
+    raise DataError("\n".join(lines) + "\n")

@@ -7,11 +7,11 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.data_frames import column_names
+from fedpca_flwr.column_labels import column_names
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.frames import as_rows
 from fedpca_flwr.maths.moments import Moments, packed_size
-from fedpca_flwr.table import check, complete
+from fedpca_flwr.table import check, complete, names_digest
 
 
 def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
@@ -25,6 +25,11 @@ def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
         _check(key, data)
         return data
     return Moments.of(complete(check(as_rows(data, f"the data of '{key}'"), column_names(data))))
+
+
+def columns_digest(data: ArrayLike | Moments) -> str:
+    """Digest of the column names of a member's data frame; empty for what has none."""
+    return names_digest(column_names(data))
 
 
 def digest(moments: Moments) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import orth
 
 from fedpca_flwr.maths import subspace
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import whole
 from fedpca_flwr.model import PCAModel
 
 
@@ -38,13 +39,13 @@ def projector_distance(model: PCAModel, reference: PCAModel) -> float:
     return subspace.projector_distance(_directions(model), _directions(reference))
 
 
-def reconstruction_error(model: PCAModel, X: NDArray[Any]) -> float:
+def reconstruction_error(model: PCAModel, X: ArrayLike) -> float:
     """Mean squared error per row of ``X`` (n, d) after projection and back, in squared units of the data."""
-    difference = X - model.inverse_transform(model.transform(X))
-    return float(np.einsum("ij,ij->", difference, difference) / len(X))
+    difference = whole(model.aligned(X)) - model.inverse_transform(model.transform(X))
+    return float(np.einsum("ij,ij->", difference, difference) / len(difference))
 
 
-def captured_variance(model: PCAModel, reference: PCAModel, X: NDArray[Any]) -> float:
+def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> float:
     """Share of the variance of all rows ``X`` (n, d) that a model's components hold, 0 to 1; 0 where there is none.
 
     What the model itself says (``explained_variance_ratio_``) can be wrong: noise has variance too.
@@ -54,7 +55,7 @@ def captured_variance(model: PCAModel, reference: PCAModel, X: NDArray[Any]) -> 
     model : PCAModel
     reference : PCAModel
         Of ``X``: its mean and scale are what the variance is about and is measured in.
-    X : ndarray of shape (n, d)
+    X : array-like of shape (n, d)
     """
     centred = reference.centred(X)
     directions = orth(_directions(model))
@@ -64,7 +65,7 @@ def captured_variance(model: PCAModel, reference: PCAModel, X: NDArray[Any]) -> 
 
 
 def knn_accuracy(
-    model: PCAModel, train: NDArray[Any], labels: NDArray[Any], test: NDArray[Any], truth: NDArray[Any], *, k: int = 5
+    model: PCAModel, train: ArrayLike, labels: NDArray[Any], test: ArrayLike, truth: NDArray[Any], *, k: int = 5
 ) -> float:
     """Accuracy of a k-nearest-neighbour classifier on the projected rows, 0 to 1.
 

@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr import model_file, notebook, sklearn_model
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.frames import dense_parts, finite_matrix, new_rows
+from fedpca_flwr.frames import finite_matrix, rows_of
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows, chunks
 from fedpca_flwr.maths.factor_model import filled_by
 from fedpca_flwr.second_moments import SecondMoments
 from fedpca_flwr.solution import Solution, variances_of
@@ -119,8 +120,7 @@ class PCAModel:
     def n_features_in_(self) -> int:
         if self.components_ is None:
             return sum(party["features"] for party in self.log["parties"])
-        width: int = self.components_.shape[1]
-        return width
+        return int(self.components_.shape[1])
 
     @property
     def rounds(self) -> int:
@@ -176,19 +176,23 @@ class PCAModel:
         left = self.total_variance - float(self.explained_variance_.sum())
         return max(0.0, left) * (self.n_samples_ - 1) / self.n_samples_
 
+    def aligned(self, X: ArrayLike) -> Rows:
+        """Rows ``X`` (n, d), columns of a data frame in the order of the model's features (`frames.rows_of`)."""
+        names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
+        return rows_of(X, self.n_features_in_, names, digest=self.log.get("columns", ""))
+
     def centred(self, X: ArrayLike) -> Array:
         """Rows ``X`` (n, d) less the mean, over the scale; NaN as the model expects it, of genotypes as the mean.
 
-        Raises
-        ------
-        DataError
-            As scikit-learn's: for columns of other names, order or number, infinity, what is no number, and other NaN.
+        A `DataError`, as scikit-learn's, for columns of other names or number, infinity, no numbers, and other NaN.
         """
+        return self._centred(self.aligned(X))
+
+    def _centred(self, aligned: Rows) -> Array:
         _, mean = self.loadings()
         of_genotypes = bool(self.log.get("options", {}).get("genotypes"))
         incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
-        names, digest = self.feature_names_in_, self.log.get("columns", "")
-        rows = new_rows(X, self.n_features_in_, names, digest, incomplete=incomplete)
+        rows = finite_matrix(aligned, mean.size, "X", incomplete=incomplete)
         centred = filled_by(np.subtract(rows, mean, dtype=np.float64), self.covariance_, self.factors_)
         centred = np.nan_to_num(centred) if of_genotypes else centred
         if self.adjustment_ is not None:
@@ -197,9 +201,9 @@ class PCAModel:
         return centred if self.scale_ is None else centred / self.scale_
 
     def transform(self, X: ArrayLike) -> Array:
-        """Scores (n, k) of rows ``X`` (n, d), of which few are dense at once if they are sparse; errors: `centred`."""
+        """Scores (n, k) of rows ``X`` (n, d), of which few are centred, or dense, at once; errors: `centred`."""
         components, _ = self.loadings()
-        return np.vstack([self.centred(part) @ components.T for part in dense_parts(X)])
+        return np.vstack([self._centred(part) @ components.T for part in chunks(self.aligned(X))])
 
     def inverse_transform(self, scores: ArrayLike) -> Array:
         """Rows (n, d) that the scores (n, k) stand for, in the units of the data.

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.frames import as_rows
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.palette import COLOURS, GREY, MARKERS, STYLE
 
@@ -49,7 +51,7 @@ def projection_overlay(
     reference, model : PCAModel
         With at least two components.
     X : array-like of shape (n, d)
-        At most `MOST` of its rows are drawn, evenly spread.
+        At most `MOST` of its rows are drawn, evenly spread. Columns of a data frame are matched by their names.
     labels : array-like of shape (n,), optional
         A colour and a mark for each, and its name where its rows are on the average.
     title : str, optional
@@ -57,7 +59,7 @@ def projection_overlay(
     with rc_context(STYLE):
         figure = Figure(figsize=(6, 5), layout="constrained")
         axes = figure.subplots()
-        _overlay(axes, reference, model, np.asarray(X), None if labels is None else np.asarray(labels))
+        _overlay(axes, reference, model, X, None if labels is None else np.asarray(labels))
         axes.set(title=title, xlabel="first component", ylabel="second component")
         axes.legend(*_legend(axes), loc="center left", bbox_to_anchor=(1, 0.5))
         return figure
@@ -67,7 +69,7 @@ def projection_grid(
     reference: PCAModel, models: Mapping[str, PCAModel], X: ArrayLike, labels: ArrayLike | None = None
 ) -> Figure:
     """`projection_overlay` of several models by name, side by side."""
-    X, marks = np.asarray(X), None if labels is None else np.asarray(labels)
+    marks = None if labels is None else np.asarray(labels)
     columns = min(3, len(models))
     rows = -(-len(models) // columns)
     with rc_context(STYLE):
@@ -154,20 +156,18 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
         return figure
 
 
-def heterogeneity(parties: Sequence[NDArray[Any]], model: PCAModel) -> Figure:
+def heterogeneity(parties: Sequence[ArrayLike], model: PCAModel) -> Figure:
     """How different the clients are: rows, the distance of their mean, and the variance that the model explains.
 
     Parameters
     ----------
-    parties : sequence of ndarray of shape (n_i, d)
+    parties : sequence of array-like of shape (n_i, d)
+        Columns of data frames are matched by their names.
     model : PCAModel
     """
-    spread = np.sqrt(model.total_variance) or 1.0
-    scale = 1.0 if model.scale_ is None else model.scale_
-    shift = [np.linalg.norm((X.mean(axis=0) - model.mean_) / scale) / spread for X in parties]
-    kept = [_explained(model, X) for X in parties]
+    counts, shift, kept = zip(*(_compared(model, X) for X in parties), strict=True)
     panels = (
-        ("rows", [len(X) for X in parties]),
+        ("rows", counts),
         ("distance of the mean\n(in deviations of all rows)", shift),
         ("explained variance (%)\nabout the client's own mean", kept),
     )
@@ -201,11 +201,12 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
         return figure
 
 
-def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: NDArray[Any], labels: NDArray[Any] | None) -> None:
+def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: NDArray[Any] | None) -> None:
+    X = as_rows(X, "X") if issparse(X) else X
     step = max(1, -(-len(X) // MOST))
-    rows = X[::step]
-    marks = np.zeros(len(rows), int) if labels is None else labels[::step]
+    rows = X[::step]  # of an array, a list, a data frame
     theirs, ours = reference.transform(rows)[:, :2], model.transform(rows)[:, :2]
+    marks = np.zeros(len(theirs), int) if labels is None else labels[::step]
     ours = ours * np.where((ours * theirs).sum(axis=0) < 0, -1.0, 1.0)
     axes.add_collection(
         LineCollection(list(np.stack([theirs, ours], axis=1)), colors=GREY, linewidths=0.4, rasterized=True)
@@ -237,11 +238,11 @@ def _front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return front
 
 
-def _explained(model: PCAModel, X: NDArray[Any]) -> float:
-    """Percent of one client's variance about its own mean; 0 where it has none."""
-    centred = X - X.mean(axis=0)
-    if model.scale_ is not None:
-        centred = centred / model.scale_
-    total = float(np.vdot(centred, centred))
-    scores = centred @ model.loadings()[0].T
-    return 100 * float(np.vdot(scores, scores)) / total if total else 0.0
+def _compared(model: PCAModel, X: ArrayLike) -> tuple[int, float, float]:
+    """One client's rows, its mean's distance, and percent of its variance about that mean; 0 where it has none."""
+    rows = model.centred(X)
+    shift = rows.mean(axis=0)
+    own = rows - shift
+    total, scores = float(np.vdot(own, own)), own @ model.loadings()[0].T
+    distance = float(np.linalg.norm(shift)) / (np.sqrt(model.total_variance) or 1.0)
+    return len(rows), distance, 100 * float(np.vdot(scores, scores)) / total if total else 0.0

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr import second_moments_file
-from fedpca_flwr.data_frames import column_names
+from fedpca_flwr.column_labels import column_names
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths import moment_parts
 from fedpca_flwr.maths.arrays import Array

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Block, Blocks, Rows, chunks, joined, sparse_rows
+from fedpca_flwr.maths.blocks import Block, Blocks, Rows, chunks, dense, joined, row_major, sparse_rows
 
 LARGEST = 1e140
 """No value is larger: float64 holds 1.8e308, and so the squares of as many differences as fit into any memory."""
@@ -83,7 +83,8 @@ def told(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
 def check(rows: Rows, names: Sequence[str] = ()) -> Table:
     """A table of ``rows``, whose columns have these names, if they are a non-empty, real matrix, read block by block.
 
-    Values that are not missing (NaN) must be finite, and such that they can be squared.
+    Values that are not missing (NaN) must be finite, and such that they can be squared. Whatever their order in memory,
+    the table has them in that of `row_major`, so the same rows give the same bits.
 
     Blocks are counted, and so few of them that they need no more than `HELD_BYTES` are kept, as one.
 
@@ -99,9 +100,11 @@ def check(rows: Rows, names: Sequence[str] = ()) -> Table:
         )
     if rows.dtype.kind not in "fiub":
         raise DataError(f"the data have dtype {rows.dtype}, expected real numbers")
+    if not isinstance(rows, Blocks):
+        _require_shape(rows.shape)
+        rows = row_major(rows)
     if isinstance(rows, Blocks):
         return _checked_blocks(rows, tuple(names))
-    _require_shape(rows.shape)
     if rows.dtype.kind == "f":
         sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
         for chunk in chunks(rows):
@@ -141,7 +144,7 @@ def _checked_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
     _require_sizes(sizes, names)
     if kept:
         only = joined(kept)
-        found = sparse_rows(only) if rows.sparse else only
+        found = sparse_rows(only) if rows.sparse else dense(only)
     else:
         found = replace(rows, read=partial(_unchanged, rows, count), count=count)
     if rows.sparse and entries > SPARSE * count * rows.width:

@@ -61,9 +61,9 @@ def run(
         A name in `strategies.METHODS`, e.g. ``"p-cov"``; it may say options too: ``"sub-it block-size=10"``.
     parties : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
         One party each; the keys of a mapping are their names. Of data frames (pandas, Arrow, polars) booleans and
-        nullable numbers are numbers, and what is missing is NaN, which ``em`` takes; columns of the same names are put
-        into the order of the first, and the model keeps the names. For the methods whose card says
-        ``split="columns"``: (n, f_i), features of the same n rows.
+        nullable numbers are numbers, and what is missing is NaN, which ``em`` takes; an AnnData has its ``X``. Columns
+        of the same names are put into the order of the first, and the model keeps the names. For the methods
+        whose card says ``split="columns"``: (n, f_i), features of the same n rows.
     engine : {"loopback", "ray"}
         This process (milliseconds), or Flower's simulation, which `flwr run` uses too (a process pool, about ten
         seconds to start). Same strategies, same clients, same bits.

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from fedpca_flwr.data_frames import is_frame
+from fedpca_flwr.column_labels import is_cells, is_frame
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Blocks
@@ -133,8 +133,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_is_fitted(self)
         if parties_in(X):
             return np.vstack([self.model_.transform(party) for party in tables_of(X)])
-        finite = "allow-nan" if self._card().incomplete else True
-        validate_data(self, X, reset=False, accept_sparse=True, ensure_all_finite=finite)
+        if not is_cells(X):  # which scikit-learn does not know; the model checks its names
+            finite = "allow-nan" if self._card().incomplete else True
+            validate_data(self, X, reset=False, accept_sparse=True, ensure_all_finite=finite)
         return self.model_.transform(X)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
@@ -165,8 +166,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard) -> list[Any]:
         """The table's rows by party, in the order of the labels."""
         finite = "allow-nan" if card.incomplete else True
-        checked = validate_data(self, X, accept_sparse=["csr"], ensure_all_finite=finite, ensure_min_samples=2)
-        table = X if hasattr(X, "columns") else checked  # a data frame's names travel with it
+        checked = (
+            X
+            if is_cells(X)
+            else validate_data(self, X, accept_sparse=["csr"], ensure_all_finite=finite, ensure_min_samples=2)
+        )
+        table = X if is_frame(X) else checked  # a data frame's names travel with it
         if groups is None:
             return [table]
         labels = column_or_1d(np.asarray(groups))
@@ -174,7 +179,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             raise ConfigError(
                 f"'groups' has {len(labels)} labels, but there are {checked.shape[0]} rows; give one for each"
             )
-        return [_safe_indexing(table, np.flatnonzero(labels == label)) for label in np.unique(labels)]
+        taken = type(table).__getitem__ if is_cells(table) else _safe_indexing
+        return [taken(table, np.flatnonzero(labels == label)) for label in np.unique(labels)]
 
 
 def parties_in(X: object) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from fedpca_flwr.data_frames import column_labels, is_frame, listed
+from fedpca_flwr.column_labels import column_labels, is_frame, listed, match
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.frames import as_rows
 from fedpca_flwr.maths.blocks import Rows, of_columns
@@ -100,12 +100,13 @@ def _require_parties(given: Any) -> None:
 
 
 def _in_one_order(parties: Parties, called: list[str]) -> Parties:
-    """The columns of all parties that have labels in the order of the first of these.
+    """The columns of all parties that have labels in the order of the first of these; a note names those without.
 
     Raises
     ------
     ConfigError
-        With the labels that a party lacks, or has alone.
+        With the labels that a party lacks, or has alone; and for columns in another order whose labels are not all
+        texts: a model does not keep these, so it would take new rows by position.
     """
     known = [place for place, labels in enumerate(parties.labels) if labels]
     if not known:
@@ -116,12 +117,12 @@ def _in_one_order(parties: Parties, called: list[str]) -> Parties:
         own = parties.labels[place]
         if own == first:
             continue
-        lacking, alone = [x for x in first if x not in own], [x for x in own if x not in first]
-        if lacking or alone:
+        lacking, alone, order = match(own, first)
+        if order is None or alone:
             what = [f"lacks {listed(lacking)}"] * bool(lacking) + [f"alone has {listed(alone)}"] * bool(alone)
             faults.append(f"{called[place]} {' and '.join(what)}")
             continue
-        rows[place] = of_columns(rows[place], [own.index(label) for label in first])
+        rows[place] = of_columns(rows[place], order)
         labels[place] = first
         turned.append(called[place])
     if faults:
@@ -129,5 +130,13 @@ def _in_one_order(parties: Parties, called: list[str]) -> Parties:
             f"the parties' column names differ from those of {called[known[0]]}: {'; '.join(faults)}. Rename them, or "
             "leave out what not all parties have"
         )
-    order = f"columns are in the order of {called[known[0]]}; {', '.join(turned)} had the same ones in another"
-    return Parties(rows, parties.keys, labels, [order] if turned else [])
+    if turned and not all(isinstance(label, str) for label in first):
+        raise ConfigError(
+            f"{', '.join(turned)} has the columns of {called[known[0]]} in another order, and their names are not all "
+            "texts: make them so (X.columns = X.columns.astype(str)), so that the model knows them"
+        )
+    notes = [f"columns are in the order of {called[known[0]]}; {', '.join(turned)} had the same ones in another"]
+    notes = notes if turned else []
+    if bare := [name for name, own in zip(called, labels, strict=True) if not own]:
+        notes.append(f"columns without names are taken by position, as those of {called[known[0]]}: {', '.join(bare)}")
+    return Parties(rows, parties.keys, labels, notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -134,3 +135,9 @@ def test_flower_hub_has_what_it_asks_for():
     assert app["fab-format-version"] == 1
     assert PROJECT["project"]["license"] == {"file": "LICENSE"}
     assert set(app["config"]) == set(RunConfig.keys())
+
+
+def test_every_set_of_versions_that_is_tested_at_night_is_one_of_the_script():
+    nightly = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
+    wanted = [one["versions"] for one in nightly["jobs"]["versions"]["strategy"]["matrix"]["include"]]
+    assert wanted == re.findall(r"^  (\w+)\)", (ROOT / ".ci" / "versions").read_text(), re.MULTILINE)

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.data_frames import column_names
+from fedpca_flwr import frames
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
-from fedpca_flwr.frames import finite_matrix
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.outliers import ROUNDING
 from fedpca_flwr.second_moments import Features, SecondMoments
@@ -89,14 +88,6 @@ def require_resolved(values: Array) -> None:
 
 
 def rows_of(X: ArrayLike, names: tuple[str, ...], width: int, what: str = "X") -> NDArray[Any]:
-    """Rows (n, width) for a fitted model.
-
-    Raises
-    ------
-    DataError
-        Where a data frame's columns have other names or another order; else as `finite_matrix`.
-    """
-    given = column_names(X)
-    if given and names and given != names:
-        raise DataError(f"the columns of {what}, or their order, are not those of the fit: {', '.join(names[:20])}")
-    return finite_matrix(X, width, what)
+    """Finite rows (n, width) for a fitted analysis of features with these names; errors: `fedpca_flwr.frames`."""
+    rows = frames.rows_of(X, width, names, name=what, fitted="the analysis")
+    return frames.finite_matrix(rows, width, what)

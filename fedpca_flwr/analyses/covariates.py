@@ -30,6 +30,8 @@ class Adjusted:
         Covariates (names, or places where there are none) of which some combination does not vary: it was dropped.
     places, covariates : ndarray of shape (d,), (q,)
         Where features and covariates stand in the rows that the moments are of.
+    features : tuple of str
+        Names of features and covariates in those rows; empty where the moments have none.
     means : mapping of str to ndarray of shape (d + q,)
         Of each party, where the parties' means were taken out; else of all rows, under an empty name.
     """
@@ -39,6 +41,7 @@ class Adjusted:
     collinear: tuple[str | int, ...]
     places: NDArray[np.intp]
     covariates: NDArray[np.intp]
+    features: tuple[str, ...]
     means: Mapping[str, Array]
 
     def apply(self, rows: ArrayLike, *, party: str = "") -> Array:
@@ -47,7 +50,7 @@ class Adjusted:
         Parameters
         ----------
         rows : array-like of shape (n, features and covariates)
-            In the order of the moments.
+            In the order of the moments; of a data frame the columns are matched by their names.
         party : str
             Whose they are, where the parties' means were taken out.
 
@@ -59,7 +62,7 @@ class Adjusted:
             known = ", ".join(self.means) if "" not in self.means else "none: all rows have one mean"
             raise ConfigError(f"'party' is '{party}', expected one of those of the fit: {known}")
         mean = self.means[party]
-        centred = rows_of(rows, (), mean.size) - mean
+        centred = rows_of(rows, self.features, mean.size) - mean
         kept: Array = centred[:, self.places] - centred[:, self.covariates] @ self.coefficients
         return kept + self.moments.mean
 
@@ -98,5 +101,6 @@ def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = Fa
         collinear=moments.names(held) or tuple(held.tolist()),
         places=found.x,
         covariates=found.y,
+        features=moments.features,
         means=own if parties else {"": moments.mean},
     )

@@ -61,7 +61,7 @@ class Discriminant:
 
 @of_moments
 def discriminant(moments: SecondMoments, classes: Features, features: Features | None = None) -> Discriminant:
-    """Linear discriminant analysis with the classes' shares as priors, as scikit-learn's.
+    """Linear discriminant analysis with the classes' shares as priors, as scikit-learn's from 1.9 on (divisor n).
 
     Parameters
     ----------

@@ -115,9 +115,25 @@ def pieces(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
 
 
 def dense(block: Block) -> NDArray[Any]:
-    """A block as an array."""
-    array: NDArray[Any] = block.toarray() if sparse.issparse(block) else block
+    """A block as an array, in the layout of whole rows."""
+    array: NDArray[Any] = block.toarray() if sparse.issparse(block) else np.ascontiguousarray(block)
     return array
+
+
+def row_major(array: NDArray[Any]) -> Rows:
+    """An array in the layout of whole rows, on which the last bits of sums depend; not copied where it has it already.
+
+    A mapped file that holds columns is not read here: its rows are had block by block.
+    """
+    if array.ndim != 2 or array.flags.c_contiguous:
+        return array
+    return of_columns(array, range(array.shape[1])) if _is_mapped(array) else np.ascontiguousarray(array)
+
+
+def _is_mapped(array: object) -> bool:
+    while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        array = array.base
+    return isinstance(array, np.memmap)
 
 
 def whole(data: Rows) -> NDArray[Any]:
@@ -141,7 +157,7 @@ def of_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
 
 def _chosen(block: Block, columns: NDArray[np.int64]) -> Block:
     if not sparse.issparse(block):
-        return np.take(block, columns, axis=1)  # in the layout of whole rows, on which the last bits of sums depend
+        return np.take(block, columns, axis=1)  # in the layout of whole rows
     found = block[:, columns]
     found.sort_indices()
     return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpca_flwr.data_frames import listed
+from fedpca_flwr.column_labels import listed
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.blocks import Rows, of_columns
 from fedpca_flwr.table import Table

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data_frames import KINDS, arrow_column, arrow_kind, listed
+from fedpca_flwr.column_labels import listed
+from fedpca_flwr.data_frames import KINDS, arrow_column, arrow_kind
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.blocks import CACHE_ELEMENTS, Blocks, Rows
 from fedpca_flwr.site.columns import LeftOut, column_position

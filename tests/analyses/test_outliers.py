@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import chi2, f
+from scipy.stats import chi2, f, t
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from fedpca_flwr import analyses
@@ -123,6 +123,33 @@ def test_a_row_far_along_a_component_is_odd_by_t_squared_only(model):
 def test_drift_is_a_false_alarm_once_in_a_hundred_times(model):
     drifted = [analyses.drift(model, rows(80, 12, seed=100 + i) + np.arange(12)).drifted for i in range(400)]
     assert sum(drifted) <= 12  # more have a probability of 2e-4 where 1 % is true
+
+
+def shifted_along(model, distance, rows=12):
+    """Rows whose mean is so far from the model's, squared, in standard errors of a mean; they vary off the model."""
+    along = np.sqrt(distance * (1 / rows + 1 / model.n_samples_) * model.explained_variance_[0]) * model.components_[0]
+    off = np.linalg.svd(model.components_)[2][-1]
+    return model.mean_ + along + np.outer(np.linspace(-1, 1, rows) * np.sqrt(model.noise_variance_), off)
+
+
+def test_probabilities_of_a_drift_are_those_of_their_distributions():
+    """Of a model of few rows, whose own mean is as uncertain as that of the new ones."""
+    model = run("p-cov", cut(X[:20], 12, 8), n_components=3, min_rows=1)
+    new = shifted_along(model, 5.0)
+    found = analyses.drift(model, new)
+    assert found.shift_probability == pytest.approx(chi2.sf(5.0, 3), rel=1e-9)
+    spe = np.linspace(-1, 1, 12) ** 2 * model.noise_variance_
+    left_out = model.total_variance - model.explained_variance_.sum()
+    step = (spe.mean() - left_out) / (spe.std(ddof=1) * np.sqrt(1 / 12 + 1 / 20))
+    assert found.spread_probability == pytest.approx(t.sf(step, 11), rel=1e-9)
+
+
+def test_two_looks_share_the_false_alarms(model):
+    """One of two probabilities is 0.0075: a drift where 1.6 % of false alarms are accepted, none where 1 % are."""
+    new = shifted_along(model, chi2.isf(0.0075, 3))
+    assert analyses.drift(model, new).shift_probability == pytest.approx(0.0075, rel=1e-9)
+    assert not analyses.drift(model, new, false_alarms=0.01).drifted
+    assert analyses.drift(model, new, false_alarms=0.016).drifted
 
 
 @pytest.mark.parametrize("kind", ["mean within", "mean without", "spread"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import sklearn
 from sklearn.cross_decomposition import CCA, PLSRegression
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_linnerud, load_wine
 from sklearn.decomposition import PCA, FactorAnalysis
@@ -11,6 +12,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.fixes import parse_version
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DataError
@@ -45,6 +47,16 @@ RESPONSES, P = [10, 11], 10
 
 def close(ours, theirs, digits=1e-8):
     np.testing.assert_allclose(ours, theirs, rtol=digits, atol=digits * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_the_rounding_of_a_secure_sum_is_in_the_unit_of_the_variances(scale):
+    """Features in units from 1 to 1,000; what rounding missed of each scatter is a millionth of it, times 1 to 5."""
+    X = rows(200, 5) * np.array([1, 10, 100, 1000, 3])
+    scatters, parts = 200 * X.var(axis=0), 1e-6 * np.arange(1, 6)
+    model = analyses.pca(SecondMoments(SecondMoments.of(X).moments, missed=parts * scatters), 2, scale=scale)
+    expected = parts.sum() / 5 if scale else (parts * scatters).sum() / scatters.sum()
+    assert model.log["measured"]["fixed_point_variance_share"] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -167,6 +179,9 @@ def with_classes(X, labels):
     return np.hstack([X, labels[:, None] == np.unique(labels)])
 
 
+@pytest.mark.skipif(
+    parse_version(sklearn.__version__) < parse_version("1.9"), reason="there scikit-learn divides by n less the classes"
+)
 @pytest.mark.parametrize("load", [load_wine, load_digits, load_breast_cancer])
 def test_linear_discriminant_analysis(load):
     """Digits have pixels that are always dark, and pixels that are so within a class."""

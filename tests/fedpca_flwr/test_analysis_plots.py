@@ -57,6 +57,21 @@ def test_names_of_arrows_do_not_overprint():
     assert ((apart[..., 0] > 0.09) | (apart[..., 1] > 0.06) | np.eye(len(places), dtype=bool)).all()
 
 
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_many_features_the_longest_arrows_are_shown(turn):
+    """40 features, the j-th of length j / 40."""
+    lengths = np.arange(1, 41)[::turn] / 40
+    angles = np.linspace(0, 6, 40)
+    correlations = lengths * [np.cos(angles), np.sin(angles)]
+    found = analyses.Reading(correlations, lengths**2, correlations**2, np.eye(2), tuple(f"f{j}" for j in range(40)))
+    (axes,) = analysis_plots.biplot(found, np.ones((3, 2))).axes
+    longest = {j for j in range(40) if lengths[j] > 10 / 40}
+    assert {text.get_text() for text in axes.texts} == {"", *(f"f{j}" for j in longest)}
+    assert {tuple(text.xy) for text in axes.texts if text.get_text() == ""} == {
+        tuple(correlations[:, j]) for j in longest
+    }
+
+
 def test_arrows_are_correlations_with_the_first_two_components():
     found = analyses.read(MOMENTS, 2)
     scores = analyses.pca(MOMENTS, 2).transform(X)

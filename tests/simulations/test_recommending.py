@@ -1,0 +1,124 @@
+"""What a comparison recommends, keeps, counts and shows, on records whose answer is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpca_flwr.errors import DataError
+from simulations import measuring, report_drawing, report_page
+from simulations.comparing import compare
+from simulations.recommending import Choice, choices
+from simulations.records import RUNS, named
+
+
+def record(method="p-cov", *, angle=0.0, exact=True, up=1.0, rounds=1, captured=0.9, **more):
+    return {
+        "method": method,
+        "options": {},
+        "max angle": angle,
+        "exact": exact,
+        "MB up": up,
+        "rounds": rounds,
+        "captured variance": captured,
+        "components": 4,
+        "bound": 0.0,
+        "measured": {},
+        **more,
+    }
+
+
+def wishes(*records):
+    return {choice.wish: choice.run for choice in choices(records)}
+
+
+def test_exact_is_what_says_so_and_is_so():
+    """By luck, or by a claim alone, nothing is: the other two are cheaper."""
+    by_luck = record("ap-cov", angle=1e-9, exact=False, up=0.1)
+    by_claim = record("sub-it", angle=1e-3, exact=True, up=0.2)
+    truly = record("p-cov", angle=1e-7, exact=True, up=5.0)
+    found = wishes(by_luck, by_claim, truly)
+    assert found["exact, in the fewest rounds"] is truly
+    assert found["exact, with the fewest bytes up"] is truly
+    assert not any(wish.startswith("exact") for wish in wishes(by_luck, by_claim))
+
+
+def test_of_private_runs_the_one_that_captures_most():
+    cheap, good = record("dp-pca", angle=30.0, exact=False, captured=0.5), record("dp-pca", exact=False, up=9.0)
+    assert wishes(cheap, good)["differentially private"] is good
+    assert wishes(good, cheap)["differentially private"] is good
+
+
+@pytest.mark.parametrize(
+    ("above", "told"),
+    [
+        (None, ""),
+        (5, ""),
+        (4, ""),
+        (3, "only 3 of 4 components above the noise"),
+        (0, "none of 4 components above the noise"),
+    ],
+)
+def test_a_single_component_of_noise_is_told(above, told):
+    measured = {} if above is None else {"components_above_noise": above}
+    assert Choice("differentially private", record(measured=measured)).warning == told
+
+
+@pytest.mark.parametrize(
+    ("exact", "angle", "is_so"),
+    [(True, 0.0, True), (True, 1e-6, True), (True, 2e-6, False), (True, None, False), (False, 0.0, False)],
+)
+def test_the_filter_of_exact_runs_looks_at_the_angle_too(exact, angle, is_so):
+    assert ("exact" in report_page._kinds(record(exact=exact, angle=angle)).split()) == is_so
+
+
+@pytest.mark.parametrize(
+    ("angles", "farthest"),
+    [([50.0, 1.0, 30.0, None], "ap-cov"), ([0.0, 40.0, 30.0, None], "sub-it"), ([0.0, 1.0, None, 2.0], "qr-pca")],
+)
+def test_the_figure_overlays_the_first_model_and_the_farthest(angles, farthest):
+    methods = ["p-cov", "sub-it", "ap-cov", "qr-pca"]
+    records = [record(method, angle=angle) for method, angle in zip(methods, angles, strict=True)]
+    assert [*report_drawing._overlaid(records, dict.fromkeys(map(named, records)))] == ["p-cov", farthest]
+
+
+@pytest.fixture
+def faults(monkeypatch):
+    """Errors that the next runs raise; after them `run` is itself."""
+    left, honest = [], measuring.run
+
+    def run(*args, **more):
+        if left:
+            raise left.pop()
+        return honest(*args, **more)
+
+    monkeypatch.setattr(measuring, "run", run)
+    return left
+
+
+def test_a_run_that_failed_is_not_kept_and_tried_again(tmp_path, faults):
+    faults.append(DataError("a site is away"))
+    setting = {"datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
+    (failed,) = compare(["p-cov"], **setting)
+    assert failed["error"] == "DataError: a site is away"
+    assert not (tmp_path / RUNS).exists()
+    (done,) = compare(["p-cov"], **setting)
+    assert "error" not in done
+    assert len((tmp_path / RUNS).read_text().splitlines()) == 1
+
+
+def test_bytes_down_are_those_before_the_last_round(monkeypatch):
+    honest = measuring.run
+
+    def run(*args, **more):
+        model = honest(*args, **more)
+        about = {"seconds": 0.0}
+        model.log["rounds"] = [
+            {"phase": "mean", "up": [10**6, 2 * 10**6, 0], "down": [10**6, 2 * 10**6, 3 * 10**6], **about},
+            {"phase": "moments", "up": [0, 0, 3 * 10**6], "down": [0, 0, 3 * 10**6], **about},
+            {"phase": "project", "up": [10**9] * 3, "down": [10**9] * 3, **about},
+        ]
+        return model
+
+    monkeypatch.setattr(measuring, "run", run)
+    (one,) = compare(["p-cov"], datasets=["wine"], clients=[3], components=2)
+    assert (one["rounds"], one["MB up"], one["MB down"]) == (2, 2.0, 3.0)
