@@ -15,7 +15,7 @@ OLD_KEYS = {
     "ledger": "name a folder as 'journal', where what was spent is kept too; what the old file lists is not read, so "
     "lower 'epsilon-budget' by it",
     "group-secret": "sites know each other by 'identity', the file of a site's own private key, and 'identities', that "
-    "of all sites' public keys ('python -m fedpca_flwr.site keys' makes them); a secret that only salts ids is named "
+    "of all sites' public keys ('python -m fedpca_flwr site keys' makes them); a secret that only salts ids is named "
     "as 'ids-secret'",
 }
 """Of node-configs of before, and what to do instead."""

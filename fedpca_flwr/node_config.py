@@ -66,7 +66,7 @@ class NodeConfig(Config):
     """Layer of an .h5ad file; empty: its X."""
     variants: LocalPath = ""
     """Of a .bed file: path of a .bim file with the variants that all sites take, in its order and counting its first
-    alleles (`python -m fedpca_flwr.site variants` makes one); empty: those of the file."""
+    alleles (`python -m fedpca_flwr site variants` makes one); empty: those of the file."""
     ambiguous: Literal["refuse", "keep"] = "refuse"
     """What to do where the list of `variants` has A/T or C/G ones, whose strand the alleles do not tell."""
     ids: str = ""
@@ -151,14 +151,14 @@ class NodeConfig(Config):
             raise PydanticCustomError(
                 "identity",
                 "'{given}' is set, but '{lacking}' is not; 'identity' is the file of a site's private key, "
-                "'identities' that of all sites' public keys ('python -m fedpca_flwr.site keys' makes them)",
+                "'identities' that of all sites' public keys ('python -m fedpca_flwr site keys' makes them)",
                 {"given": given, "lacking": lacking},
             )
         if self.secure_only and self.data and not self.identity:
             raise PydanticCustomError(
                 "identity",
                 "'secure-only' needs 'identity' and 'identities', by which this site knows the other sites: without "
-                "them whoever holds the server acts in their place; make a key with 'python -m fedpca_flwr.site keys'",
+                "them whoever holds the server acts in their place; make a key with 'python -m fedpca_flwr site keys'",
             )
         return self
 

@@ -1,6 +1,6 @@
 """Compare methods: any set of them on any data sets, partitions and numbers of clients.
 
-    python -m simulations.compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \\
+    python -m fedpca_flwr compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \\
         --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10
 
 A method may carry options, written as in run-config. With ``--output FOLDER`` every run is one line of JSON in its
@@ -27,7 +27,7 @@ from . import ENGINES
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
     made = argparse.ArgumentParser(
-        prog="python -m simulations.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m fedpca_flwr compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = made.add_argument
     add(

@@ -1,6 +1,6 @@
 """Which of a site's rows are odd, by which features, and whether they are still of the model's kind.
 
-    python -m simulations.monitor MODEL ROWS --output odd.csv
+    python -m fedpca_flwr monitor MODEL ROWS --output odd.csv
 
 A site runs it on its own rows, with the model that the coordinator hands out; nothing leaves the site. ROWS is a file
 that a site may have as its data, --label the column that is no feature. The output has a line for each row: T2 and SPE,
@@ -30,7 +30,7 @@ OF_HERE = {"data": "ROWS", "label": "--label"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m simulations.monitor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m fedpca_flwr monitor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, help="the model's file (.npz), as a run has written it")
     parser.add_argument("rows", help="the site's rows: .npy, .npz, .csv, .parquet or .h5ad")

@@ -85,7 +85,7 @@ def title(record: Record) -> str:
 def command(group: list[Record]) -> str:
     """The command that repeats the runs of one setting, on one line."""
     one = group[0]
-    words = ["python", "-m", "simulations.compare", "--methods", *map(named, group), "--dataset", one["dataset"]]
+    words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *map(named, group), "--dataset", one["dataset"]]
     words += ["--data-root", one["data root"]] if one["data root"] != "." else []
     words += ["--partition", one["partition"], *([] if one["alpha"] is None else ["--alpha", repr(one["alpha"])])]
     for key in ("clients", "components", "seed", "engine"):

@@ -1,6 +1,6 @@
 """One self-contained page of a comparison: tables that sort, figures, and how to repeat it. No server, no network.
 
-python -m simulations.report FOLDER        # of a comparison: writes FOLDER/report.html anew
+python -m fedpca_flwr report FOLDER        # of a comparison: writes FOLDER/report.html anew
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m simulations.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m fedpca_flwr report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="the --output of a comparison")
     parser.add_argument("--data-root", help="where the data are now, if not where they were")

@@ -1,4 +1,4 @@
-"""`python -m strategies`: tables from the cards; with `write` into docs and SECURITY.md."""
+"""`python -m fedpca_flwr methods`: tables from the cards; with `write` into docs and SECURITY.md."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 import ast
 import itertools
 import re
+import sys
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from inspect import getdoc, getmodule, getsource
 from pathlib import Path
 from textwrap import dedent
@@ -26,13 +27,13 @@ from . import METHODS, TRAVEL, script_of, transports_of
 HEADS = ("method", "result", "rounds", "upload per party", "server sees", "privacy", "split")
 PAGE = """# Methods
 
-This page is made from the code (`python -m strategies write`): what each method does, its source, and its options.
-[Which method?](which-method.md) compares the methods, [SECURITY.md](../SECURITY.md) says who sees what.
+This page is made from the code (`python -m fedpca_flwr methods write`): what each method does, its source, and its
+options. [Which method?](which-method.md) compares the methods, [SECURITY.md](../SECURITY.md) says who sees what.
 
 ## How to say it
 
 What every run has, whatever the method, is a key of its own. A method's own options are in the key `method`, behind its
-name: `--run-config "method='sub-it block-size=10' n-components=5"`. `python -m simulations.compare --methods` takes the
+name: `--run-config "method='sub-it block-size=10' n-components=5"`. `python -m fedpca_flwr compare --methods` takes the
 same texts; in Python also `run("sub-it", parties, block_size=10)`. The words are told apart as in a shell, so what has
 spaces needs quotes of the other kind: `method='streaming leave="hospital 1"'`. Numbers and booleans are as in TOML.
 
@@ -47,8 +48,8 @@ Extension on Feature-wise Distributed Data.
 
 MEASUREMENTS_PAGE = """# Measurements
 
-This page is made from the code (`python -m strategies write`): the numbers that `model.log["measured"]` may hold, by
-method and options. `model.summary()` makes its lines of them, `simulations.compare` keeps them in `runs.jsonl`. A name
+This page is made from the code (`python -m fedpca_flwr methods write`): the numbers that `model.log["measured"]` may
+hold, by method and options. `model.summary()` makes its lines of them, `simulations.compare` keeps them in `runs.jsonl`. A name
 ends with its unit; a `share` is from 0 to 1; squared errors are in squared units of the (scaled) data. A number is
 there only where it was measured.
 """
@@ -186,19 +187,23 @@ def _choices(annotation: object) -> list[str]:
     return [text for part in typing.get_args(annotation) for text in _choices(part)]
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m strategies", description="The methods as a Markdown table.")
-    parser.add_argument(
-        "write", nargs="?", choices=["write"], help="write the tables into docs and SECURITY.md instead"
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m fedpca_flwr methods", description="The methods as a Markdown table."
     )
-    if parser.parse_args().write:
-        Path("docs/which-method.md").write_text(
-            with_table(Path("docs/which-method.md").read_text(encoding="utf-8")), encoding="utf-8"
-        )
-        Path("docs/methods.md").write_text(methods_page(), encoding="utf-8")
-        Path("docs/measurements.md").write_text(measurements_page(), encoding="utf-8")
-        Path("SECURITY.md").write_text(
-            with_questions(Path("SECURITY.md").read_text(encoding="utf-8")), encoding="utf-8"
-        )
-    else:
+    parser.add_argument(
+        "write", nargs="?", choices=["write"], help="in the repository: write the tables into docs and SECURITY.md"
+    )
+    if not parser.parse_args(arguments).write:
         print(method_table(), end="")
+        return 0
+    which, security = Path("docs/which-method.md"), Path("SECURITY.md")
+    which.write_text(with_table(which.read_text(encoding="utf-8")), encoding="utf-8")
+    Path("docs/methods.md").write_text(methods_page(), encoding="utf-8")
+    Path("docs/measurements.md").write_text(measurements_page(), encoding="utf-8")
+    security.write_text(with_questions(security.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

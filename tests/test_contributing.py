@@ -71,5 +71,10 @@ def test_the_other_tests_say_what_is_missing(project):
     tests = ["tests/test_readme.py", "tests/protocol/test_hostile_server.py"]
     told = outcome(project, "-m", "pytest", *tests, "-k", "table or page_of or hunt_knows or has_a_script", code=1)
     listed = TEXT[TEXT.index("### Before") : TEXT.index("## Rules")]
-    where = ("python -m strategies write", "tests/protocol/scripts.py", "SECURITY.md's first table", "OPTION_VALUES")
+    where = (
+        "python -m fedpca_flwr methods write",
+        "tests/protocol/scripts.py",
+        "SECURITY.md's first table",
+        "OPTION_VALUES",
+    )
     assert not [name for name in where if name not in told or name not in listed]

@@ -31,7 +31,7 @@ PAGES = {
 }
 COMPARED = PAGES["docs/which-method.md"]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-WRITE = "it is made from the methods' cards: run `python -m strategies write` in the repository's folder"
+WRITE = "it is made from the methods' cards: run `python -m fedpca_flwr methods write` in the repository's folder"
 every_page = pytest.mark.parametrize("page", PAGES)
 
 

@@ -1,4 +1,4 @@
-"""`python -m fedpca_flwr.site`: what whoever runs a site does beside the runs."""
+"""`python -m fedpca_flwr site`: what whoever runs a site does beside the runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedpca_flwr.site.variants import write_common
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m fedpca_flwr.site", description="What a site does beside the runs.")
+    parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_keys(commands)
     _add_journal(commands)

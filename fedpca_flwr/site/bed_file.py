@@ -91,7 +91,7 @@ def _require_whole(listed: list[Variant], found: Matched, *, ambiguous: bool) ->
     if told:
         raise DataError(
             f"of the {len(listed)} variants in the list that node-config 'variants' names, {'; '.join(told)} (the "
-            "site's log names them). 'python -m fedpca_flwr.site variants' makes a list of those that all sites have",
+            "site's log names them). 'python -m fedpca_flwr site variants' makes a list of those that all sites have",
             local="; ".join(some_of(those) for those in faults.values() if those),
         )
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import text_in, write_new
 
-COMMAND = "python -m fedpca_flwr.site keys"
+COMMAND = "python -m fedpca_flwr site keys"
 
 FORGEABLE = frozenset(
     bytes.fromhex(y)

@@ -46,6 +46,6 @@ def ids_secret(path: str) -> bytes:
     if len(secret) < SHORTEST_SECRET:
         raise ConfigError(
             f"node-config: the file of 'ids-secret' holds {len(secret)} bytes, expected at least "
-            f"{SHORTEST_SECRET}; make one with 'python -m fedpca_flwr.site ids-secret'"
+            f"{SHORTEST_SECRET}; make one with 'python -m fedpca_flwr site ids-secret'"
         )
     return secret

@@ -89,7 +89,7 @@ def _next(folder: Path) -> list[str]:
     journal, model = shlex.quote(str(folder / "journal0")), str(folder / "model")
     return [
         f'5. the model: python -c "from fedpca_flwr import PCAModel; print(PCAModel.load({model!r}).summary())"',
-        f"   what a site was asked: python -m fedpca_flwr.site journal {journal}; "
+        f"   what a site was asked: python -m fedpca_flwr site journal {journal}; "
         "each step by hand: simulations/deployment/README.md",
     ]
 

@@ -5,7 +5,7 @@
     python -m simulations.benchmarks published --dataset mnist --data-root DEST --output FOLDER --table angles privacy
 
 Each run is a line of `simulations.compare` in ``FOLDER/runs.jsonl``: what is there is not run again, and
-``python -m simulations.report FOLDER`` shows it. 10 clients, 50 components, seed 42. Angles are to
+``python -m fedpca_flwr report FOLDER`` shows it. 10 clients, 50 components, seed 42. Angles are to
 ``PCA(svd_solver="full")`` of the pooled rows, in degrees; ``images`` stands for CIFAR-10 (JPEG). The notes' partitions
 were never published, so numbers on other partitions than IID compare in size only. The clips of dp-pca are those of
 `simulations.benchmarks.privacy`.

@@ -379,7 +379,7 @@ def test_secure_only_without_an_identity_is_named_whatever_is_asked(tmp_path):
         said = HostileSession(tmp_path, rows_of(0), run, parties=PARTIES, index=2, **node).client.get_properties({})
         assert (said["error"], said["partition-id"]) == ("ConfigError", 2)
         assert "'secure-only' needs 'identity' and 'identities'" in said["message"]
-        assert "make a key with 'python -m fedpca_flwr.site keys'" in said["message"]
+        assert "make a key with 'python -m fedpca_flwr site keys'" in said["message"]
 
 
 def test_a_node_config_with_a_secret_of_the_group_is_told_what_has_taken_its_place():

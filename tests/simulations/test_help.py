@@ -10,10 +10,10 @@ from fedpca_flwr.site import __main__ as site
 from simulations import compare, monitor, report
 
 COMMANDS = {
-    "python -m simulations.compare": compare.main,
-    "python -m simulations.report": report.main,
-    "python -m simulations.monitor": monitor.main,
-    "python -m fedpca_flwr.site": site.main,
+    "python -m fedpca_flwr compare": compare.main,
+    "python -m fedpca_flwr report": report.main,
+    "python -m fedpca_flwr monitor": monitor.main,
+    "python -m fedpca_flwr site": site.main,
 }
 
 

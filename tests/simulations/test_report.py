@@ -41,7 +41,7 @@ def test_the_page_needs_nothing_else(page):
     assert INK.lower() not in text  # on a dark page the colour of text is another
     assert text.count("<svg ") == 2 * 4 + 2  # of each setting, and of the rows themselves
     assert text.count("<h2>The rows of digits, pooled</h2>") == 1
-    assert "python -m simulations.compare --methods" in text
+    assert "python -m fedpca_flwr compare --methods" in text
     assert '<button>variance captured</button></th><th scope="col"><button>variance claimed</button>' in text
     assert "qr-pca rank=2" in text  # it failed, and is shown with its error
     assert "&#x27;rank&#x27; is 2" in text
@@ -128,7 +128,7 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     page = report_page.write_report(tmp_path / "runs", wanted)
     repeated = []
     for number, command in enumerate(commands(page)):
-        assert command[:3] == ["python", "-m", "simulations.compare"]
+        assert command[:4] == ["python", "-m", "fedpca_flwr", "compare"]
         assert main([*command[3:], "--output", str(tmp_path / f"again {number}")]) == 0
         repeated += read(tmp_path / f"again {number}")
     assert [identity(record) for record in repeated] == [identity(record) for record in wanted]

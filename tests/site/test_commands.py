@@ -1,4 +1,4 @@
-"""`python -m fedpca_flwr.site`: keys and certificates, which are never overwritten."""
+"""`python -m fedpca_flwr site`: keys and certificates, which are never overwritten."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_steps_stand_in_order_with_the_log_between_them(told, tmp_path):
     assert f" {rehearsal.DEADLINE:.0f} s after its question" in said[5]
     assert f"round-deadline={rehearsal.DEADLINE}" in deployment.config
     assert str(tmp_path / "all" / "model") in said[-2]
-    assert f"python -m fedpca_flwr.site journal {tmp_path / 'all' / 'journal0'}" in said[-1]
+    assert f"python -m fedpca_flwr site journal {tmp_path / 'all' / 'journal0'}" in said[-1]
 
 
 def test_a_run_that_fails_ends_with_no_step_after_its_log(told, tmp_path):

@@ -1,0 +1,8 @@
+"""`python -m fedpca_flwr`: see `fedpca_flwr.cli`."""
+
+import sys
+
+from fedpca_flwr.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

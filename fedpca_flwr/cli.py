@@ -1,0 +1,42 @@
+"""The commands: ``python -m fedpca_flwr COMMAND``, which is ``fedpca COMMAND`` where the project is installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from fedpca_flwr.packages import module
+
+COMMANDS = {
+    "compare": ("simulations.compare", "run several methods on the same parties, and recommend one"),
+    "report": ("simulations.report", "write a comparison's page anew"),
+    "monitor": ("simulations.monitor", "look for odd rows and for drift in new rows"),
+    "methods": ("strategies.__main__", "list the methods, their rounds, bytes and what the server sees"),
+    "rehearse": ("fedpca_flwr.site.__main__", "a whole deployment on this machine, with secure sums and a dropout"),
+    "site": ("fedpca_flwr.site.__main__", "what a site does beside the runs: keys, journal, certificates"),
+}
+"""By command: where its `main` is, and what it does."""
+
+HELP = "\n".join(
+    [
+        "Federated PCA on Flower. A run is started by `flwr run`, or from Python:",
+        "",
+        "    from fedpca_flwr import run",
+        '    model = run("p-cov", {"north": rows, "south": others}, n_components=2)',
+        "",
+        "commands (python -m fedpca_flwr COMMAND -h says more):",
+        *(f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()),
+    ]
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit status, 2 where there is no such command."""
+    command, *given = (sys.argv[1:] if arguments is None else arguments) or ["-h"]
+    if command in {"-h", "--help"}:
+        print(HELP)
+        return 0
+    if command not in COMMANDS:
+        print(f"fedpca: '{command}' is no command, expected one of: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    return int(module(COMMANDS[command][0]).main([command, *given] if command == "rehearse" else given) or 0)
