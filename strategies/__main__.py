@@ -49,7 +49,7 @@ Extension on Feature-wise Distributed Data.
 MEASUREMENTS_PAGE = """# Measurements
 
 This page is made from the code (`python -m fedpca_flwr methods write`): the numbers that `model.log["measured"]` may
-hold, by method and options. `model.summary()` makes its lines of them, `simulations.compare` keeps them in `runs.jsonl`. A name
+hold, by method and options. `model.summary()` makes its lines of them, a comparison keeps them in `runs.jsonl`. A name
 ends with its unit; a `share` is from 0 to 1; squared errors are in squared units of the (scaled) data. A number is
 there only where it was measured.
 """
