@@ -109,7 +109,7 @@ class Config(BaseModel):
 class RunConfig(Config):
     """The keys of every run, whatever the method; a method's own options are in the text of `method`."""
 
-    long = {"features": 10**7, "columns": 10**7}  # the names of all features may stand there
+    long: ClassVar[Mapping[str, int]] = {"features": 10**7, "columns": 10**7}  # names of all features
 
     method: str = "p-cov"
     """The method and its own options in one text: 'sub-it block-size=10'."""

@@ -30,8 +30,8 @@ MOST_KEYS = 100
 """Keys of a configuration, and options of a method."""
 
 
-BITS = 64
-"""Of a whole number."""
+BITS = 1024
+"""Of a whole number; no float is larger."""
 
 
 def require_short(values: Mapping[str, Any], source: str, long: Mapping[str, int] = MappingProxyType({})) -> None:
@@ -56,7 +56,7 @@ def require_short(values: Mapping[str, Any], source: str, long: Mapping[str, int
         if len(key) > LONGEST_KEY:
             raise ConfigError(f"{source}: a key has {len(key):,} characters, expected at most {LONGEST_KEY}")
         if isinstance(value, int) and value.bit_length() > BITS:  # Python writes no number of thousands of digits
-            raise ConfigError(f"{source}: {value_text(key)} is a whole number of more than {BITS} bits")
+            raise ConfigError(f"{source}: {value_text(key)} is a whole number of more than {BITS:,} bits")
         most = long.get(key.replace("_", "-"), LONGEST_TEXT)
         if isinstance(value, str | bytes) and len(value) > most:
             raise ConfigError(f"{source}: {value_text(key)} has {len(value):,} characters, expected at most {most:,}")

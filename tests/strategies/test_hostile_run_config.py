@@ -124,7 +124,7 @@ def test_nothing_is_raised_where_flower_makes_a_client(config):
         ({"dataset": LONG}, "'dataset' has 1,000,000 characters"),
         ({str(i): 1 for i in range(10**4)}, "it has 10,000 keys, expected at most 100"),
         ({"method": VALUES["many options"]}, "'method' has 1,000 options, expected at most 100"),
-        ({"seed": 10**5000}, "'seed' is a whole number of more than 64 bits"),
+        ({"seed": 10**5000}, "'seed' is a whole number of more than 1,024 bits"),
     ],
     ids=["text", "option", "name", "key", "value", "keys", "options", "digits"],
 )
