@@ -13,7 +13,7 @@ from fedpca_flwr.protocol.sizes import Sizes
 from fedpca_flwr.transports import masked, surviving_party
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
-from tests.harness import finish, server_of, tamper_arrays
+from tests.harness import finish, own, server_of, tamper_arrays
 
 FITTING = [name for name in METHODS if name != "vertical-scores"]
 """Methods that compute a model of what parties reply."""
@@ -60,7 +60,8 @@ def outcome(method, number, change, *, field=None, asked=None):
         Only in this array of a reply, and only in the reply to this question.
     """
     example = METHODS[method].strategy.card.examples[number]
-    server = server_of(method, parties_of_three(method, example), **{"n_components": 2, **example})
+    options = {"n_components": 2, **example, **own(method)}  # what a run needs here, as a state of its own
+    server = server_of(method, parties_of_three(method, example), **options)
     before = []
 
     def changed(arrays):
