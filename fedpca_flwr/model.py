@@ -233,9 +233,10 @@ class PCAModel:
         return model_file.write(path, arrays, about if names is None else {**about, "feature_names_in_": list(names)})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> PCAModel:
-        """Read a model that `save` wrote. Nothing in the file is executed (no pickle)."""
-        arrays, about = model_file.read(path)
+    def load(cls, path: str | os.PathLike[str], *, most_bytes: int | None = None) -> PCAModel:
+        """Read a model that `save` wrote; nothing in it is executed (no pickle). One that unpacks to more than
+        ``most_bytes`` (by default 4 times its size, or 1 GiB where that is more) is refused before it is read."""
+        arrays, about = model_file.read(path, most_bytes)
         try:
             if names := about.pop("feature_names_in_", None):
                 arrays["feature_names_in_"] = np.array(names, dtype=object)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from fedpca_flwr import archive
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
 from fedpca_flwr.json_numbers import from_json, to_json
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
@@ -20,6 +21,35 @@ FORMAT = 2
 """In files of format 1, of the first versions, ``measured`` held texts."""
 
 TEXT = "model.json"
+
+
+class Round(BaseModel):
+    """Of a model's history."""
+
+    phase: str
+    up: list[int]
+    down: list[int]
+
+
+class Party(BaseModel):
+    """Of a model's history."""
+
+    rows: int | None = None
+    features: int = 0
+
+
+class History(BaseModel):
+    """What code reads of a model's history, as it must be where it is there."""
+
+    model_config = ConfigDict(strict=True)
+
+    method: str = ""
+    exact: bool = False
+    options: dict[str, Any] = {}
+    parties: list[Party] = []
+    rounds: list[Round] = []
+    notes: list[str] = []
+    measured: dict[str, float | str] = {}
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:
@@ -38,7 +68,7 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], abou
     return target
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """What `write` wrote.
 
     Raises
@@ -51,8 +81,10 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
     if not target.exists():
         raise DataError(f"there is no model at {target}")
     try:
-        arrays, about = archive.read(target, text=TEXT)
+        arrays, about = archive.read(target, text=TEXT, most_bytes=most_bytes)
         version = about.pop("format")
+    except archive.TooLargeError:
+        raise
     except Exception as error:  # a damaged file can make its readers fail in any way
         raise not_whole(path, error) from None
     if version not in (1, FORMAT):
@@ -83,6 +115,7 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
     log, n, names = about["log"], about["n_samples_"], about.get("feature_names_in_")
     if not isinstance(log, dict) or not isinstance(n, int):
         raise ContractError("the model's history is not whole")
+    History.model_validate(log)
     (k,) = arrays["explained_variance_"].shape
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
         ("explained_variance_", "explained_variance_ratio_", "singular_values_"), (k,)
@@ -138,4 +171,7 @@ def require_pooled_means(log: Mapping[str, Any]) -> None:
 
 def not_whole(path: str | os.PathLike[str], error: Exception) -> ContractError:
     """What to raise for a file that holds something else."""
-    return ContractError(f"{model_file(path)} is not a whole model file ({type(error).__name__})")
+    why = (
+        f"it has no {value_text(error.args[0])}" if isinstance(error, KeyError) and error.args else type(error).__name__
+    )
+    return ContractError(f"{model_file(path)} is not a whole model file ({why})")

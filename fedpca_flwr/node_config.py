@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -51,6 +52,7 @@ class NodeConfig(Config):
     """A site's own configuration: who it is, where its rows are, where its scores go, and its policy."""
 
     public: ClassVar[bool] = False
+    long: ClassVar[Mapping[str, int]] = {"query": 10**6}
 
     partition_id: Annotated[int, Field(ge=0)]
     num_partitions: Count

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from fedpca_flwr import measurements
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.fitted import FittedPCA
+from fedpca_flwr.foreign_text import printable
 
 
 def summary(model: FittedPCA) -> str:
-    """What a person wants to know first, as lines of text."""
+    """What a person wants to know first, as lines of text.
+
+    Raises
+    ------
+    ContractError
+        Where the model has no history.
+    """
     log = model.log
+    if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
+        raise ContractError(f"the model's history has no '{lacking[0]}': a summary is of what a run has made")
     parties = log["parties"]
     by_columns = model.components_ is None
     rows = [] if by_columns else [party["rows"] for party in parties if party["rows"] is not None]
@@ -28,7 +38,7 @@ def summary(model: FittedPCA) -> str:
     ]
     lines += measurements.lines(model)
     lines += [("note", note) for note in log.get("notes", [])]
-    return "\n".join(f"  {name:<22}{text}" for name, text in lines)
+    return "\n".join(f"  {name:<22}{printable(text)}" for name, text in lines)
 
 
 def _traffic(model: FittedPCA) -> list[tuple[str, str]]:

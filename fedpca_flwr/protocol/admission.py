@@ -127,7 +127,7 @@ def raise_all(faults: Sequence[FedPCAError]) -> None:
 
 
 def _of(sender: str, text: str) -> str:
-    return f"{sender}: {text}"
+    return "\n".join(f"{sender}: {line}" for line in text.split("\n"))  # no line of its own passes for another's
 
 
 def columns_of(said: Sequence[PartyInfo]) -> str:

@@ -19,7 +19,7 @@ from fedpca_flwr.method_text import canonical, options_of
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal
-from fedpca_flwr.protocol.messages import LONGEST_MESSAGE, UNPRINTABLE
+from fedpca_flwr.protocol.messages import LONGEST_MESSAGE
 from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.protocol.state import Context, State, StateJournal
 from fedpca_flwr.site import policy, repeats
@@ -226,5 +226,5 @@ class Site:
             error = PartyError("this site ended its part in the run; its own log says why")
         here = self.handed_over and isinstance(error, DataError | PartyError)
         more = error.local if here else error.local and SEE_LOG
-        message = UNPRINTABLE.sub("?", "; ".join(filter(None, (str(error), more))))[:LONGEST_MESSAGE]
+        message = "; ".join(filter(None, (str(error), more)))[:LONGEST_MESSAGE]
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}

@@ -151,7 +151,10 @@ def test_image_files_that_do_not_fit_together_are_refused(sizes, tmp_path):
     [
         ({"partition": "columns", "columns": "9" * 5000}, "'columns' names 1 columns in 1 groups"),
         ({"partition": "shards", "shards-per-client": 10**30}, "'shards-per-client' is"),
-        ({"dataset": "images", "data-root": "~nobodyhere"}, "'data-root' is '~nobodyhere', no file can have this path"),
+        (
+            {"dataset": "images", "data-root": "~nobodyhere"},
+            "'data-root' is '~nobodyhere', expected a path that does not",
+        ),
     ],
     ids=["columns", "shards", "root"],
 )
