@@ -7,7 +7,8 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.maths.personalised import held_out, local_components
+from fedpca_flwr.maths.held_out import held_out
+from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.maths.subspace import principal_angles as angles_between
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
