@@ -31,9 +31,6 @@ from fedpca_flwr.maths.stiefel import aligned, retraction, symmetric, tangent, t
 BLOCKS = 3
 """Blocks of the Krylov space in which components are improved where a party has more rows than features."""
 
-NOISE = 1e-12
-"""Share of a product below which a direction that it has beside others is taken for its rounding."""
-
 FINAL_STEPS = 200
 """Improvements at most, at the end."""
 
@@ -114,26 +111,14 @@ def personal_components(rows: Array | OwnRows, V: Array, c: Array | float, start
 
 def _improved(product: Callable[[Array], Array], U: Array) -> tuple[Array, Array]:
     """The best directions in the span of U, A U, A A U (Rayleigh-Ritz), and their values, descending."""
-    images = [product(U)]
-    blocks = [np.broadcast_to(U, images[0].shape)]
+    blocks = [U]
     for _ in range(BLOCKS - 1):
-        blocks.append(_beside(np.concatenate(blocks, axis=-1), images[-1]))
-        images.append(product(blocks[-1]))
-    Q, image = np.concatenate(blocks, axis=-1), np.concatenate(images, axis=-1)
-    values, rotation = np.linalg.eigh(symmetric(transposed(Q) @ image))
+        blocks.append(np.linalg.qr(product(blocks[-1])).Q)
+    *others, last = np.broadcast_arrays(*blocks)
+    Q = np.linalg.qr(np.concatenate([*others, last], axis=-1)).Q
+    values, rotation = np.linalg.eigh(symmetric(transposed(Q) @ product(Q)))
     leading = slice(None, -U.shape[-1] - 1, -1)
     return values[..., leading], Q @ rotation[..., leading]
-
-
-def _beside(Q: Array, X: Array) -> Array:
-    """Orthonormal columns of what ``X`` (..., d, r) has beside ``Q`` (..., d, q); zero where that is rounding."""
-    noise = NOISE * np.abs(X).max(axis=(-1, -2))
-    for _ in range(2):
-        X = X - Q @ (transposed(Q) @ X)
-    found, upper = np.linalg.qr(X)
-    turn, sizes, _ = np.linalg.svd(upper)
-    beside: Array = (found @ turn) * (sizes > noise[..., None])[..., None, :]
-    return beside
 
 
 def _resolved(values: Array, own: Array, V: Array) -> Array:

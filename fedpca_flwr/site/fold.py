@@ -82,8 +82,8 @@ def _drawn(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
         few = [text for text in near if abs(json.loads(text)["rows"] - len(rows)) < node.min_rows]
         if node.repeat != "allow" and (few or any(earlier != now for earlier in same)):
             raise DisclosureError(
-                "this site has held other rows out to choose 'mu', of the same rows or of all but a few of them, it may "
-                "be fewer than its own minimum (node-config 'min-rows'): what several such sums leave out tells of "
+                "this site has held other rows out to choose 'mu', of the same rows or of all but a few of them, it "
+                "may be fewer than its own minimum (node-config 'min-rows'): what several such sums leave out tells of "
                 f"single rows; {INSTEAD}; if all rows are new, set repeat='refuse-same' in its node-config{ALLOW}"
             )
         return "" if now in same else now

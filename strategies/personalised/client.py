@@ -12,6 +12,7 @@ from scipy.linalg import eigh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows
 from fedpca_flwr.maths.eigen import fix_signs
+from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.own_rows import OwnRows, own_rows
 from fedpca_flwr.maths.personalised import (
     converged_components,
@@ -30,6 +31,10 @@ from strategies.personalised.script import HELD_OUT, PersonalisedOptions
 
 OWN = "own components"
 """Where they are in this party's state: (m, d, k) for m strengths."""
+
+
+OWN_MEAN = "own mean of rows"
+"""Of so many, likewise, in two floats (2, d)."""
 
 
 class PersonalisedClient(RowsClient):
@@ -56,9 +61,9 @@ class PersonalisedClient(RowsClient):
             self.site.state.drop(OWN)
         if name in {"sums", "deviations", "project"}:
             return super().statistics(name, asked)
-        rows = own_rows(self.used, asked["mean"], asked["remainder"], self.own.head_and_diagonal())
+        rows = own_rows(self.used, asked["mean"], asked["remainder"], self._known_head())
         if name == "product":
-            return {"product": rows.times(asked["block"])}
+            return {"product": rows.times_any(asked["block"])}
         if name == "share":
             return {"shared": self._shared(rows, asked["shared"], asked["strengths"])}
         if name == "choose":
@@ -80,6 +85,16 @@ class PersonalisedClient(RowsClient):
     @cached_property
     def _held_out(self) -> NDArray[np.bool_]:
         return self.site.held_out(self.card.split)
+
+    def _known_head(self) -> Head | None:
+        """Count and mean of the rows used, found once in a pass where they are more than the features."""
+        (n, d), name = self.used.shape, f"{OWN_MEAN} {len(self.used)}"
+        if n <= d:
+            return None
+        if name not in self.site.state:
+            head, _ = head_and_diagonal(self.used)
+            self.site.state[name] = [np.stack([head.mean, head.remainder])]
+        return Head(n, *self.site.state[name][0])
 
     def _shared(self, rows: OwnRows, V: Array, strengths: Array) -> Array:
         """One iteration at each strength; V is (m, d, k)."""
