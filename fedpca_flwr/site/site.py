@@ -27,7 +27,7 @@ from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.protocol.state import Context, State, StateJournal
 from fedpca_flwr.site import policy, repeats
 from fedpca_flwr.site.features import in_order_of, in_own_order
-from fedpca_flwr.site.fold import fold, require_fold
+from fedpca_flwr.site.fold import fold
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.query import require_same
@@ -199,15 +199,6 @@ class Site:
         DisclosureError
         """
         repeats.permit_slopes(self.journal, self.node, self._in_own_order(split), asked)
-
-    def require_fold(self, split: str) -> None:
-        """Refuse to hold rows out, where that tells of few of them (`fedpca_flwr.site.fold`).
-
-        Raises
-        ------
-        ConfigError, DisclosureError
-        """
-        require_fold(self.node, len(self.data(split)))
 
     def held_out(self, split: str) -> NDArray[np.bool_]:
         """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`).

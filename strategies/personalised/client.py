@@ -25,6 +25,7 @@ from fedpca_flwr.maths.personalised import (
 )
 from fedpca_flwr.maths.products import head_and_diagonal
 from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.site.fold import require_fold
 from fedpca_flwr.statistics.moment_fields import head_fields
 from fedpca_flwr.statistics.rows_client import RowsClient
 from strategies.personalised.script import HELD_OUT, PersonalisedOptions
@@ -47,7 +48,7 @@ class PersonalisedClient(RowsClient):
     def require_ready(self) -> None:
         super().require_ready()
         if self.options.mu == "held-out":
-            self.site.require_fold(self.card.split)
+            require_fold(self.site.node, len(self.data))
 
     def statistics(self, phase: str, asked: Fields) -> Any:
         self.holds_out = phase.startswith(HELD_OUT) or phase == "choose"
