@@ -101,12 +101,16 @@ def personal_components(rows: Array | OwnRows, V: Array, c: Array | float, start
     if factor is None or n + r > d:
         found = _improved(lambda X: scatter_times(rows, X) + c * (V @ (transposed(V) @ X)), start)
         return _resolved(*found, V)
-    shape = np.broadcast_shapes(factor.shape[:-2], V.shape[:-2], c.shape[:-2])
-    prior = np.broadcast_to(np.sqrt(c) * transposed(V), (*shape, r, d))
-    A = np.concatenate([np.broadcast_to(factor, (*shape, *factor.shape[-2:])), prior], axis=-2)
-    values, left = np.linalg.eigh(A @ transposed(A))
-    last = slice(None, -r - 1, -1)
-    return _resolved(values[..., last], np.linalg.qr(transposed(A) @ left[..., last]).Q, V)
+    prior, N = np.sqrt(c) * V, factor.shape[-2]
+    shape = np.broadcast_shapes(factor.shape[:-2], prior.shape[:-2])
+    gram = np.empty((*shape, N + r, N + r))  # its lower triangle is read
+    gram[..., :N, :N] = factor @ transposed(factor)
+    gram[..., N:, :N] = transposed(prior) @ transposed(factor)
+    gram[..., N:, N:] = transposed(prior) @ prior
+    values, left = np.linalg.eigh(gram)
+    values, left = values[..., : -r - 1 : -1], left[..., : -r - 1 : -1]
+    own = transposed(factor) @ left[..., :N, :] + prior @ left[..., N:, :]
+    return _resolved(values, np.linalg.qr(own).Q, V)
 
 
 def _improved(product: Callable[[Array], Array], U: Array) -> tuple[Array, Array]:
