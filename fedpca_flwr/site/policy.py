@@ -5,6 +5,7 @@ Further refusals are where what they need is known:
 - a question out of the method's script: `fedpca_flwr.protocol.script`;
 - rows beyond a run's bound, too many bounds, and a sum that with an earlier one would tell a share:
   `fedpca_flwr.site.repeats` (both note in the journal what they allow);
+- rows held out that are few, or others than before: `fedpca_flwr.site.fold`;
 - a spent privacy budget: `fedpca_flwr.site.ledger`; noise that others know, or too little of it: `dp-pca`'s client;
 - products that tell all inner products: `fedpca_flwr.statistics.columns_client`;
 - too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.words`;

@@ -12,6 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.maths.blocks import Rows, whole
@@ -24,6 +27,7 @@ from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.protocol.state import Context, State, StateJournal
 from fedpca_flwr.site import policy, repeats
 from fedpca_flwr.site.features import in_order_of, in_own_order
+from fedpca_flwr.site.fold import fold
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.query import require_same
@@ -195,6 +199,16 @@ class Site:
         DisclosureError
         """
         repeats.permit_slopes(self.journal, self.node, self._in_own_order(split), asked)
+
+    def held_out(self, split: str) -> NDArray[np.bool_]:
+        """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`).
+
+        Raises
+        ------
+        DisclosureError
+        """
+        rows = self._in_own_order(split) if self.node.data else self.data(split)
+        return fold(self.journal, self.node, rows, self.config.seed)
 
     def _in_own_order(self, split: str) -> Rows:
         """The rows that take part, rows and columns in the order of the file, which no run can change."""

@@ -102,7 +102,8 @@ def test_with_the_rule_off_the_difference_of_two_sums_is_a_partys_share(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [("p-cov", "p-cov"), ("ap-cov", "sub-it"), ("sub-it", "ap-cov"), ("personalised", "p-cov")]
+    ("first", "second"),
+    [("p-cov", "p-cov"), ("ap-cov", "sub-it"), ("sub-it", "ap-cov"), ("personalised mu=1.0", "p-cov")],
 )
 def test_a_second_sum_without_a_party_is_refused_whatever_the_method(tmp_path, first, second):
     options = {**SECURE, "n_components": 2}
