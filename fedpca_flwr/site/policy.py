@@ -197,7 +197,7 @@ def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str
 
 
 def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse a run whose rules hold only as long as what was answered is not forgotten.
+    """Refuse a run whose rules hold only as long as what was answered is not forgotten, and is counted.
 
     Raises
     ------
@@ -207,4 +207,10 @@ def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> N
         raise ConfigError(
             "this site's node-config names no 'journal', the folder in which it keeps what it was asked and has "
             "answered; with secure aggregation, and for a private method, a site needs one"
+        )
+    if node.data and node.epsilon_budget is None and card.differentially_private:
+        raise ConfigError(
+            "this site's node-config names no 'epsilon-budget', the most that all private runs together may spend of its "
+            f"rows' privacy; a site with data of its own needs one for the method '{card.name}', since of ever more runs "
+            "no noise would be left"
         )

@@ -183,8 +183,8 @@ def test_a_run_that_never_came_to_its_sum_counts_for_nothing(tmp_path):
 def test_noise_protects_and_is_not_refused(tmp_path):
     """What a release costs is in the ledger, whoever else is in the sum."""
     options = {"secure_aggregation": True, "n_components": 2, "noise_seed": 0}
-    finish(sites(tmp_path, PARTIES, "dp-pca", options=options))
-    finish(sites(tmp_path, PARTIES[:4], "dp-pca", options=options))
+    finish(sites(tmp_path, PARTIES, "dp-pca", options=options, **{"epsilon-budget": 10.0}))
+    finish(sites(tmp_path, PARTIES[:4], "dp-pca", options=options, **{"epsilon-budget": 10.0}))
     assert events(tmp_path / "site0", "opened") == []
 
 
