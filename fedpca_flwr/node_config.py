@@ -104,9 +104,12 @@ class NodeConfig(Config):
     repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
     """What to do where secure sums over several runs would tell a party's share, a few rows, or a largest value;
     'refuse-same' takes rows that are not the same ones for wholly new."""
+    bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """With secure aggregation: the largest size of a value that this site says publicly of its rows. A run whose
+    `bound` is not below it is answered however many were tried, any other is refused without a look at the rows."""
     epsilon_budget: Annotated[float, Field(gt=0)] | None = None
-    """Refuse to spend more over all runs, and methods that spend without bound. Needs `journal`; a site with data of its
-    own needs it for private methods."""
+    """Refuse to spend more over all runs, and methods that spend without bound. Needs `journal`; a
+    site with data of its own needs it for private methods."""
     delta_budget: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """The delta at which epsilon is reckoned."""
     max_epsilon: Annotated[float, Field(gt=0)] | None = None

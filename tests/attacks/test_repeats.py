@@ -309,6 +309,32 @@ def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
     run(40.0)
 
 
+def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
+    """Three tiny bounds locked a site out of secure sums until somebody changed its node-config."""
+    for bound in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3):
+        with pytest.raises(DisclosureError, match=r"'bound' is .*, below what this site says publicly.*, 1000 "):
+            asked_first(sites(tmp_path, PARTIES[:3], options={**SECURE, "bound": bound}, bound=1000.0))
+    for bound in (1000.0, 2000.0):
+        finish(sites(tmp_path, PARTIES[:3], options={**SECURE, "bound": bound}, bound=1000.0))
+    assert events(tmp_path / "site0", "bound") == []
+
+
+def test_beside_a_public_bound_37_runs_learn_nothing_of_the_largest_value(tmp_path):
+    low, high, refused = largest_by_bisection(tmp_path, 37, bound=2.0**10)
+    assert (low, high) == (0.0, 2.0**10)
+    assert refused == 10
+
+
+def test_whether_rows_are_within_a_public_bound_does_not_depend_on_the_run(tmp_path):
+    said = set()
+    for bound in (0.5, 7.0, 2.0**30):
+        with pytest.raises(DataError) as caught:
+            asked_first(sites(tmp_path, PARTIES[:3], options={**SECURE, "bound": bound}, bound=0.5))
+        said.add(str(caught.value))
+    assert len(said) == 1
+    assert "hold values beyond what its own node-config says of them ('bound' = 0.5" in said.pop()
+
+
 def test_a_site_without_a_journal_tells_of_no_bound(tmp_path):
     """It could not remember how often it did."""
     with pytest.raises(ConfigError, match="node-config names no 'journal'"):
