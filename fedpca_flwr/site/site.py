@@ -26,10 +26,12 @@ from fedpca_flwr.protocol.messages import LONGEST_MESSAGE
 from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.protocol.state import Context, State, StateJournal
 from fedpca_flwr.site import policy, repeats
+from fedpca_flwr.site.ceiling import permit_under
 from fedpca_flwr.site.features import in_order_of, in_own_order
 from fedpca_flwr.site.fold import fold
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
+from fedpca_flwr.site.product_count import permit_products
 from fedpca_flwr.site.query import require_same
 from fedpca_flwr.table import Table
 
@@ -183,13 +185,27 @@ class Site:
         repeats.permit_sum(self.journal, self.node, self._in_own_order(split), members, split=split)
 
     def permit_bound(self, split: str) -> None:
-        """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds.
+        """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds; where this site says a bound
+        of its own, one below that.
 
         Raises
         ------
         DataError, DisclosureError
         """
-        repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
+        if self.node.bound is not None:
+            permit_under(self.node.bound, self.data(split), self.config.bound)
+        else:
+            repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
+
+    def permit_products(self, split: str, asked: int, *, columns: int, counted: bool) -> None:
+        """Refuse a run whose products could tell all inner products of rows (`fedpca_flwr.site.product_count`).
+
+        Raises
+        ------
+        ConfigError, DisclosureError
+        """
+        rows = self._in_own_order(split)
+        permit_products(self.journal, self.node, rows, asked, columns=columns, counted=counted)
 
     def permit_slopes(self, split: str, asked: str) -> None:
         """Refuse to harmonise by other slopes than before (`fedpca_flwr.site.repeats`).

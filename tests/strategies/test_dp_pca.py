@@ -27,6 +27,8 @@ from tests.hostile import HostileSession, released
 TWO_STAGE = {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}
 FRESH = {"noise_seed": 0, "n_components": 2, **TWO_STAGE}
 D = 12
+OWN = {"data": "x.npy", "epsilon-budget": 100.0}
+"""Of a site with data of its own."""
 
 
 def fit(method, data, **options):
@@ -89,7 +91,7 @@ def test_with_infinite_epsilon_it_is_p_cov_bit_for_bit(options):
 def test_infinite_epsilon_is_for_simulations(tmp_path):
     options = {"n_components": 2, "epsilon": "infinity", "noise_seed": 0}
     with pytest.raises(ConfigError, match="'epsilon' is 'infinity': that is for simulations"):
-        finish(server_of("dp-pca", parties(), **options, site={"data": "x.npy", "journal": str(tmp_path)}))
+        finish(server_of("dp-pca", parties(), **options, site={**OWN, "journal": str(tmp_path)}))
     with pytest.raises(ConfigError, match="'infinity', which is p-cov; with secure-aggregation run p-cov itself"):
         fit("dp-pca", parties(), **options, secure_aggregation=True)
 
@@ -389,7 +391,7 @@ DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
     ids=["fixed noise", "more honest parties than trusted", "no secure aggregation", "more than there are"],
 )
 def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, text, tmp_path):
-    site = {"data": "x.npy", "journal": str(tmp_path), **site}
+    site = {**OWN, "journal": str(tmp_path), **site}
     server = server_of("dp-pca", cut(rows(300), 100, 100, 100), **{**FRESH, **options}, site=site)
     with pytest.raises(error, match=text):
         finish(server)
@@ -398,9 +400,9 @@ def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, te
 @pytest.mark.parametrize(
     ("options", "site", "text"),
     [
-        ({"epsilon": 10.1}, {"data": "x.npy"}, "the run's epsilon is 10.1, this site allows at most 10 .node-config"),
-        ({"delta": 2e-5}, {"data": "x.npy"}, "the run's delta is 2e-05, this site allows at most 1e-05 .node-config"),
-        ({"epsilon": 10.1}, {"data": "x.npy", "max-epsilon": 2.0}, "allows at most 2 .node-config 'max-epsilon'"),
+        ({"epsilon": 10.1}, OWN, "the run's epsilon is 10.1, this site allows at most 10 .node-config"),
+        ({"delta": 2e-5}, OWN, "the run's delta is 2e-05, this site allows at most 1e-05 .node-config"),
+        ({"epsilon": 10.1}, {**OWN, "max-epsilon": 2.0}, "allows at most 2 .node-config 'max-epsilon'"),
         ({"epsilon": 0.6}, {"max-epsilon": 0.5}, "the run's epsilon is 0.6, this site allows at most 0.5 "),
         ({"epsilon": "infinity"}, {"max-epsilon": 0.5}, "the run's epsilon is inf, this site allows at most 0.5 "),
         ({"delta": 1e-6}, {"max-delta": 1e-7}, "the run's delta is 1e-06, this site allows at most 1e-07 "),
@@ -414,9 +416,9 @@ def test_a_site_refuses_a_run_that_promises_less_than_it_wants_without_any_budge
     assert released(tmp_path) == []
 
 
-@pytest.mark.parametrize("site", [{"data": "x.npy"}, {"data": "x.npy", "max-epsilon": 50.0, "max-delta": 0.01}, {}])
+@pytest.mark.parametrize("site", [OWN, {**OWN, "max-epsilon": 50.0, "max-delta": 0.01}, {}])
 def test_a_site_answers_a_run_within_its_limits(site, tmp_path):
-    within = {"epsilon": 10.0, "delta": 1e-5} if site == {"data": "x.npy"} else {"epsilon": 50.0, "delta": 0.01}
+    within = {"epsilon": 10.0, "delta": 1e-5} if site == OWN else {"epsilon": 50.0, "delta": 0.01}
     server = server_of("dp-pca", [rows(50)], **{**FRESH, **within}, site={"journal": str(tmp_path), **site})
     assert finish(server).n_components_ == 2
 

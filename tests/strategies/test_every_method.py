@@ -275,7 +275,7 @@ def test_two_clients_with_one_partition_are_an_error(method):
         return reply
 
     tamper(server, 1, impostor)
-    with pytest.raises(QuorumError, match=r"several clients say they are partition \[0\]"):
+    with pytest.raises(ContractError, match="client 1: it replies as partition 0, which is another's"):
         finish(server)
 
 
