@@ -214,13 +214,13 @@ class GappedRows:
             rows = rows[np.argsort(of, kind="stable")]
         counts = self.patterns.counts[some]
         ends = np.cumsum(counts)
-        means: Array = np.add.reduceat(rows, ends - counts, axis=0) / counts[:, None]
+        means = np.asarray(np.add.reduceat(rows, ends - counts, axis=0) / counts[:, None], dtype=np.float64)
         rows -= np.repeat(means, counts, axis=0)
 
         def residuals(group: int) -> Iterator[Array]:
             yield rows[ends[group] - counts[group] : ends[group]]
 
-        return Groups(self.patterns.missing[some], counts * 1.0, means, residuals)
+        return Groups(self.patterns.missing[some], counts.astype(np.float64), means, residuals)
 
     def _streamed(self, large: int) -> Groups:
         wanted = np.arange(len(self.patterns.missing)) == large
@@ -230,7 +230,7 @@ class GappedRows:
         def residuals(group: int) -> Iterator[Array]:
             return (known - mean for known, _ in self._chosen(wanted))
 
-        return Groups(self.patterns.missing[[large]], np.array([count * 1.0]), mean[None], residuals)
+        return Groups(self.patterns.missing[[large]], np.array([float(count)]), mean[None], residuals)
 
     def _chosen(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.int64]]]:
         """The rows of some patterns (p,) less the reference, 0 where values are missing, and the patterns they have,

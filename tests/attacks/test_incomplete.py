@@ -7,7 +7,6 @@ import numpy as np
 
 from fedpca_flwr.maths.moments import pack
 from tests.hostile import HostileSession
-from tests.maths.test_incomplete import with_holes
 
 FEATURES = 4
 RUN = {"method": "em", "n-components": 2, "max-rounds": 10}
