@@ -246,13 +246,3 @@ class GappedRows:
         known = np.subtract(rows, self.reference, dtype=np.float64)
         known[np.isnan(known)] = 0.0
         return known
-
-
-def by_number_missing(missing: NDArray[np.bool_], most: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Groups that miss as many features, at least one: their numbers (g,), and what they miss (g, u); g u^2 <= most."""
-    numbers = missing.sum(axis=1)
-    for u in np.unique(numbers[numbers > 0]):
-        those = np.flatnonzero(numbers == u)
-        for some in np.array_split(those, -(-those.size * int(u) ** 2 // most)):
-            if some.size:
-                yield some, np.nonzero(missing[some])[1].reshape(some.size, u)

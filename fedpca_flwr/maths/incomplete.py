@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.gap_groups import GappedRows, Groups, by_number_missing
+from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 
 FLOOR = 2.0**-40
 """No eigenvalue of a covariance of standardised features is smaller: what rows foretell of each other stays finite."""
@@ -91,7 +91,7 @@ def _add_groups(
     pull, scaled = means @ precision, precision / unit
     for group in np.flatnonzero(groups.several & ~groups.missing.any(axis=1)):
         within += groups.scatter(int(group))
-    for some, u in by_number_missing(groups.missing, AT_ONCE):
+    for some, u in _by_number_missing(groups.missing, AT_ONCE):
         covariances = _inverses(precision[u[:, :, None], u[:, None, :]])
         means[some[:, None], u] = -(covariances @ pull[some[:, None], u][:, :, None])[:, :, 0]
         weights, places = groups.counts[some, None, None] * covariances, u[:, :, None] * d + u[:, None, :]
@@ -182,6 +182,16 @@ def squared_error_of(rows: GappedRows, covariance: Array, mean: Array, scale: Ar
     second *= factor
     second *= factor[:, None]
     return float(np.trace(second) - np.vdot(components, components @ second))
+
+
+def _by_number_missing(missing: NDArray[np.bool_], most: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Groups that miss as many features, at least one: their numbers (g,), and what they miss (g, u); g u^2 <= most."""
+    numbers = missing.sum(axis=1)
+    for u in np.unique(numbers[numbers > 0]):
+        those = np.flatnonzero(numbers == u)
+        for some in np.array_split(those, -(-those.size * int(u) ** 2 // most)):
+            if some.size:
+                yield some, np.nonzero(missing[some])[1].reshape(some.size, u)
 
 
 def _patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

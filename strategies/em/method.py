@@ -40,6 +40,7 @@ from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, solve
+from fedpca_flwr.statistics.checked_sums import sums_of_rows
 from fedpca_flwr.statistics.incomplete import ObservedValues, expected, observed_values
 from fedpca_flwr.statistics.incomplete_client import IncompleteClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
@@ -87,9 +88,7 @@ class EM(RowsStrategy):
         observed = yield from observed_values(self)
         self.every = observed.every
         if self.options.model == "factors":
-            solution, self.factors, self.missed, ahead = yield from by_factors(
-                observed, self.options, seed=self.config.seed
-            )
+            solution, self.factors, self.missed, ahead = yield from by_factors(self, observed, self.options)
         else:
             solution, ahead = yield from self._by_covariance(observed)
         return solution.extended(notes=_notes(observed, ahead, self.options), measured=_measured(observed, ahead))
@@ -99,9 +98,10 @@ class EM(RowsStrategy):
         found = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
             model = found.model
-            sums, missed = yield from expected(observed, model)
+            sums, missed = yield from expected(self, observed, model)
             steps += 1
-            found.add(sums)
+            with sums_of_rows():
+                found.add(sums)
             self.missed = missed * observed.spread**2
             moments = observed.moments(found.mean, found.scatter)
             solution = solve(
@@ -116,7 +116,7 @@ class EM(RowsStrategy):
             if ahead <= options.tolerance or steps == options.max_rounds:
                 break
             before = solution
-        self.covariance = model.covariance * np.outer(observed.spread, observed.spread)
+        self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
         return solution, ahead
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
