@@ -17,9 +17,9 @@ stand for the covariance. A round then has products of the expected scatter with
 scatter (`fedpca_flwr.maths.factor_model`, `factor_em`), and no party and no server forms a matrix of d x d.
 
 The iteration ends when what is left to go, as the last steps foretell it, is less than ``tolerance`` degrees. That is
-an estimate, too small as often as not, and no bound; nor does it say anything of the distance to the components of complete rows,
-which nobody knows. What EM presumes: whether a value is missing does not depend on the value itself, given what is
-there (missing at random).
+an estimate, too small as often as not, and no bound; nor does it say anything of the distance to the components of
+complete rows, which nobody knows. What EM presumes: whether a value is missing does not depend on the value itself,
+given what is there (missing at random).
 
 A party's answers are sums over the rows that share their gaps, of which each follows from the count, mean and scatter
 of such a group (`fedpca_flwr.maths.gap_groups`). Rows whose gaps too few share are left out by a site's own rule.
