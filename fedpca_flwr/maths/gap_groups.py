@@ -176,7 +176,7 @@ class GappedRows:
     @property
     def counts(self) -> Array:
         """How many values of each feature are there (d,)."""
-        return (self.patterns.counts @ ~self.patterns.missing).astype(np.float64)
+        return np.asarray(self.patterns.counts.astype(np.float64) @ ~self.patterns.missing, dtype=np.float64)
 
     @cached_property
     def reference(self) -> Array:
@@ -214,8 +214,10 @@ class GappedRows:
             rows = rows[np.argsort(of, kind="stable")]
         counts = self.patterns.counts[some]
         ends = np.cumsum(counts)
-        means = np.asarray(np.add.reduceat(rows, ends - counts, axis=0) / counts[:, None], dtype=np.float64)
-        rows -= np.repeat(means, counts, axis=0)
+        means = rows  # of groups of one row each, which have no scatter
+        if counts.max() > 1:
+            means = np.asarray(np.add.reduceat(rows, ends - counts, axis=0) / counts[:, None], dtype=np.float64)
+            rows -= np.repeat(means, counts, axis=0)
 
         def residuals(group: int) -> Iterator[Array]:
             yield rows[ends[group] - counts[group] : ends[group]]
