@@ -35,7 +35,7 @@ def scatter_error(numbers: Numbers, model: FittedPCA) -> str:
 
 def missing(numbers: Numbers, model: FittedPCA) -> str:
     share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
-    return f"{share:.1%}; some {ahead:.2g} degrees to go, as EM's last steps foretell"
+    return f"{share:.1%}; an estimated {ahead:.2g} degrees to go (no bound)"
 
 
 def rounded_off(name: str, whole: str) -> Text:

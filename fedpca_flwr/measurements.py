@@ -139,7 +139,7 @@ MEASUREMENTS = (
         "{own_from_shared_degrees:.2g} degrees (root mean square sine)",
         own_from_shared_degrees="from the parties' own components to the shared ones: root mean square sine",
     ),
-    line("missing values", texts.missing, missing_share="of all", degrees_ahead="to go, as EM's last steps foretell"),
+    line("missing values", texts.missing, missing_share="of all", degrees_ahead="to go, an estimate, no bound"),
     line("gamma", "{gamma:.6g}", gamma="of the kernel"),
     line(
         "privacy",

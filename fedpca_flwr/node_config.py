@@ -86,6 +86,9 @@ class NodeConfig(Config):
     """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10
     """Refuse to answer about fewer rows than this."""
+    gaps: Literal["shared", "all"] = "shared"
+    """Which rows of a site's own file take part where values may be missing (`em`): those whose gaps `min_rows` of its
+    rows share, or all. The others get scores."""
     round_rows: Count = 1
     """Leave out the last rows, so that their number, which replies tell, is a multiple of this."""
     allowed_methods: str = ""
