@@ -102,10 +102,14 @@ def odd_rows(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def influence(numbers: Numbers, model: FittedPCA) -> str:
-    share, angle = numbers["influence_component_share"], numbers["influence_angle_degrees"]
-    return (
-        f"one party holds {share:.1%} of a component at most; without one, the first turns by up to {angle:.2g} degrees"
-    )
+    share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
+    if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
+        return share
+    axis, space = (at_most(numbers[f"influence_{name}_degrees"]) for name in ("axis", "subspace"))
+    first = int(numbers["influence_components"])
+    whole = f"all {first}" if first == model.n_components_ else f"the first {first}"
+    together = f", the space of {whole} by {space}" if first > 1 else ""
+    return f"{share}; without one, the first turns by up to {axis} degrees{together}"
 
 
 def revision(numbers: Numbers, model: FittedPCA) -> str:

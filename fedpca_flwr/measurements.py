@@ -221,7 +221,9 @@ MEASUREMENTS = (
         "influence",
         texts.influence,
         influence_component_share="of a component's variance, the most that one party holds",
-        influence_angle_degrees="by which the first component turns at most without one party, to first order",
+        influence_axis_degrees="by which the first component turns at most without one party",
+        influence_subspace_degrees="the same of the space of the first components: the largest principal angle",
+        influence_components="of how many: ten at most, and such as float64 resolves",
     ),
     line(
         "captured variance",
