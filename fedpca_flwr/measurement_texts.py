@@ -21,8 +21,7 @@ def filled(template: str) -> Text:
 def certificate(numbers: Numbers, model: FittedPCA) -> str:
     first = int(numbers["certified_components"])
     every = first >= model.n_components_
-    multiplicity = numbers.get("presumed_multiplicity")
-    return certified(numbers["certified_angle_degrees"], multiplicity=multiplicity, first=None if every else first)
+    return certified(numbers["certified_angle_degrees"], first=None if every else first)
 
 
 def bound(numbers: Numbers, model: FittedPCA) -> str:

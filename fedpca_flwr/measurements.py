@@ -26,7 +26,6 @@ MEASUREMENTS = (
         texts.certificate,
         certified_angle_degrees="bound on the largest angle to the exact components; 90: none is known",
         certified_components="the bound is for so many of the first components; 0 where there is none",
-        presumed_multiplicity="the bound presumes that no variance occurs more often",
     ),
     line(
         "stand out of the noise",
