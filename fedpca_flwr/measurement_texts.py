@@ -91,7 +91,7 @@ def left_out(numbers: Numbers, model: FittedPCA) -> str:
 
 def odd_rows(numbers: Numbers, model: FittedPCA) -> str:
     t_squared, spe = numbers["rows_above_t_squared_limit"], numbers["rows_above_spe_limit"]
-    told = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 %)"
+    told = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 % of normal rows are not)"
     parties = [
         (max(one["above_t_squared_limit"], one["above_spe_limit"]) / one["rows"], one["party"])
         for one in model.log.get("outliers", [])

@@ -201,8 +201,8 @@ MEASUREMENTS = (
     line(
         "odd rows",
         texts.odd_rows,
-        rows_above_t_squared_limit="beyond the limit of T squared, which 1 % of new rows exceed",
-        rows_above_spe_limit="beyond that of SPE; of a party with few such rows none are told",
+        rows_above_t_squared_limit="beyond the limit of T squared, which 1 % of new normal rows exceed; more of others",
+        rows_above_spe_limit="beyond that of SPE, likewise; of a party with few such rows none are told",
     ),
     line(
         "first variance",
