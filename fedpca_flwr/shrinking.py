@@ -29,6 +29,6 @@ def notes(model: FittedPCA) -> list[str]:
         return []
     return [
         f"scores of new rows lie at {found.min():.2f} to {found.max():.2f} of where those of these rows do "
-        "(shrinkage_), if what the components leave out is noise of one level (not of correlated variants: prune first); "
+        "(shrinkage_), if what is left out is noise of one level (correlated variants: prune first); "
         "analyses.projected(model, X) corrects them"
     ]
