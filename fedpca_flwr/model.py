@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr import model_file, notebook, sklearn_model
+from fedpca_flwr import model_file, notebook, shrinking, sklearn_model
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.frames import finite_matrix, rows_of
 from fedpca_flwr.maths.adjustment import Adjustment
@@ -218,6 +218,7 @@ class PCAModel:
             rows *= self.scale_
         return rows + mean
 
+    shrinkage_ = property(shrinking.factors)
     to_sklearn = sklearn_model.to_sklearn
     frozen = sklearn_model.frozen
     get_feature_names_out = sklearn_model.get_feature_names_out

@@ -21,6 +21,8 @@ FORMAT = 2
 """In files of format 1, of the first versions, ``measured`` held texts."""
 
 TEXT = "model.json"
+VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
+"""May be NaN, all of them with the noise variance: a release that is noise alone has none."""
 
 
 class Round(BaseModel):
@@ -63,6 +65,8 @@ def model_file(path: str | os.PathLike[str]) -> Path:
 def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Path:
     """Write arrays, and whatever JSON can hold, to the file of this name: whole or not at all."""
     target = model_file(path)
+    if np.isnan(about.get("noise_variance_", 0.0)):  # JSON has no such number
+        about = {**about, "noise_variance_": None}
     log = {**about["log"], "measured": to_json(about["log"].get("measured", {}))}
     archive.write(target, arrays, {"format": FORMAT, **about, "log": log}, text=TEXT)
     return target
@@ -90,6 +94,8 @@ def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[d
     if version not in (1, FORMAT):
         raise ContractError(f"{target}: the model's format is {version!r}, not 1 or {FORMAT}; which version wrote it?")
     about = _without_texts(about, path) if version == 1 else about
+    if about.get("noise_variance_", 0.0) is None:
+        about["noise_variance_"] = float("nan")
     try:
         _require_whole(arrays, about)
         about["log"]["measured"] = from_json(about["log"].get("measured", {}))
@@ -133,8 +139,9 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
         if not ((arrays["adjustment_places"] >= 0) & (arrays["adjustment_places"] < d)).all():
             raise ContractError("the model's covariates are no columns")
     for name, shape in shapes.items():
-        array = arrays.get(name)
-        if array is None or array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+        array, unknown = arrays.get(name), np.isnan(about["noise_variance_"]) and name in VARIANCES
+        whole = array is not None and array.shape == shape and array.dtype == np.float64
+        if array is None or not whole or not (unknown or np.isfinite(array).all()):
             raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
     if names is not None and not (len(names) == d and all(isinstance(one, str) for one in names)):
         raise ContractError("the model's feature_names_in_ are not a text for each feature")

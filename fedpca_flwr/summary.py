@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedpca_flwr import measurements
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.fitted import FittedPCA
@@ -28,13 +30,16 @@ def summary(model: FittedPCA) -> str:
         widths = [party["features"] for party in parties]
         held = f", with {min(widths)} to {max(widths)} features of the same rows"
     ratio = model.explained_variance_ratio_
+    shares = f"{ratio.sum():.4%} (first: {', '.join(f'{r:.2%}' for r in ratio[:5])})"
+    if np.isnan(ratio).any():
+        shares = "unknown: no component stands out of the noise"
     lines = [
         ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
         ("parties", f"{len(parties)}{held}"),
         ("rows", f"{model.n_samples_} of {model.n_features_in_} features{here}"),
         *_traffic(model),
         ("components", f"{model.n_components_}"),
-        ("explained variance", f"{ratio.sum():.4%} (first: {', '.join(f'{r:.2%}' for r in ratio[:5])})"),
+        ("explained variance", shares),
     ]
     lines += measurements.lines(model)
     lines += [("note", note) for note in log.get("notes", [])]

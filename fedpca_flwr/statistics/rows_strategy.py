@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpca_flwr import shrinking
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.genotypes import deviation
@@ -115,7 +116,10 @@ class RowsStrategy(PCAStrategy):
         log = self.history(self.certainty(pairs), notes, measured)
         if influence:
             log["influence"] = [one.entry() for one in influence]
-        return replace(PCAModel.of(solution, log), moments_=self.kept)
+        model = replace(PCAModel.of(solution, log), moments_=self.kept)
+        if not self.card.differentially_private:
+            log["notes"] += shrinking.notes(model)
+        return model
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:
         """Let every party project its own rows; what that leaves must be what the model foretells."""

@@ -101,6 +101,15 @@ def test_names_are_found_at_the_sites():
     np.testing.assert_array_equal(named.transform(frames[0]), numbered.transform(PARTIES[0]))
 
 
+@pytest.mark.parametrize("harmonise", ["nothing", "means", "variances"])
+def test_a_note_says_where_what_is_left_may_correlate_with_covariates_again(harmonise):
+    model = fit("p-cov", PARTIES, n_components=2, adjust_for="1, 4", harmonise=harmonise)
+    again = any("may correlate with the covariates again" in note for note in model.log["notes"])
+    assert again == (harmonise == "variances")
+    without = fit("p-cov", PARTIES, n_components=2, harmonise=harmonise)
+    assert not any("correlate" in note for note in without.log["notes"])
+
+
 def test_what_is_wrong_with_names_is_said_by_all_parties():
     frames = [pd.DataFrame(part, columns=NAMES) for part in PARTIES]
     with pytest.raises(

@@ -16,6 +16,7 @@ from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.noise import fixed
 from fedpca_flwr.maths.privacy import gaussian_multiplier
 from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
 from strategies.dp_pca.client import DPPCAClient
 from strategies.dp_pca.options import ROWS, UNITS, DPOptions
@@ -132,6 +133,21 @@ def test_rows_without_variance_show_no_component(options, length):
     for seed in range(1, 7):
         model = fit("dp-pca", alike, n_components=3, **{**options, "noise_seed": seed})
         assert model.log["measured"]["components_above_noise"] == 0, seed
+
+
+def test_where_no_component_stands_out_variances_are_unknown(tmp_path):
+    few = [np.random.default_rng(seed).standard_normal((50, 6)) for seed in range(3)]
+    for release in ({}, {"release": "joint"}):
+        model = fit("dp-pca", few, n_components=2, epsilon=0.5, noise_seed=1, **release)
+        assert model.log["measured"]["components_above_noise"] == 0
+        for again in (model, PCAModel.load(model.save(tmp_path / f"model{len(release)}"))):
+            assert np.isnan(again.explained_variance_).all()
+            assert np.isnan(again.explained_variance_ratio_).all()
+            assert np.isnan(again.singular_values_).all()
+            assert np.isnan(again.noise_variance_)
+            assert "explained variance    unknown: no component stands out of the noise" in again.summary()
+            assert "nan" not in again.summary()
+            assert np.isfinite(again.transform(few[0])).all()
 
 
 @pytest.mark.parametrize("options", [o for o in RELEASES if "trust" not in o], ids=str)

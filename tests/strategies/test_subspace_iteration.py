@@ -143,14 +143,25 @@ def test_a_block_as_wide_as_the_data_is_not_singular(d):
         np.testing.assert_allclose(model.explained_variance_, pooled_pca(X, k).explained_variance_, rtol=1e-9)
 
 
-def test_a_narrow_block_says_what_it_presumes():
+def test_a_narrow_block_presumes_nothing():
     parts = cut(
         rows(600, 4) @ np.eye(4, 200) * 10 + np.random.default_rng(1).standard_normal((600, 200)), 300, 200, 100
     )
     model = run("sub-it", parts, n_components=1, block_size=1, engine="loopback")
-    assert model.log["measured"]["presumed_multiplicity"] == 1
-    assert "degrees at most, if no variance occurs more than 1 times" in model.summary()
+    assert "degrees at most\n" in model.summary()
     assert model.log["exact"]
+
+
+@pytest.mark.parametrize(("block", "k"), [(1, 1), (2, 2), (3, 3)])
+def test_a_variance_that_occurs_more_often_than_the_block_is_wide_is_not_exact(block, k):
+    rng = np.random.default_rng(1)
+    centred = np.linalg.qr(np.hstack([np.ones((300, 1)), rng.standard_normal((300, 100))]))[0][:, 1:]
+    X = centred * np.concatenate([np.repeat(10.0, k + 1), np.linspace(9.9, 1, 99 - k)])
+    model = run("sub-it", cut(X, 100, 100, 100), n_components=k, block_size=block, engine="loopback")
+    assert not model.log["exact"]
+    assert model.log["measured"]["certified_angle_degrees"] == 90
+    assert "degrees at most" not in model.summary()
+    assert model.log["notes"]
 
 
 def test_a_coarse_tolerance_is_not_called_exact():
