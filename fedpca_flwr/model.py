@@ -61,7 +61,8 @@ class PCAModel:
         How the model was made: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, by
         which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
         (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``), and where the server
-        sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it).
+        sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it) and, if
+        any, ``other_units`` (see `fedpca_flwr.unit_notes`).
     """
 
     components_: Array | None
