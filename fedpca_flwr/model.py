@@ -221,7 +221,9 @@ class PCAModel:
     __repr__, _repr_html_ = notebook.line, notebook.page
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model to one file (`fedpca_flwr.model_file`), whole or not at all; ``.npz`` is appended."""
+        """Write the model to one file (`fedpca_flwr.model_file`), whole or not at all; ``.npz`` is appended.
+        It leaves out `moments_`, with a warning where there are some."""
+        model_file.warn_without(self.moments_)
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
