@@ -101,7 +101,12 @@ MEASUREMENTS = (
         "{periods_per_component} for each component, {options[variant]}",
         periods_per_component="rounds of merging for each component",
     ),
-    line("iterations", "{iterations}, step-size {options[step-size]:g}", iterations="steps of each party"),
+    line(
+        "iterations",
+        "{iterations}, step-size {step_size:.3g}",
+        iterations="steps of each party",
+        step_size="of each, against the pooled scatter with trace one",
+    ),
     line(
         "mixing rate",
         "{mixing_rate:.3f} ({options[graph]})",

@@ -62,7 +62,8 @@ class PCAModel:
         How the model was made: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, by
         which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
         (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``), and where the server
-        sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it).
+        sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it) and, if
+        any, ``other_units`` (see `fedpca_flwr.unit_notes`).
     """
 
     components_: Array | None
@@ -225,7 +226,9 @@ class PCAModel:
     __repr__, _repr_html_ = notebook.line, notebook.page
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model to one file (`fedpca_flwr.model_file`), whole or not at all; ``.npz`` is appended."""
+        """Write the model to one file (`fedpca_flwr.model_file`), whole or not at all; ``.npz`` is appended.
+        It leaves out `moments_`, with a warning where there are some."""
+        model_file.warn_without(self.moments_)
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,13 @@ class History(BaseModel):
     measured: dict[str, float | str] = {}
 
 
+WITHOUT_MOMENTS = (
+    "this file leaves out the model's 'moments_': they tell far more than a model, and have a file of their own: "
+    "model.moments_.save(path)"
+)
+"""What who saves a model with kept moments is warned of."""
+
+
 def model_file(path: str | os.PathLike[str]) -> Path:
     """The file that a model of this name is written to: ``.npz`` is appended where missing."""
     path = Path(path).expanduser()
@@ -70,6 +78,12 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], abou
     log = {**about["log"], "measured": to_json(about["log"].get("measured", {}))}
     archive.write(target, arrays, {"format": FORMAT, **about, "log": log}, text=TEXT)
     return target
+
+
+def warn_without(moments: object) -> None:
+    """Warn who saves a model that kept moments, from whose call of `PCAModel.save` this is two frames away."""
+    if moments is not None:
+        warnings.warn(WITHOUT_MOMENTS, UserWarning, stacklevel=3)
 
 
 def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

@@ -19,6 +19,7 @@ from fedpca_flwr.maths.definite import RandomGroups, indefinite
 from fedpca_flwr.maths.influence import Influence, Part, Reason, influences, told
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.solution import Solution
+from fedpca_flwr.statistics.units import units_of
 
 NEGATIVE = -1e-9
 """A variance below this share of the first eigenvalue is not rounding."""
@@ -107,6 +108,10 @@ class Contributions:
             _require_below(limit, everyone)
         return everyone
 
+    def units(self) -> list[dict[str, Any]]:
+        """Features that a party has in another unit."""
+        return units_of({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
+
     def _require_semidefinite(self, solution: Solution) -> None:
         """Refuse what takes directions of other parties away."""
         sent = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
@@ -142,6 +147,10 @@ class AddedContributions:
                 for names in found
             ]
             raise ContractError("\n".join(lines))
+        return []
+
+    def units(self) -> list[dict[str, Any]]:
+        """None: nobody's means are kept."""
         return []
 
 

@@ -136,12 +136,12 @@ def test_thresholds_in_two_centres_tell_no_row(tmp_path):
     same moments, and other rows above each t."""
 
     def told(name, rows):
-        session = HostileSession(tmp_path / name, rows, FACTORS, journal="")
-        assert session.ask("observed", [])[0]
-        assert session.ask("deviations", [np.asarray(16), np.zeros(D)])[0]
         basis, found = np.array([[0.5], [-0.5], [0.5], [-0.5]]), []
         for t in range(20, 81):
+            session = HostileSession(tmp_path / f"{name}{t}", rows, FACTORS, journal="")
             centre = -np.array([2.0**53 - t, 2.0**53 - 1000, 0.0, 0.0])
+            assert session.ask("observed", [])[0]
+            assert session.ask("deviations", [np.asarray(16), centre])[0]
             model = [np.ones(D), np.zeros(D), basis, np.array([2.0]), np.asarray(1.0)]
             found.append(session.ask("products", [np.asarray(16), centre, *model])[0][1])
         return np.stack(found)

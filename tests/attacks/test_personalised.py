@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.errors import BeyondLimitError, DisclosureError
 from fedpca_flwr.maths.blocks import column_sums
 from fedpca_flwr.maths.held_out import held_out
 from fedpca_flwr.node_config import NodeConfig
@@ -98,6 +98,14 @@ MEANS = {
 }
 
 
+def answer_of(session, phase, asked):
+    """What a party would answer; nothing where it sends random words."""
+    try:
+        return session.client.statistics(phase, asked)
+    except BeyondLimitError:
+        return {}
+
+
 @pytest.mark.parametrize("mean", MEANS.values(), ids=MEANS)
 @pytest.mark.parametrize("secure", [False, True], ids=["clear", "masked"])
 @pytest.mark.parametrize("solver", ["closed-form", "stiefel"])
@@ -112,7 +120,8 @@ def test_rows_of_equal_moments_get_equal_answers(shape, solver, secure, mean, tm
     phases = client.card.phases(client.site.config, client.options)
     for phase, asked in questions(shape[1], mean(shape[1]), secure=secure):
         assert list(asked) == [field.name for field in phases[phase].asked.fields]
-        one, other = (session.client.statistics(phase, asked) for session in pair)
+        one, other = (answer_of(session, phase, asked) for session in pair)
+        assert one.keys() == other.keys()
         for name, value in one.items():
             with np.errstate(all="ignore"):
                 allowed = 1e-9 * natural(name, asked, X)

@@ -93,7 +93,7 @@ def test_infinite_epsilon_is_for_simulations(tmp_path):
     options = {"n_components": 2, "epsilon": "infinity", "noise_seed": 0}
     with pytest.raises(ConfigError, match="'epsilon' is 'infinity': that is for simulations"):
         finish(server_of("dp-pca", parties(), **options, site={**OWN, "journal": str(tmp_path)}))
-    with pytest.raises(ConfigError, match="'infinity', which is p-cov; with secure-aggregation run p-cov itself"):
+    with pytest.raises(ConfigError, match="'infinity', which is p-cov; with secure_aggregation run p-cov itself"):
         fit("dp-pca", parties(), **options, secure_aggregation=True)
 
 
@@ -463,9 +463,9 @@ def test_a_noised_count_is_told_nowhere():
     ("options", "text"),
     [
         ({"clip": ""}, "'clip' is missing: the public bound on the length of a row"),
-        ({"centre_clip": ""}, "'centre-clip' is missing: the public bound on the length of a row itself"),
+        ({"centre_clip": ""}, "'centre_clip' is missing: the public bound on the length of a row itself"),
         ({"release": "directions"}, "'clip' is given, and release='directions' needs no bound: leave it out, or set"),
-        ({"trust": "distributed"}, "'honest-parties' is missing: how many parties at least"),
+        ({"trust": "distributed"}, "'honest_parties' is missing: how many parties at least"),
         ({"relation": "replace-one", "count": "noised"}, "count='noised' protects nothing"),
         ({"epsilon": 0.0}, "'epsilon' is 0.0"),
         ({"epsilon": float("inf")}, "'epsilon' is inf"),

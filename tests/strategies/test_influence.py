@@ -50,7 +50,7 @@ def test_a_limit_to_shares_ends_the_run_and_names_who_holds_more(lie):
     honest = digits(0)
     assert max(max(one["component_shares"]) for one in fit("p-cov", honest).log["influence"]) < 0.35
     assert fit("p-cov", honest, max_share=0.35).components_.shape == (10, 64)
-    with pytest.raises(ContractError, match="'max-share' is 0.35; run without whom you do not trust") as raised:
+    with pytest.raises(ContractError, match="'max_share' is 0.35; run without whom you do not trust") as raised:
         fit("p-cov", with_lies(honest, LIES[lie], 0), max_share=0.35)
     lines = re.findall(r"client (\d+) holds (.*)% of component (\d+) with (.*)% of the rows", str(raised.value))
     assert {int(party) for party, *_ in lines} & set(liars_of(honest))
@@ -208,5 +208,5 @@ def test_a_limit_is_refused_where_there_are_no_moments(method):
 
 @pytest.mark.parametrize("survivors", [0, 3])
 def test_a_limit_is_refused_where_nobody_sees_shares(survivors):
-    with pytest.raises(ConfigError, match="'max-share' is 0.5, but secure-aggregation=true shows the server sums"):
+    with pytest.raises(ConfigError, match="'max_share' is 0.5, but secure_aggregation=True shows the server sums"):
         server_of("p-cov", cut(rows(90), 30, 30, 30), max_share=0.5, **HIDDEN, survivors=survivors)
