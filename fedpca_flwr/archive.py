@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,9 @@ def write(
         archive.writestr(text, told)
 
 
-def read(target: Path, *, text: str, most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def read(
+    target: Path, *, text: str, names: Collection[str] | None = None, most_bytes: int | None = None
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """What `write` wrote. A damaged or foreign file can make its readers fail in any way, so any error may come.
 
     Parameters
@@ -51,6 +53,8 @@ def read(target: Path, *, text: str, most_bytes: int | None = None) -> tuple[dic
     target : Path
     text : str
         The member that is JSON.
+    names : collection of str, optional
+        Of the arrays that there may be; any, by default.
     most_bytes : int, optional
         Of all members together, unpacked; by default `GROWTH` times the file, or `SMALL` where that is more.
 
@@ -58,8 +62,12 @@ def read(target: Path, *, text: str, most_bytes: int | None = None) -> tuple[dic
     ------
     TooLargeError
         Where the members are larger than that, before any is read.
+    ValueError
+        Where there are others, likewise.
     """
     with zipfile.ZipFile(target) as archive:
+        if names is not None and not {*archive.namelist()} <= {text, *(f"{name}.npy" for name in names)}:
+            raise ValueError("members that are none of its own")
         _require_size(archive, target, most_bytes)
         about = json.loads(archive.read(text))
         arrays = {

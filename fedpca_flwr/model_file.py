@@ -55,6 +55,21 @@ class History(BaseModel):
     measured: dict[str, float | str] = {}
 
 
+ARRAYS = (
+    "components_",
+    "mean_",
+    "scale_",
+    "explained_variance_",
+    "explained_variance_ratio_",
+    "singular_values_",
+    "scores_",
+    "covariance_",
+    "factors_",
+    "adjustment_places",
+    "adjustment_slopes",
+)
+"""All that a model's file may hold besides its history."""
+
 WITHOUT_MOMENTS = (
     "this file leaves out the model's 'moments_': they tell far more than a model, and have a file of their own: "
     "model.moments_.save(path)"
@@ -99,7 +114,7 @@ def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[d
     if not target.exists():
         raise DataError(f"there is no model at {target}")
     try:
-        arrays, about = archive.read(target, text=TEXT, most_bytes=most_bytes)
+        arrays, about = archive.read(target, text=TEXT, names=ARRAYS, most_bytes=most_bytes)
         version = about.pop("format")
     except archive.TooLargeError:
         raise

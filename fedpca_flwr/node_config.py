@@ -87,8 +87,9 @@ class NodeConfig(Config):
     min_rows: Count = 10
     """Refuse to answer about fewer rows than this."""
     gaps: Literal["shared", "all"] = "shared"
-    """Which rows of a site's own file take part where values may be missing (`em`): those whose gaps `min_rows` of its
-    rows share, or all. The others get scores."""
+    """Which rows of a site's own file take part where values may be missing. With `em` those whose gaps `min_rows` of
+    its rows share, or all (the others get scores); with genotypes=true a site with missing calls refuses, or takes all
+    rows."""
     round_rows: Count = 1
     """Leave out the last rows, so that their number, which replies tell, is a multiple of this."""
     allowed_methods: str = ""

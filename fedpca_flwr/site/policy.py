@@ -154,6 +154,24 @@ def permit_values(node: NodeConfig, table: Table) -> None:
         permit_pairs(node, table)
 
 
+def permit_calls(node: NodeConfig, table: Table) -> None:
+    """Refuse genotypes with missing calls, where this site does not allow all that they tell.
+
+    A missing call counts as the mean that the server tells, so the sums over the others who have the same variants
+    called differ by those who lack one: whoever lacks it alone could be read.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    if node.data and node.gaps != "all" and table.missing.any():
+        raise DisclosureError(
+            "this site's genotypes have missing calls, and a server that chooses the frequencies could read whoever "
+            "alone lacks a call. Fill the calls before, or leave such variants out, or set gaps='all' in the "
+            "node-config if this site is content with that"
+        )
+
+
 AT_ONCE = 1000
 """Features whose pairs with all others are counted at a time: memory."""
 
