@@ -6,20 +6,25 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.files import written_whole
 
-EXPANDED = 200
-"""By how much a member of the file may grow when it is unpacked; `write` does not compress at all."""
+GROWTH = 4
+"""By how much a file may grow when it is unpacked: `write` does not compress at all, so that its own never do."""
 
-LARGEST = 2**33
-"""Bytes of all members together, before any is read."""
+SMALL = 2**30
+"""Bytes that any file may unpack to: one that somebody has compressed may be far smaller."""
+
+
+class TooLargeError(ContractError):
+    """A file unpacks to more than is read."""
 
 
 def write(
@@ -38,22 +43,52 @@ def write(
         archive.writestr(text, told)
 
 
-def read(target: Path, *, text: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """What `write` wrote. A damaged or foreign file can make its readers fail in any way, so any error may come."""
+def read(
+    target: Path, *, text: str, names: Collection[str] | None = None, most_bytes: int | None = None
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """What `write` wrote. A damaged or foreign file can make its readers fail in any way, so any error may come.
+
+    Parameters
+    ----------
+    target : Path
+    text : str
+        The member that is JSON.
+    names : collection of str, optional
+        Of the arrays that there may be; any, by default.
+    most_bytes : int, optional
+        Of all members together, unpacked; by default `GROWTH` times the file, or `SMALL` where that is more.
+
+    Raises
+    ------
+    TooLargeError
+        Where the members are larger than that, before any is read.
+    ValueError
+        Where there are others, likewise.
+    """
     with zipfile.ZipFile(target) as archive:
-        _require_sizes(archive)
+        if names is not None and not {*archive.namelist()} <= {text, *(f"{name}.npy" for name in names)}:
+            raise ValueError("members that are none of its own")
+        _require_size(archive, target, most_bytes)
         about = json.loads(archive.read(text))
         arrays = {
-            name.removesuffix(".npy"): np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
-            for name in archive.namelist()
-            if name.endswith(".npy")
+            name.removesuffix(".npy"): _array(archive, name) for name in archive.namelist() if name.endswith(".npy")
         }
     return arrays, about
 
 
-def _require_sizes(archive: zipfile.ZipFile) -> None:
-    """Refuse a file that unpacks to far more than it is, before anything of it is read."""
-    members = archive.infolist()
-    grows = any(member.file_size > EXPANDED * max(member.compress_size, 1) for member in members)
-    if grows or sum(member.file_size for member in members) > LARGEST:
-        raise ValueError("its members unpack to more than such a file holds")
+def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array, which is in memory once and not beside its file's bytes."""
+    with archive.open(name) as stream:
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return array
+
+
+def _require_size(archive: zipfile.ZipFile, target: Path, most_bytes: int | None) -> None:
+    """Refuse a file that unpacks to far more than it is; zipfile reads no more of a member than the file says."""
+    size, packed = sum(member.file_size for member in archive.infolist()), target.stat().st_size
+    most = max(GROWTH * packed, SMALL) if most_bytes is None else most_bytes
+    if size > most:
+        raise TooLargeError(
+            f"{target} has {packed:,} bytes and says that it unpacks to {size:,}, at most {most:,} are read: if you "
+            f"know who made it, allow more, as in PCAModel.load(path, most_bytes={size})"
+        )

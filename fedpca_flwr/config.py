@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config_errors import explain
+from fedpca_flwr.config_errors import explain, require_short
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.feature_names import distinct, names_in
 
@@ -39,6 +39,17 @@ def possible_path(path: str) -> str:
 LocalPath = Annotated[str, AfterValidator(possible_path)]
 """A path of this machine, where a file is or might be."""
 
+
+def of_nobodys_home(path: str) -> str:
+    """The path, unless it begins with "~": a run-config must not let a site look into the homes of its users."""
+    if path.startswith("~"):
+        raise PydanticCustomError("path", "expected a path that does not begin with '~': write the folder in full")
+    return path
+
+
+SharedPath = Annotated[str, AfterValidator(of_nobodys_home), AfterValidator(possible_path)]
+"""A path that a run-config gives to all sites."""
+
 Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")]
 
 
@@ -61,6 +72,9 @@ class Config(BaseModel):
     public: ClassVar[bool] = True
     """Whether an error's text may show values that are not numbers."""
 
+    long: ClassVar[Mapping[str, int]] = {}
+    """Keys whose texts may be longer than others, and how long."""
+
     @classmethod
     def keys(cls) -> tuple[str, ...]:
         return tuple(name.replace("_", "-") for name in cls.model_fields)
@@ -82,6 +96,7 @@ class Config(BaseModel):
             With the key, the value, what is allowed, and the nearest known key for a misspelt one.
         """
         given = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
+        require_short(given, source, cls.long)
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -94,6 +109,8 @@ class Config(BaseModel):
 class RunConfig(Config):
     """The keys of every run, whatever the method; a method's own options are in the text of `method`."""
 
+    long: ClassVar[Mapping[str, int]] = {"features": 10**7, "columns": 10**7}  # names of all features
+
     method: str = "p-cov"
     """The method and its own options in one text: 'sub-it block-size=10'."""
     n_components: Wanted = 10
@@ -102,7 +119,7 @@ class RunConfig(Config):
     """How many parties must take part; 0 asks a node (`num-partitions` of its node-config)."""
     dataset: str = "digits"
     """The rows of a simulation, and of sites that name no data of their own."""
-    data_root: LocalPath = "."
+    data_root: SharedPath = "."
     """The folder in which the data set is."""
     partition: Literal["iid", "dirichlet", "shards", "quantity", "columns"] = "dirichlet"
     """How the parties of a simulation share the data set."""

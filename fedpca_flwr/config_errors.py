@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedpca_flwr.errors import value_text
+from fedpca_flwr.errors import ConfigError, value_text
 
 OLD_KEYS = {
     "ledger": "name a folder as 'journal', where what was spent is kept too; what the old file lists is not read, so "
@@ -19,6 +19,47 @@ OLD_KEYS = {
     "as 'ids-secret'",
 }
 """Of node-configs of before, and what to do instead."""
+
+LONGEST_KEY = 64
+"""Characters of a key, or of an option's name."""
+
+LONGEST_TEXT = 10_000
+"""Characters of a value."""
+
+MOST_KEYS = 100
+"""Keys of a configuration, and options of a method."""
+
+
+BITS = 1024
+"""Of a whole number; no float is larger."""
+
+
+def require_short(values: Mapping[str, Any], source: str, long: Mapping[str, int] = MappingProxyType({})) -> None:
+    """Refuse what is longer than any configuration is, before it costs time: who sends it may be anyone.
+
+    Parameters
+    ----------
+    values : mapping
+    source : str
+        How the text names the configuration.
+    long : mapping of str to int
+        Keys whose texts may be longer, and how long.
+
+    Raises
+    ------
+    ConfigError
+        Of the first fault, in whose text nothing is longer than it should be.
+    """
+    if len(values) > MOST_KEYS:
+        raise ConfigError(f"{source}: it has {len(values):,} keys, expected at most {MOST_KEYS}")
+    for key, value in values.items():
+        if len(key) > LONGEST_KEY:
+            raise ConfigError(f"{source}: a key has {len(key):,} characters, expected at most {LONGEST_KEY}")
+        if isinstance(value, int) and value.bit_length() > BITS:  # Python writes no number of thousands of digits
+            raise ConfigError(f"{source}: {value_text(key)} is a whole number of more than {BITS:,} bits")
+        most = long.get(key.replace("_", "-"), LONGEST_TEXT)
+        if isinstance(value, str | bytes) and len(value) > most:
+            raise ConfigError(f"{source}: {value_text(key)} has {len(value):,} characters, expected at most {most:,}")
 
 
 def explain(
@@ -43,7 +84,7 @@ def explain(
     for key in strangers:
         near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(known)}"
-        lines.append(f"{source}: unknown key '{key}'{hint}")
+        lines.append(f"{source}: unknown key {value_text(key)}{hint}")
     by_key: dict[str, list[Any]] = {}
     for fault in faults:
         if not fault["loc"]:  # a check of several keys together; its text names them

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, value_text
 
 VISION = "install the extra: pip install '.[vision]' in the repository"
 
@@ -61,7 +61,7 @@ def load(name: str, root: str = ".") -> Dataset:
     Pixels stay whole numbers from 0 to 255.
     """
     if name not in DATASETS:
-        raise ConfigError(f"run-config: 'dataset' is '{name}', expected one of: {', '.join(DATASETS)}")
+        raise ConfigError(f"run-config: 'dataset' is {value_text(name)}, expected one of: {', '.join(DATASETS)}")
     return DATASETS[name](Path(root).expanduser())
 
 

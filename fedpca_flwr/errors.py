@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from numbers import Number
 from os import PathLike
 
+from fedpca_flwr.foreign_text import printable
+
 LONGEST = 200
 """Characters of a value in an error."""
 
@@ -16,17 +18,18 @@ class FedPCAError(Exception):
     Parameters
     ----------
     message : str
-        What was wrong, the value, what is allowed, what to do. Safe to send to other parties.
+        What was wrong, the value, what is allowed, what to do. Safe to send to other parties. Values in it may come
+        from anyone: of what does not print, only line feeds stay.
     local : str, optional
         Detail that only the site's own log, and a traceback in this process, may show (a path, a column number). Never
         sent.
     """
 
     def __init__(self, message: str, *, local: str = "") -> None:
-        super().__init__(message)
-        self.local = local
+        super().__init__(printable(message, lines=True))
+        self.local = printable(local, lines=True)
         if local:
-            self.add_note(local)
+            self.add_note(self.local)
 
 
 def value_text(value: object) -> str:

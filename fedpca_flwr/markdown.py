@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fedpca_flwr.foreign_text import printable
+
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """A table."""
@@ -17,4 +19,4 @@ def head(heads: Sequence[str]) -> str:
 
 def row(cells: Iterable[object]) -> str:
     """One line of a table."""
-    return f"| {' | '.join(map(str, cells))} |"
+    return f"| {' | '.join(printable(str(cell)) for cell in cells)} |"

@@ -21,8 +21,7 @@ def filled(template: str) -> Text:
 def certificate(numbers: Numbers, model: FittedPCA) -> str:
     first = int(numbers["certified_components"])
     every = first >= model.n_components_
-    multiplicity = numbers.get("presumed_multiplicity")
-    return certified(numbers["certified_angle_degrees"], multiplicity=multiplicity, first=None if every else first)
+    return certified(numbers["certified_angle_degrees"], first=None if every else first)
 
 
 def bound(numbers: Numbers, model: FittedPCA) -> str:
@@ -35,7 +34,7 @@ def scatter_error(numbers: Numbers, model: FittedPCA) -> str:
 
 def missing(numbers: Numbers, model: FittedPCA) -> str:
     share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
-    return f"{share:.1%}; some {ahead:.2g} degrees to go, as EM's last steps foretell"
+    return f"{share:.1%}; an estimated {ahead:.2g} degrees to go (no bound)"
 
 
 def rounded_off(name: str, whole: str) -> Text:
@@ -92,7 +91,7 @@ def left_out(numbers: Numbers, model: FittedPCA) -> str:
 
 def odd_rows(numbers: Numbers, model: FittedPCA) -> str:
     t_squared, spe = numbers["rows_above_t_squared_limit"], numbers["rows_above_spe_limit"]
-    told = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 %)"
+    told = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 % of normal rows are not)"
     parties = [
         (max(one["above_t_squared_limit"], one["above_spe_limit"]) / one["rows"], one["party"])
         for one in model.log.get("outliers", [])
@@ -102,10 +101,14 @@ def odd_rows(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def influence(numbers: Numbers, model: FittedPCA) -> str:
-    share, angle = numbers["influence_component_share"], numbers["influence_angle_degrees"]
-    return (
-        f"one party holds {share:.1%} of a component at most; without one, the first turns by up to {angle:.2g} degrees"
-    )
+    share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
+    if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
+        return share
+    axis, space = (at_most(numbers[f"influence_{name}_degrees"]) for name in ("axis", "subspace"))
+    first = int(numbers["influence_components"])
+    whole = f"all {first}" if first == model.n_components_ else f"the first {first}"
+    together = f", the space of {whole} by {space}" if first > 1 else ""
+    return f"{share}; without one, the first turns by up to {axis} degrees{together}"
 
 
 def revision(numbers: Numbers, model: FittedPCA) -> str:

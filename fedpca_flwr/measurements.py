@@ -26,7 +26,6 @@ MEASUREMENTS = (
         texts.certificate,
         certified_angle_degrees="bound on the largest angle to the exact components; 90: none is known",
         certified_components="the bound is for so many of the first components; 0 where there is none",
-        presumed_multiplicity="the bound presumes that no variance occurs more often",
     ),
     line(
         "stand out of the noise",
@@ -102,7 +101,12 @@ MEASUREMENTS = (
         "{periods_per_component} for each component, {options[variant]}",
         periods_per_component="rounds of merging for each component",
     ),
-    line("iterations", "{iterations}, step-size {options[step-size]:g}", iterations="steps of each party"),
+    line(
+        "iterations",
+        "{iterations}, step-size {step_size:.3g}",
+        iterations="steps of each party",
+        step_size="of each, against the pooled scatter with trace one",
+    ),
     line(
         "mixing rate",
         "{mixing_rate:.3f} ({options[graph]})",
@@ -139,7 +143,7 @@ MEASUREMENTS = (
         "{own_from_shared_degrees:.2g} degrees (root mean square sine)",
         own_from_shared_degrees="from the parties' own components to the shared ones: root mean square sine",
     ),
-    line("missing values", texts.missing, missing_share="of all", degrees_ahead="to go, as EM's last steps foretell"),
+    line("missing values", texts.missing, missing_share="of all", degrees_ahead="to go, an estimate, no bound"),
     line("gamma", "{gamma:.6g}", gamma="of the kernel"),
     line(
         "privacy",
@@ -202,8 +206,8 @@ MEASUREMENTS = (
     line(
         "odd rows",
         texts.odd_rows,
-        rows_above_t_squared_limit="beyond the limit of T squared, which 1 % of new rows exceed",
-        rows_above_spe_limit="beyond that of SPE; of a party with few such rows none are told",
+        rows_above_t_squared_limit="beyond the limit of T squared, which 1 % of new normal rows exceed; more of others",
+        rows_above_spe_limit="beyond that of SPE, likewise; of a party with few such rows none are told",
     ),
     line(
         "first variance",
@@ -221,7 +225,9 @@ MEASUREMENTS = (
         "influence",
         texts.influence,
         influence_component_share="of a component's variance, the most that one party holds",
-        influence_angle_degrees="by which the first component turns at most without one party, to first order",
+        influence_axis_degrees="by which the first component turns at most without one party",
+        influence_subspace_degrees="the same of the space of the first components: the largest principal angle",
+        influence_components="of how many: ten at most, and such as float64 resolves",
     ),
     line(
         "captured variance",

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedpca_flwr.config import Config, RunConfig
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.config_errors import LONGEST_KEY, MOST_KEYS, require_short
+from fedpca_flwr.errors import ConfigError, value_text
 
 Options = TypeVar("Options", bound=Config)
 
@@ -37,14 +38,17 @@ def words_of(text: str, source: str = "run-config") -> tuple[str, list[str]]:
     Raises
     ------
     ConfigError
-        For a quote that is not closed.
+        For a quote that is not closed, and for a text that is longer than any method's.
     """
+    require_short({"method": text}, source)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
     try:
         name, *words = list(lexer) or [""]
     except ValueError:
-        raise ConfigError(f"{source}: 'method' is {text!r}: a quote in it is not closed") from None
+        raise ConfigError(f"{source}: 'method' is {value_text(text)}: a quote in it is not closed") from None
+    if len(words) > MOST_KEYS:
+        raise ConfigError(f"{source}: 'method' has {len(words):,} options, expected at most {MOST_KEYS}")
     return name, words
 
 
@@ -76,7 +80,9 @@ def options_of(text: str, kind: type[Options], beside: Mapping[str, Any], source
         key, _, value = word.partition("=")
         key = key.replace("_", "-")
         if not (key and value):
-            faults.append(f"'{word}' is not an option, expected key=value")
+            faults.append(f"{value_text(word)} is not an option, expected key=value")
+        elif len(key) > LONGEST_KEY:
+            faults.append(f"an option's name has {len(key):,} characters, expected at most {LONGEST_KEY}")
         elif key not in own:
             faults.append(_unknown(name, key, own))
         elif key in given:
@@ -101,12 +107,12 @@ def own_keys(kind: type[Config]) -> list[str]:
 
 def _unknown(name: str, key: str, own: Sequence[str]) -> str:
     if key in OF_THE_RUN:
-        return f"'{key}' is no option of a method but a key of the run: set it beside 'method', not in it"
+        return f"{value_text(key)} is no option of a method but a key of the run: set it beside 'method', not in it"
     near = difflib.get_close_matches(key, [*own, *OF_THE_RUN], n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
     if key in OF_MOMENTS:
         hint = ", which needs the moments of covariates and features together: take p-cov."
-    return f"'{name}' has no option '{key}'{hint} Its options: {', '.join(own) or 'none'}"
+    return f"{value_text(name)} has no option {value_text(key)}{hint} Its options: {', '.join(own) or 'none'}"
 
 
 def text_of(name: str, options: Mapping[str, Any]) -> str:
@@ -131,7 +137,7 @@ def _value(text: str, annotation: object) -> Scalar:
     if annotation is not str and re.fullmatch(r"[\w.+-]+", text):
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except ValueError:  # also a number of thousands of digits
             return text
         if isinstance(value, bool | int | float):
             return value

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr import model_file, notebook, sklearn_model
+from fedpca_flwr import model_file, notebook, shrinking, sklearn_model
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.frames import finite_matrix, rows_of
 from fedpca_flwr.maths.adjustment import Adjustment
@@ -62,7 +62,8 @@ class PCAModel:
         How the model was made: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, by
         which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
         (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``), and where the server
-        sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it).
+        sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it) and, if
+        any, ``other_units`` (see `fedpca_flwr.unit_notes`).
     """
 
     components_: Array | None
@@ -218,13 +219,16 @@ class PCAModel:
             rows *= self.scale_
         return rows + mean
 
+    shrinkage_ = property(shrinking.factors)
     to_sklearn = sklearn_model.to_sklearn
     frozen = sklearn_model.frozen
     get_feature_names_out = sklearn_model.get_feature_names_out
     __repr__, _repr_html_ = notebook.line, notebook.page
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model to one file (`fedpca_flwr.model_file`), whole or not at all; ``.npz`` is appended."""
+        """Write the model to one file (`fedpca_flwr.model_file`), whole or not at all; ``.npz`` is appended.
+        It leaves out `moments_`, with a warning where there are some."""
+        model_file.warn_without(self.moments_)
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -233,9 +237,10 @@ class PCAModel:
         return model_file.write(path, arrays, about if names is None else {**about, "feature_names_in_": list(names)})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> PCAModel:
-        """Read a model that `save` wrote. Nothing in the file is executed (no pickle)."""
-        arrays, about = model_file.read(path)
+    def load(cls, path: str | os.PathLike[str], *, most_bytes: int | None = None) -> PCAModel:
+        """Read a model that `save` wrote; nothing in it is executed (no pickle). One that unpacks to more than
+        ``most_bytes`` (by default 4 times its size, or 1 GiB where that is more) is refused before it is read."""
+        arrays, about = model_file.read(path, most_bytes)
         try:
             if names := about.pop("feature_names_in_", None):
                 arrays["feature_names_in_"] = np.array(names, dtype=object)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from fedpca_flwr import archive
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
 from fedpca_flwr.json_numbers import from_json, to_json
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
@@ -20,6 +22,59 @@ FORMAT = 2
 """In files of format 1, of the first versions, ``measured`` held texts."""
 
 TEXT = "model.json"
+VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
+"""May be NaN, all of them with the noise variance: a release that is noise alone has none."""
+
+
+class Round(BaseModel):
+    """Of a model's history."""
+
+    phase: str
+    up: list[int]
+    down: list[int]
+
+
+class Party(BaseModel):
+    """Of a model's history."""
+
+    rows: int | None = None
+    features: int = 0
+
+
+class History(BaseModel):
+    """What code reads of a model's history, as it must be where it is there."""
+
+    model_config = ConfigDict(strict=True)
+
+    method: str = ""
+    exact: bool = False
+    options: dict[str, Any] = {}
+    parties: list[Party] = []
+    rounds: list[Round] = []
+    notes: list[str] = []
+    measured: dict[str, float | str] = {}
+
+
+ARRAYS = (
+    "components_",
+    "mean_",
+    "scale_",
+    "explained_variance_",
+    "explained_variance_ratio_",
+    "singular_values_",
+    "scores_",
+    "covariance_",
+    "factors_",
+    "adjustment_places",
+    "adjustment_slopes",
+)
+"""All that a model's file may hold besides its history."""
+
+WITHOUT_MOMENTS = (
+    "this file leaves out the model's 'moments_': they tell far more than a model, and have a file of their own: "
+    "model.moments_.save(path)"
+)
+"""What who saves a model with kept moments is warned of."""
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:
@@ -33,12 +88,20 @@ def model_file(path: str | os.PathLike[str]) -> Path:
 def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Path:
     """Write arrays, and whatever JSON can hold, to the file of this name: whole or not at all."""
     target = model_file(path)
+    if np.isnan(about.get("noise_variance_", 0.0)):  # JSON has no such number
+        about = {**about, "noise_variance_": None}
     log = {**about["log"], "measured": to_json(about["log"].get("measured", {}))}
     archive.write(target, arrays, {"format": FORMAT, **about, "log": log}, text=TEXT)
     return target
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def warn_without(moments: object) -> None:
+    """Warn who saves a model that kept moments, from whose call of `PCAModel.save` this is two frames away."""
+    if moments is not None:
+        warnings.warn(WITHOUT_MOMENTS, UserWarning, stacklevel=3)
+
+
+def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """What `write` wrote.
 
     Raises
@@ -51,13 +114,17 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
     if not target.exists():
         raise DataError(f"there is no model at {target}")
     try:
-        arrays, about = archive.read(target, text=TEXT)
+        arrays, about = archive.read(target, text=TEXT, names=ARRAYS, most_bytes=most_bytes)
         version = about.pop("format")
+    except archive.TooLargeError:
+        raise
     except Exception as error:  # a damaged file can make its readers fail in any way
         raise not_whole(path, error) from None
     if version not in (1, FORMAT):
         raise ContractError(f"{target}: the model's format is {version!r}, not 1 or {FORMAT}; which version wrote it?")
     about = _without_texts(about, path) if version == 1 else about
+    if about.get("noise_variance_", 0.0) is None:
+        about["noise_variance_"] = float("nan")
     try:
         _require_whole(arrays, about)
         about["log"]["measured"] = from_json(about["log"].get("measured", {}))
@@ -83,6 +150,7 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
     log, n, names = about["log"], about["n_samples_"], about.get("feature_names_in_")
     if not isinstance(log, dict) or not isinstance(n, int):
         raise ContractError("the model's history is not whole")
+    History.model_validate(log)
     (k,) = arrays["explained_variance_"].shape
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
         ("explained_variance_", "explained_variance_ratio_", "singular_values_"), (k,)
@@ -100,8 +168,9 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
         if not ((arrays["adjustment_places"] >= 0) & (arrays["adjustment_places"] < d)).all():
             raise ContractError("the model's covariates are no columns")
     for name, shape in shapes.items():
-        array = arrays.get(name)
-        if array is None or array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+        array, unknown = arrays.get(name), np.isnan(about["noise_variance_"]) and name in VARIANCES
+        whole = array is not None and array.shape == shape and array.dtype == np.float64
+        if array is None or not whole or not (unknown or np.isfinite(array).all()):
             raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
     if names is not None and not (len(names) == d and all(isinstance(one, str) for one in names)):
         raise ContractError("the model's feature_names_in_ are not a text for each feature")
@@ -138,4 +207,7 @@ def require_pooled_means(log: Mapping[str, Any]) -> None:
 
 def not_whole(path: str | os.PathLike[str], error: Exception) -> ContractError:
     """What to raise for a file that holds something else."""
-    return ContractError(f"{model_file(path)} is not a whole model file ({type(error).__name__})")
+    why = (
+        f"it has no {value_text(error.args[0])}" if isinstance(error, KeyError) and error.args else type(error).__name__
+    )
+    return ContractError(f"{model_file(path)} is not a whole model file ({why})")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedpca_flwr.model import PCAModel
+from fedpca_flwr.unit_notes import renamed
 
 
 def named(model: PCAModel, names: Sequence[str]) -> PCAModel:
@@ -15,4 +16,6 @@ def named(model: PCAModel, names: Sequence[str]) -> PCAModel:
     if not names:
         return model
     moments = model.moments_ and replace(model.moments_, features=tuple(names))
-    return replace(model, feature_names_in_=np.array(names, dtype=object), moments_=moments)
+    return replace(
+        model, feature_names_in_=np.array(names, dtype=object), moments_=moments, log=renamed(model.log, names)
+    )

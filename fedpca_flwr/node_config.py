@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -51,6 +52,7 @@ class NodeConfig(Config):
     """A site's own configuration: who it is, where its rows are, where its scores go, and its policy."""
 
     public: ClassVar[bool] = False
+    long: ClassVar[Mapping[str, int]] = {"query": 10**6}
 
     partition_id: Annotated[int, Field(ge=0)]
     num_partitions: Count
@@ -84,6 +86,10 @@ class NodeConfig(Config):
     """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10
     """Refuse to answer about fewer rows than this."""
+    gaps: Literal["shared", "all"] = "shared"
+    """Which rows of a site's own file take part where values may be missing. With `em` those whose gaps `min_rows` of
+    its rows share, or all (the others get scores); with genotypes=true a site with missing calls refuses, or takes all
+    rows."""
     round_rows: Count = 1
     """Leave out the last rows, so that their number, which replies tell, is a multiple of this."""
     allowed_methods: str = ""
@@ -104,14 +110,21 @@ class NodeConfig(Config):
     repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
     """What to do where secure sums over several runs would tell a party's share, a few rows, or a largest value;
     'refuse-same' takes rows that are not the same ones for wholly new."""
+    bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """With secure aggregation: the largest size of a value that this site says publicly of its rows. A run whose
+    `bound` is not below it is answered however many were tried, any other is refused without a look at the rows."""
     epsilon_budget: Annotated[float, Field(gt=0)] | None = None
-    """Refuse to spend more over all runs, and methods that spend without bound. Needs `journal`."""
+    """Refuse to spend more over all runs, and methods that spend without bound. Needs `journal`; a
+    site with data of its own needs it for private methods."""
     delta_budget: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """The delta at which epsilon is reckoned."""
     max_epsilon: Annotated[float, Field(gt=0)] | None = None
     """Refuse a private run whose `epsilon` is larger. Empty: 10 for a site's own file, any for a data set."""
     max_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Refuse a private run whose `delta` is larger. Empty: 1e-5 for a site's own file, any for a data set."""
+    public_count: bool = False
+    """Whether a private run may tell this site's number of rows as it is (``count='public'``, or any with
+    ``relation='replace-one'``). Of a data set everybody knows it."""
     honest_parties: Count = 1
     """How many parties, itself included, this site trusts to add their share of the noise and to keep it secret."""
 

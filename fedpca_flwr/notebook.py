@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 
 from fedpca_flwr.fitted import FittedPCA
+from fedpca_flwr.foreign_text import printable
 from fedpca_flwr.summary import summary
 
 MOST = 20
@@ -13,7 +14,7 @@ MOST = 20
 
 def line(model: FittedPCA) -> str:
     """A model in one line."""
-    method, share = model.log.get("method", "pooled"), float(model.explained_variance_ratio_.sum())
+    method, share = printable(str(model.log.get("method", "pooled"))), float(model.explained_variance_ratio_.sum())
     return (
         f"PCAModel({method}: {model.n_components_} components of {model.n_features_in_} features, "
         f"{model.n_samples_} rows, {share:.2%} of the variance)"

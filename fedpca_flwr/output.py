@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpca_flwr.config import RunConfig
@@ -64,7 +64,7 @@ class Output:
             stem = f"{self.model.stem}-{self.run_id}"
             names = (self.model.with_name(f"{stem}.npz"), self.model.with_name(f"{stem}-moments.npz"))
             here = Output(*names, self.run_id, overwrite=True)
-        model.save(here.model)
+        replace(model, moments_=None).save(here.model)
         if model.moments_ is not None:
             model.moments_.save(here.moments)
         return here

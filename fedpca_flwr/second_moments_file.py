@@ -65,6 +65,8 @@ def read(path: str | os.PathLike[str]) -> Kept:
         arrays, about = archive.read(target, text=TEXT)
         version = about["format"]
         kept = _whole(arrays, about) if version == FORMAT else None
+    except archive.TooLargeError:
+        raise
     except Exception as error:  # what is in the file may be anything
         raise ContractError(f"{target} is not a whole file of moments ({type(error).__name__})") from None
     if kept is None:

@@ -40,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
         raise
     if strategy.config.reference and strategy.quorum.simulated:
         model.log["measured"] |= _compared_with_pooled(model, strategy)
-        model.save(written.model)
+        replace(model, moments_=None).save(written.model)
     files = f"  {'model':<22}{written.model}\n"
     if model.moments_ is not None:
         files += f"  {'moments':<22}{written.moments}\n"

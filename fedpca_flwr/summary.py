@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedpca_flwr import measurements
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.fitted import FittedPCA
+from fedpca_flwr.foreign_text import printable
 
 
 def summary(model: FittedPCA) -> str:
-    """What a person wants to know first, as lines of text."""
+    """What a person wants to know first, as lines of text.
+
+    Raises
+    ------
+    ContractError
+        Where the model has no history.
+    """
     log = model.log
+    if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
+        raise ContractError(f"the model's history has no '{lacking[0]}': a summary is of what a run has made")
     parties = log["parties"]
     by_columns = model.components_ is None
     rows = [] if by_columns else [party["rows"] for party in parties if party["rows"] is not None]
@@ -18,17 +30,20 @@ def summary(model: FittedPCA) -> str:
         widths = [party["features"] for party in parties]
         held = f", with {min(widths)} to {max(widths)} features of the same rows"
     ratio = model.explained_variance_ratio_
+    shares = f"{ratio.sum():.4%} (first: {', '.join(f'{r:.2%}' for r in ratio[:5])})"
+    if np.isnan(ratio).any():
+        shares = "unknown: no component stands out of the noise"
     lines = [
         ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
         ("parties", f"{len(parties)}{held}"),
         ("rows", f"{model.n_samples_} of {model.n_features_in_} features{here}"),
         *_traffic(model),
         ("components", f"{model.n_components_}"),
-        ("explained variance", f"{ratio.sum():.4%} (first: {', '.join(f'{r:.2%}' for r in ratio[:5])})"),
+        ("explained variance", shares),
     ]
     lines += measurements.lines(model)
     lines += [("note", note) for note in log.get("notes", [])]
-    return "\n".join(f"  {name:<22}{text}" for name, text in lines)
+    return "\n".join(f"  {name:<22}{printable(text)}" for name, text in lines)
 
 
 def _traffic(model: FittedPCA) -> list[tuple[str, str]]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.errors import ConfigError, FedPCAError, value_text
+from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.named import named
@@ -24,21 +23,7 @@ from . import ENGINES
 from .loopback import FILES, Names, on_loopback
 from .parties import parties_of
 from .progress import shown
-
-POLICY = (
-    "min-rows",
-    "round-rows",
-    "allowed-methods",
-    "max-reply-bytes",
-    "secure-only",
-    "min-parties",
-    "may-show",
-)
-"""Keys of a node-config that `run` sets for every party."""
-
-SITE_KEY = re.compile(rf"node-config:? '({'|'.join((*POLICY, *FILES))})'")
-"""How errors name those keys."""
-
+from .python_words import POLICY, in_words_of_python
 
 Engine = Callable[[dict[str, Any], Sequence[Rows], dict[str, Any], Sequence[Names]], PCAModel]
 
@@ -99,7 +84,8 @@ def run(
     if not isinstance(method, str | None):
         raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
     method = method or "(none)"
-    split = strategies.method_of(method).strategy.card.split
+    with in_words_of_python():
+        split = strategies.method_of(method).strategy.card.split
     held = parties_of(parties, split)
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     if "output" in values:
@@ -126,16 +112,6 @@ def _on(engine: str) -> Engine:
     from .ray_engine import on_ray
 
     return on_ray
-
-
-@contextmanager
-def in_words_of_python() -> Iterator[None]:
-    """A site's keys in errors as a caller of `run` writes them, who has no node-config."""
-    try:
-        yield
-    except FedPCAError as error:
-        text = SITE_KEY.sub(lambda found: f"'{found[1].replace('-', '_')}'", str(error))
-        raise type(error)(text, local=error.local) from None
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:

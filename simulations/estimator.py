@@ -20,6 +20,7 @@ from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard
 
 from .engines import run
+from .python_words import in_words_of_python
 
 FITTED = (
     "components_",
@@ -155,7 +156,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return tags
 
     def _card(self) -> MethodCard:
-        card = strategies.method_of(self.method).strategy.card
+        with in_words_of_python():
+            card = strategies.method_of(self.method).strategy.card
         if card.split == "columns":
             raise ConfigError(
                 f"method '{card.name}' is for parties that hold columns and keep their loadings: nothing is left "
@@ -174,13 +176,28 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         table = X if is_frame(X) else checked  # a data frame's names travel with it
         if groups is None:
             return [table]
-        labels = column_or_1d(np.asarray(groups))
+        labels = column_or_1d(np.asarray(groups)).tolist()
         if len(labels) != checked.shape[0]:
             raise ConfigError(
                 f"'groups' has {len(labels)} labels, but there are {checked.shape[0]} rows; give one for each"
             )
+        nobody = [place for place, label in enumerate(labels) if not _named(label)]
+        if nobody:
+            raise ConfigError(
+                f"'groups' names no party for {len(nobody)} of {len(labels)} rows, the first of them row {nobody[0]} "
+                "(None or NaN); give each row the party that holds it, or leave these rows out"
+            )
+        places: dict[Any, list[int]] = {}
+        for place, label in enumerate(labels):
+            places.setdefault(label, []).append(place)
+        ordered = sorted(places, key=lambda label: (type(label).__name__, label))
         taken = type(table).__getitem__ if is_cells(table) else _safe_indexing
-        return [taken(table, np.flatnonzero(labels == label)) for label in np.unique(labels)]
+        return [taken(table, np.array(places[label])) for label in ordered]
+
+
+def _named(label: object) -> bool:
+    """Whether a label is one: not None, nor NaN in any of its kinds (pandas' ``NA`` and ``NaT`` too)."""
+    return label is not None and type(label).__name__ not in {"NAType", "NaTType"} and label == label
 
 
 def parties_in(X: object) -> bool:

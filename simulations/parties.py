@@ -86,16 +86,18 @@ def _require_parties(given: Any) -> None:
         told = f"{kind}, one table" if one_table else kind
         do = "; [X] makes it one party" if one_table else ""
         if hasattr(given, "groupby"):
-            do += ", {name: rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
+            do += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
         raise ConfigError(
             f"'parties' is of type {told}, expected a list of arrays, one for each party, or {{name: array}}{do}"
         )
     if isinstance(given, Mapping):
         wrong = [key for key in given if not (isinstance(key, str) and re.fullmatch(r"[\w .-]{1,64}", key))]
         if wrong:
+            others = any(not isinstance(key, str) for key in wrong)
+            texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" if others else ""
             raise ConfigError(
                 f"'parties' has the keys {listed(wrong)}, expected names of the parties: at most 64 letters, digits, "
-                "spaces, '.', '-' and '_'"
+                f"spaces, '.', '-' and '_'{texts}"
             )
 
 

@@ -17,6 +17,8 @@ from fedpca_flwr.json_numbers import from_json, to_json
 from fedpca_flwr.method_text import non_defaults, options_of, text_of, words_of
 from fedpca_flwr.packages import strategies
 
+from .record_types import require_record
+
 Record = dict[str, Any]
 
 RUNS = "runs.jsonl"
@@ -111,17 +113,36 @@ def read(folder: Path) -> list[Record]:
         return []
     try:
         *lines, cut = target.read_text(encoding="utf-8").split("\n")
-        records = [json.loads(line) for line in lines]
-        for record in records:
-            record.setdefault("bound", 0.0)  # a record of before there was this key
-            record["measured"] = from_json(record["measured"])
-            identity(record)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{target} is not a file of a comparison ({type(error).__name__}); name another") from None
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(_record(line))
+        except (ValueError, RecursionError) as error:
+            why = "it is no JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
+            raise ConfigError(
+                f"{target}, line {number}: {why}. The file is not of a comparison, or by an older version; name a new "
+                "folder"
+            ) from None
     if cut:  # no newline at the end: the line was being written
         with written_whole(target) as stream:
             stream.write("".join(f"{line}\n" for line in lines).encode())
     return records
+
+
+def _record(line: str) -> Record:
+    """A line's record.
+
+    Raises
+    ------
+    ValueError
+    """
+    record = json.loads(line)
+    if isinstance(record, dict):
+        record.setdefault("bound", 0.0)  # a record of before there was this key
+    require_record(record)
+    return {**record, "measured": from_json(record["measured"])}
 
 
 def forget(folder: Path) -> None:

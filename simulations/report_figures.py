@@ -8,11 +8,18 @@ import json
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from xml.etree import ElementTree
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.files import written_whole
 
 from .records import Record, identity
+
+XLINK = "http://www.w3.org/1999/xlink"
+
+SHAPES = {"path", "text", "tspan", "use", "image", "rect", "circle", "line", "polyline", "polygon"}
+SHOWING = SHAPES | {"all", "figure", "div", "figcaption", "p", "svg", "defs", "style", "g", "clipPath", "pattern"}
+"""Elements of a drawing (``all`` stands around them)."""
 
 DRAWING = ("simulations/report_drawing.py", "fedpca_flwr/plots.py", "fedpca_flwr/analysis_plots.py")
 """What draws: figures that were made by another text of these are drawn anew."""
@@ -55,14 +62,40 @@ def _kept(
 ) -> list[str]:
     """Figures that are there, else drawn and, where they are whole, kept; each set's inner names are its own."""
     kept = folder / "figures" / f"{_digest(what, records)}.json"
-    if kept.exists():
-        there: list[str] = json.loads(kept.read_text())
+    there = _read(kept)
+    if there is not None:
         return there
     drawn, whole = draw(kept.stem)
     if whole:
         with written_whole(kept) as stream:
             stream.write(json.dumps(drawn).encode())
     return drawn
+
+
+def _read(kept: Path) -> list[str] | None:
+    """Figures that were kept; none where there are none, or what is there was not drawn here: it may be anyone's."""
+    try:
+        there = json.loads(kept.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return there if isinstance(there, list) and all(map(is_drawing, there)) else None
+
+
+def is_drawing(text: object) -> bool:
+    """Whether a text is markup that shows something, and neither runs, loads nor links anything."""
+    try:
+        root = ElementTree.fromstring(f'<all xmlns:xlink="{XLINK}">{text}</all>')
+    except ElementTree.ParseError:
+        return False
+    return isinstance(text, str) and all(
+        element.tag in SHOWING and all(map(_shows, element.attrib, element.attrib.values())) for element in root.iter()
+    )
+
+
+def _shows(name: str, value: str) -> bool:
+    """Whether an attribute of an element shows something."""
+    link = name.removeprefix(f"{{{XLINK}}}") in {"href", "src"}
+    return value.startswith(("#", "data:image/png;base64,")) if link else not name.lower().startswith("on")
 
 
 def _digest(what: str, records: Sequence[Record]) -> str:

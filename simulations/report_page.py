@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.files import written_whole
+from fedpca_flwr.foreign_text import printable
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.packages import strategies
 
@@ -45,7 +49,7 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
     groups = by_setting(records)
     parts = [_filters(records)]
     for number, runs in enumerate(groups):
-        parts.append(f"<h2>{html.escape(title(runs[0]))}</h2>\n{_recommended(runs)}\n{_table(runs, number)}")
+        parts.append(f"<h2>{_text(title(runs[0]))}</h2>\n{_recommended(runs)}\n{_table(runs, number)}")
         parts += _influence(folder, runs)
         parts += figures(folder, runs)
     parts += _across(groups)
@@ -54,23 +58,36 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
         pools.setdefault((record["dataset"], record["data root"], record["components"]), []).append(record)
     for (dataset, *_), runs in pools.items():
         drawn = figures_of_pool(folder, runs)
-        parts += [f"<h2>The rows of {html.escape(dataset)}, pooled</h2>", *drawn] if drawn else []
-    commands = html.escape("\n".join(map(command, groups)))
+        parts += [f"<h2>The rows of {_text(dataset)}, pooled</h2>", *drawn] if drawn else []
+    commands = "\n".join(_text(command(runs)) for runs in groups)
     versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}
     dates = sorted(record["date"] for record in records if "date" in record)
     made = f"Runs of {dates[0]} to {dates[-1]} (UTC). " if dates else ""
     rest = (
         f"<h2>How to repeat it</h2>\n<pre>{commands}</pre>\n"
-        f"<p>{html.escape(made)}Versions: {html.escape('; '.join(versions) or 'unknown')}. "
+        f"<p>{_text(made)}Versions: {_text('; '.join(versions) or 'unknown')}. "
         f"{ABOUT} {COUNTED}</p>"
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
         '<meta name="viewport" content="width=device-width"><title>Federated PCA: comparison</title>'
         f'<link rel="icon" href="data:,"><style>{STYLE}</style></head>\n<body>\n<h1>Federated PCA: comparison</h1>\n'
         + "\n".join([*parts, rest])
         + f"\n<script>{SCRIPT}</script>\n</body></html>\n"
     )
+
+
+def _policy() -> str:
+    """What a browser may do with the page: run its own script, and nothing else that anyone wrote into it."""
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    nothing = "default-src 'none'; base-uri 'none'; form-action 'none'"
+    return f"{nothing}; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
+
+
+def _text(value: object) -> str:
+    """Whatever a record holds, as the text of a page."""
+    return html.escape(printable(str(value)))
 
 
 def _filters(records: Sequence[Record]) -> str:
@@ -107,11 +124,11 @@ def _recommended(records: Sequence[Record]) -> str:
         off = [*([] if angle is None else [f"{angle:.2g}°"]), *([choice.warning] if choice.warning else [])]
         cells = [choice.wish, named(choice.run), choice.cost, "; ".join(off)]
         cells += [shown(choice.run, "captured variance"), choice.server_sees]
-        rows.append("<tr>" + "".join(f'<td class="text">{html.escape(cell)}</td>' for cell in cells) + "</tr>")
+        rows.append("<tr>" + "".join(f'<td class="text">{_text(cell)}</td>' for cell in cells) + "</tr>")
     heads = ("wish", "method", "cost for each client", "angle", "variance captured", "the server sees")
     head = "".join(f'<th scope="col" class="text">{text}</th>' for text in heads)
     table = _wide("", head, rows)
-    return f'<p class="lead">{html.escape(sentence(found))}</p>\n{table}'
+    return f'<p class="lead">{_text(sentence(found))}</p>\n{table}'
 
 
 def _across(groups: Sequence[Sequence[Record]]) -> Iterable[str]:
@@ -119,12 +136,12 @@ def _across(groups: Sequence[Sequence[Record]]) -> Iterable[str]:
     if len(groups) < 2:
         return
     records = {(named(record), i): record for i, runs in enumerate(groups) for record in runs}
-    head = "".join(f'<th scope="col">{html.escape(title(runs[0]))}</th>' for runs in groups)
+    head = "".join(f'<th scope="col">{_text(title(runs[0]))}</th>' for runs in groups)
     rows = []
     for name in dict.fromkeys(name for name, _ in records):
         held = [records.get((name, i), {}) for i in range(len(groups))]
-        cells = "".join(f"<td>{'failed' if 'error' in one else shown(one, 'max angle')}</td>" for one in held)
-        rows.append(f"<tr><td>{html.escape(name)}</td>{cells}</tr>")
+        cells = "".join(f"<td>{'failed' if 'error' in one else _text(shown(one, 'max angle'))}</td>" for one in held)
+        rows.append(f"<tr><td>{_text(name)}</td>{cells}</tr>")
     yield "<h2>All settings: the largest angle (degrees)</h2>"
     yield _wide("across", f'<th scope="col">method</th>{head}', rows)
 
@@ -135,10 +152,10 @@ def _table(records: Sequence[Record], number: int) -> str:
     heads = "".join(map(_head, ["method", *columns]))
     rows = []
     for place, record in enumerate(records):
-        name, key, kinds = html.escape(named(record)), f"run-{number}-{place}", _kinds(record)
+        name, key, kinds = _text(named(record)), f"run-{number}-{place}", _kinds(record)
         cells = "".join(_cell(record, column) for column in columns)
         rows.append(f'<tr id="{key}" data-is="{kinds}"><td data-value="{name}">{name}</td>{cells}</tr>')
-        text = _error(record["error"]) if "error" in record else "<br>".join(map(html.escape, record.get("notes", [])))
+        text = _error(record["error"]) if "error" in record else "<br>".join(map(_text, record.get("notes", [])))
         if text:
             more = f'class="more" data-of="{key}" data-is="{kinds}"'
             rows.append(f'<tr {more}><td class="note" colspan="{len(columns) + 1}"><div>{text}</div></td></tr>')
@@ -147,16 +164,16 @@ def _table(records: Sequence[Record], number: int) -> str:
 
 def _head(key: str) -> str:
     """The head of a column of runs, which sorts them; what is counted in it where that can be asked."""
-    tip = f' title="{html.escape(COUNTED)}"' if key in COUNTS else ""
-    return f'<th scope="col"><button{tip}>{HEADS.get(key, key)}</button></th>'
+    tip = f' title="{_text(COUNTED)}"' if key in COUNTS else ""
+    return f'<th scope="col"><button{tip}>{_text(HEADS.get(key, key))}</button></th>'
 
 
 def _error(text: str) -> str:
     """Why a run was refused; a long text unfolds, since methods that are refused alike would fill the page."""
-    lines = "<br>".join(map(html.escape, text.split("\n")))
+    lines = "<br>".join(map(_text, text.split("\n")))
     if len(text) <= SHORT:
         return lines
-    return f"<details><summary>{html.escape(shorten(text, SHORT, placeholder=' …'))}</summary>{lines}</details>"
+    return f"<details><summary>{_text(shorten(text, SHORT, placeholder=' …'))}</summary>{lines}</details>"
 
 
 def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:
@@ -170,15 +187,20 @@ def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:
     if not influence:
         return
     heads = ("client", "rows", "variance", "most of a component", "angle of the first without it (degrees)")
-    lines = []
-    for one in influence:
-        shares = (one["rows_share"], one["variance_share"], max(one["component_shares"]))
-        cells = "".join(f"<td>{share:.2%}</td>" for share in shares)
-        angle = f"<td>{one['angles_degrees'][0]:.3g}</td>"
-        lines.append(f"<tr><td>{html.escape(one['party'])}</td>{cells}{angle}</tr>")
+    try:
+        lines = [_influence_of(one) for one in influence]
+    except (LookupError, TypeError, ValueError):  # the file of the model is of somebody else
+        return
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
-    yield f"<h3>What each client has in {html.escape(name)}</h3>"
+    yield f"<h3>What each client has in {_text(name)}</h3>"
     yield _wide("", head, lines)
+
+
+def _influence_of(one: Mapping[str, Any]) -> str:
+    """The row of a client in that table."""
+    shares = (one["rows_share"], one["variance_share"], max(one["component_shares"]))
+    cells = "".join(f"<td>{float(share):.2%}</td>" for share in shares)
+    return f"<tr><td>{_text(one['party'])}</td>{cells}<td>{float(one['angles_degrees'][0]):.3g}</td></tr>"
 
 
 def _wide(kind: str, head: str, rows: Sequence[str]) -> str:
@@ -190,4 +212,4 @@ def _wide(kind: str, head: str, rows: Sequence[str]) -> str:
 
 def _cell(record: Record, key: str) -> str:
     value = record.get(key)
-    return f'<td data-value="{"" if value is None else repr(value)}">{shown(record, key)}</td>'
+    return f'<td data-value="{"" if value is None else _text(repr(value))}">{_text(shown(record, key))}</td>'

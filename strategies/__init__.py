@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any
 
 from fedpca_flwr.config import RunConfig
-from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError, together
+from fedpca_flwr.config_errors import LONGEST_KEY
+from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError, together, value_text
 from fedpca_flwr.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.method import Method, Registry
 from fedpca_flwr.protocol.phase import Phases, Public
+from fedpca_flwr.protocol.refusing import RefusingClient
 from fedpca_flwr.protocol.state import Context
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
@@ -72,9 +74,11 @@ def method_named(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     plain = name.lower() == "pca"  # whose nearest name is that of an approximate method
-    near = ["p-cov"] if plain else difflib.get_close_matches(name, METHODS, n=1)
+    near = ["p-cov"] if plain else difflib.get_close_matches(name[:LONGEST_KEY], METHODS, n=1)
     hint = f"did you mean '{near[0]}'?" if near else ""
-    raise ConfigError(f"run-config: 'method' is '{name}', expected one of: {', '.join(METHODS)}. {hint}".rstrip())
+    raise ConfigError(
+        f"run-config: 'method' is {value_text(name)}, expected one of: {', '.join(METHODS)}. {hint}".rstrip()
+    )
 
 
 def method_of(text: str, source: str = "run-config") -> Method:
@@ -182,11 +186,17 @@ def _refuse_options_as_keys(run_config: Mapping[str, Any]) -> None:
         raise ConfigError("\n".join([*lines, f"options stand in 'method', as in method='{example}'"]))
 
 
-def build_client(context: Context, load: Load = local_table) -> PCAClient:
-    """A party's half of the run that ``context`` describes; ``load`` gives its rows (see `Site`)."""
+def build_client(context: Context, load: Load = local_table) -> PCAClient | RefusingClient:
+    """A party's half of the run that ``context`` describes; ``load`` gives its rows (see `Site`).
+
+    Whatever is in the run-config, nothing is raised: a client comes that refuses it.
+    """
     site = Site(context, load)
-    method = method_of(site.config.method)
-    client = method.client(method.strategy.card, site, party_transport)
+    try:
+        method = method_of(site.config.method)
+        client = method.client(method.strategy.card, site, party_transport)
+    except Exception as error:
+        return RefusingClient(site.report(error))
     client.alternatives = partial(alternatives, method.strategy.card)
     return client
 

@@ -7,6 +7,10 @@ Party i steps along Sanger's direction of its own matrix, from the weighted mean
 with Metropolis weights W. It converges linearly, but only to a neighbourhood of the components: where parties differ,
 their directions do not vanish at the solution, and hold the parties apart in proportion to ``step-size``. FAST-PCA
 removes that at twice the bytes.
+
+At the defaults, on the digits of five parties with ten components, it is 0.6 degrees from the exact components after
+503 rounds, and its parties up to 5 degrees from each other. ``step-size`` as a number is the paper's alpha; ``auto``
+takes it from the largest eigenvalue that any party's matrix may have and from the graph.
 """
 
 from __future__ import annotations
@@ -23,9 +27,9 @@ CARD = MethodCard(
     name="dsa",
     title="Distributed Sanger's Algorithm",
     exact=False,
-    result="stalls at a distance; for comparison; over a simulated graph",
+    result="stalls at a distance (on digits 0.6 degrees at the defaults); for comparison; over a simulated graph",
     rounds="the graph's diameter + `iterations` + 1",
-    upload="d k in each iteration; at first K(2d + 2) for K parties",
+    upload="d k in each iteration; at first K(2d + 3) for K parties",
     server_sees="all that it relays: heads, iterates",
     options=GraphOptions,
     phases=lambda config, options: graph_phases(config, options, EXCHANGED),
@@ -48,4 +52,4 @@ class DSAClient(GraphClient):
         return [X, self.direction(X)]
 
     def advance(self, own: list[Array], average: list[Array]) -> list[Array]:
-        return self.begin(average[0] + self.options.step_size * own[1])
+        return self.begin(average[0] + self.step_size * own[1])

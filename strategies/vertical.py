@@ -31,7 +31,7 @@ from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import unpack
-from fedpca_flwr.maths.shortfall import shortfall_notes
+from fedpca_flwr.maths.shortfall import measured, shortfall_notes
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
@@ -176,7 +176,7 @@ class Vertical(ColumnsStrategy):
             pairs=found.pairs,
             total=self.total,
             notes=shortfall_notes(found, f"max-rounds = {options.max_rounds}"),
-            measured=found.measured,
+            measured=measured(found),
         )
 
 

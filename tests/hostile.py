@@ -63,6 +63,8 @@ class HostileSession:
         np.save(data, rows)
         known = identities(parties)
         given = {"data": str(data), "journal": str(folder / "journal"), "min-rows": 5, **known[index], **node}
+        if run["method"].startswith("dp-pca"):
+            given = {"epsilon-budget": 100.0, **given}
         config = {"partition-id": index, "num-partitions": parties, **given}
         self.folder = folder
         self.parties = parties
@@ -145,7 +147,8 @@ class Questions:
         if field.kind == "scatter" and self.rng.random() < 0.8:
             values = self._scatter(shape[0])
         if field.kind.startswith("orthonormal") and self.rng.random() < 0.7:
-            tall = np.linalg.qr(self.rng.standard_normal((max(shape), min(shape))))[0]
+            *stack, rows, columns = shape
+            tall = np.linalg.qr(self.rng.standard_normal((*stack, max(rows, columns), min(rows, columns))))[0]
             values = tall.T if field.kind == "orthonormal rows" else tall
         with np.errstate(over="ignore"):  # a hostile server may well overflow a float32 to infinity
             return np.asarray(values.astype(field.dtypes[-1]))

@@ -8,7 +8,7 @@ from fedpca_flwr.analyses.how_many import HowMany, how_many
 from fedpca_flwr.analyses.how_sure import HowSure, Spikes, how_sure, how_sure_by_parties, spikes, variance_intervals
 from fedpca_flwr.analyses.outliers import Drift, Outliers, drift, outliers
 from fedpca_flwr.analyses.pca import pca
-from fedpca_flwr.analyses.reading import Reading, read, whitened
+from fedpca_flwr.analyses.reading import Reading, projected, read, whitened
 from fedpca_flwr.analyses.regression import (
     Regression,
     least_squares,
@@ -42,6 +42,7 @@ __all__ = [
     "partial_least_squares",
     "pca",
     "principal_component_regression",
+    "projected",
     "read",
     "ridge",
     "spikes",

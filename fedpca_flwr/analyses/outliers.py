@@ -56,7 +56,7 @@ class Drift:
     spread_probability : float
         Of a mean SPE as far above the model's (Student's t).
     odd_share : float
-        Of the rows, how many exceed a limit of 99 %.
+        Of the rows, how many exceed a limit of 99 % of normal rows; of rows with heavier tails more do.
     drifted : bool
         Whether either is less likely than half of the false alarms that are accepted.
     """

@@ -45,7 +45,9 @@ class Reading:
 
 
 @of_moments
-def read(moments: SecondMoments, k: int, *, scale: bool = False, rotation: str = "none") -> Reading:
+def read(
+    moments: SecondMoments, k: int, *, scale: bool = False, rotation: str = "none", kaiser: bool = True
+) -> Reading:
     """The first k components in terms of the features.
 
     Parameters
@@ -55,6 +57,8 @@ def read(moments: SecondMoments, k: int, *, scale: bool = False, rotation: str =
     scale : bool
         As for a PCA.
     rotation : {"none", "varimax", "promax"}
+    kaiser : bool
+        Whether a rotation is found for loadings that are scaled to length 1 for each feature, as R does by default.
 
     Raises
     ------
@@ -70,7 +74,8 @@ def read(moments: SecondMoments, k: int, *, scale: bool = False, rotation: str =
     spread = np.where(moments.is_constant, np.inf, np.sqrt(np.diagonal(used.covariance).clip(min=0.0)))
     loadings = (components * np.sqrt(model.explained_variance_)[:, None] / spread).T
     communalities = np.sum(loadings**2, axis=1)
-    turn = {"none": np.eye(len(components)), "varimax": varimax(loadings), "promax": promax(loadings)}[rotation]
+    rotate = {"none": None, "varimax": varimax, "promax": promax}[rotation]
+    turn = np.eye(len(components)) if rotate is None else rotate(loadings, kaiser=kaiser)
     rotated = loadings @ turn
     order = np.arange(len(turn)) if rotation == "none" else np.argsort(-np.sum(rotated**2, axis=0), kind="stable")
     ordered = rotated[:, order]
@@ -84,6 +89,20 @@ def read(moments: SecondMoments, k: int, *, scale: bool = False, rotation: str =
         between=inverse @ inverse.T,
         features=moments.features,
     )
+
+
+@of_model
+def projected(model: PCAModel, X: ArrayLike) -> Array:
+    """Scores (n, k) of new rows ``X`` (n, d), over the model's `shrinkage_` where features are many.
+
+    A component that does not stand out of the noise has NaN. Rows that were in the PCA take ``model.transform``.
+
+    Raises
+    ------
+    DataError
+    """
+    scores: Array = model.transform(X) / model.shrinkage_
+    return scores
 
 
 @of_model

@@ -34,11 +34,13 @@ class AngleBounds:
     proven : bool
         Whether the last bound asked for presumes nothing; else that no eigenvalue occurs more often than the first
         block has columns.
+    upto : int
+        How many of the first pairs it was of: k, or more where pair k is tied with them.
     """
 
     def __init__(self, k: int, trace: float, *, accelerated: bool, sketch: RefinedSketch | None) -> None:
         self.k, self.trace, self.accelerated, self._sketch = k, trace, accelerated, sketch
-        self.proven = False
+        self.proven, self.upto = False, k
         self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
 
     def take(self, known: KnownProducts, ritz: Ritz, start: FirstBlock, asked: int) -> None:
@@ -53,6 +55,7 @@ class AngleBounds:
         tie, the bound is to the nearest of its bases.
         """
         values, k = self._ritz.values, self.k
+        self.upto = k
         alike = ALIKE * len(self._ritz.vectors) * float(values[0])
         if self._known.error > alike:
             return self.angle(k), k  # equal values may be what the wire made of them
@@ -61,6 +64,7 @@ class AngleBounds:
             return self.angle(distinct), distinct  # no variance is left, of which the last pairs could have any
         if upto == k:
             return self.angle(k), k
+        self.upto = upto
         first, proven = self.angle(upto), self.proven  # of a tie at the cut any basis will do
         second = self.angle(distinct)
         self.proven &= proven
@@ -91,14 +95,29 @@ class AngleBounds:
         if not self._known.room:
             self.proven = True
             return float(ritz.values[j]) + 2 * ritz.error
-        ceiling, wide = proven_bound(ritz, j, self._rest, level), j < width
+        ceiling, wide = min(proven_bound(ritz, j, self._rest, level), self._ceilings.get(j, np.inf)), j < width
         proven = wide or ceiling < np.inf
         if self._sketch is None and self.accelerated and (wide or not proven):
             ceiling = min(ceiling, presumed_bound(ritz, j, self._start, level))
         self.proven = proven
         if proven:
-            ceiling = self._ceilings[j] = min(ceiling, self._ceilings.get(j, np.inf))
+            self._ceilings[j] = ceiling
         return ceiling
+
+    def level(self, tolerance: float) -> float:
+        """What the eigenvalue after these (`upto`) may be at most for a certificate of ``tolerance`` degrees."""
+        j = self.upto
+        half = tolerance / (1 if j == self.k else 2)  # of a tie both ends count
+        return float(self._ritz.values[j - 1]) - 1.0001 * self._ritz.residual(j) / float(np.sin(np.radians(half)))
+
+    @property
+    def following(self) -> float:
+        """What the eigenvalue after these is at least."""
+        return float(self._ritz.values[self.upto]) if self._ritz.values.size > self.upto else np.inf
+
+    def hold(self, ceilings: dict[int, float]) -> None:
+        """Take bounds on eigenvalues i + 1, by i, from elsewhere."""
+        self._ceilings |= {i: min(ceiling, self._ceilings.get(i, np.inf)) for i, ceiling in ceilings.items()}
 
     def _bound_outside(self, asked: int) -> float:
         """Bound on the matrix orthogonal to the span."""

@@ -52,21 +52,16 @@ def at_most(bound: float, *, digits: int = 2) -> str:
     return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(bound)):.{digits}g}"
 
 
-def certified(degrees: float, *, multiplicity: float | None = None, first: int | None = None) -> str:
+def certified(degrees: float, *, first: int | None = None) -> str:
     """A certificate in words.
 
     Parameters
     ----------
     degrees : float
         Bound on the largest angle; 90 is none.
-    multiplicity : int, optional
-        It presumes that no variance occurs more often.
     first : int, optional
         It is of so many of the first components; of all, if not given.
     """
     if degrees >= 90:
         return "no bound"
-    presumed = "" if multiplicity is None else f", if no variance occurs more than {multiplicity} times"
-    return (
-        f"{at_most(degrees)} degrees at most{presumed}{'' if first is None else f', of the first {first} components'}"
-    )
+    return f"{at_most(degrees)} degrees at most{'' if first is None else f', of the first {first} components'}"

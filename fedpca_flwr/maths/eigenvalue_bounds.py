@@ -62,15 +62,28 @@ def proven_bound(ritz: Ritz, j: int, outside: float, wanted: float | None = None
 def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, wanted: float | None = None) -> float:
     """The same from a random first block."""
     above, columns, values = float(ritz.values[j - 1]), start.columns, ritz.values
-    lowest, ceiling = float(values[j]) if values.size > j else 0.0, np.inf
-    seen, outside = start.seen(ritz, above)
+    lowest = float(values[j]) if values.size > j else 0.0
+    seen, _ = start.seen(ritz, above)
     if j < columns:
         bound = least_overlap(columns, j + 1) / np.sqrt(j + 1)
     else:  # what may hide behind the first j is far nearer to them
         bound = least_overlap(columns, 1, MISSED / (j + 1)) / 2
         above -= 10 * ritz.residual(j) * float(np.linalg.norm(seen[:j], 2)) / bound
+    levels = _levels(lowest, above) if wanted is None else [min(wanted, above)]
+    return _least_not_shown(ritz, j, start, levels, bound)
+
+
+def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
+    """Bound, at most ``above``, on the first eigenvalue from a random first block of any width; infinite: none."""
+    levels = [above, *_levels(float(ritz.values[0]), above)]
+    return _least_not_shown(ritz, 0, start, levels, least_overlap(start.columns, 1))
+
+
+def _least_not_shown(ritz: Ritz, j: int, start: FirstBlock, levels: list[float], bound: float) -> float:
+    """The last of descending levels such that the block would show eigenvectors above; ``bound`` is what it shows."""
+    lowest, ceiling = float(ritz.values[j]) if ritz.values.size > j else 0.0, np.inf
     hidden = Hidden(ritz, j, start)
-    for level in _levels(lowest, above) if wanted is None else [min(wanted, above)]:
+    for level in levels:
         if level <= lowest:
             break
         seen, outside = start.seen(ritz, level)

@@ -30,6 +30,9 @@ from fedpca_flwr.maths.incomplete import FLOOR
 ABOVE = 2.0**-20
 """By what share of the noise the variance along a factor is larger, at least."""
 
+LEAST = 1e-6
+"""Of the variance: by so much less than zero rounding may leave an eigenvalue of a scatter."""
+
 
 class FactorEM:
     """The iteration, in the unit in which features have variances of 1 in the mean.
@@ -72,7 +75,13 @@ class FactorEM:
         self._anderson = Anderson(_point(mean, basis @ turn, 1.0), _allowed)
 
     def add(self, sums: FactorSums) -> None:
-        """Take the sums of all rows that `model` gives."""
+        """Take the sums of all rows that `model` gives.
+
+        Raises
+        ------
+        ValueError
+            Where they are those of no rows.
+        """
         V, n, weight = self.model.basis, self.rows, self.rows + self.prior
         d, q = V.shape
         self.mean = self.model.mean + sums.first / n
@@ -80,6 +89,8 @@ class FactorEM:
         self.total = sums.square - float(sums.first @ sums.first) / n
         values, turned = eigh(V.T @ TV, check_finite=False)
         self.values, self.vectors = values[::-1], V @ turned[:, ::-1]
+        if not (values[0] >= -LEAST * self.total and values.sum() <= (1 + LEAST) * self.total):  # of NaN, too
+            raise ValueError("the expected scatter is not positive semidefinite")
         P, D, R = svd((TV + self.prior * V) / weight, full_matrices=False, check_finite=False)
         noise = max((self.total + d * self.prior) / weight - float(D.sum()), (d - q) * self.prior / weight) / (d - q)
         sizes = np.sqrt((D - noise).clip(min=ABOVE * noise))

@@ -15,13 +15,13 @@ SQUAREM (`fedpca_flwr.maths.squarem`) extrapolates m and the Cholesky factor of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.incomplete import FLOOR, completed, precision_of
+from fedpca_flwr.maths.gap_groups import GappedRows
+from fedpca_flwr.maths.incomplete import FLOOR, completed_sums, precision_of
 from fedpca_flwr.maths.moments import pack, symmetric
 from fedpca_flwr.maths.squarem import Squarem
 
@@ -48,8 +48,8 @@ class Expected(NamedTuple):
     second: Array
 
 
-def expected_sums(rows: Iterable[Array], model: Gaussian) -> Expected:
-    """The E-step over chunks of standardised rows (n, d), NaN where a value is missing.
+def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:
+    """The E-step over rows that are less a centre and divided by a unit, (d,) each.
 
     Raises
     ------
@@ -59,12 +59,8 @@ def expected_sums(rows: Iterable[Array], model: Gaussian) -> Expected:
     precision = precision_of(model.covariance)
     if precision is None:
         raise ValueError("the covariance is not positive definite")
-    first, second = np.zeros_like(model.mean), np.zeros_like(precision)
-    for chunk in rows:
-        filled, unsure = completed(chunk - model.mean, precision)
-        first += filled.sum(axis=0)
-        second += filled.T @ filled + unsure
-    return Expected(first, pack(second))
+    found = completed_sums(rows, precision, centre, unit, model.mean)
+    return Expected(found.first, pack(found.second + found.unsure))
 
 
 class GaussianEM:

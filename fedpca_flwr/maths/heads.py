@@ -20,21 +20,25 @@ class Heads(NamedTuple):
     counts : ndarray of shape (K,), integers
     traces : ndarray of shape (K,)
         Of the scatter about the party's own mean.
+    tops : ndarray of shape (K,)
+        Largest eigenvalue of that scatter, from below (`sanger.largest_eigenvalue`).
     means, remainders : ndarray of shape (K, d)
         See `moments.Head`.
     """
 
     counts: NDArray[np.int64]
     traces: Array
+    tops: Array
     means: Array
     remainders: Array
 
     @classmethod
-    def of(cls, party: int, parties: int, head: Head, trace: float) -> Heads:
+    def of(cls, party: int, parties: int, head: Head, trace: float, top: float) -> Heads:
         """What a party knows at first: its own head."""
         d = head.mean.size
-        table = cls(np.zeros(parties, np.int64), np.zeros(parties), np.zeros((parties, d)), np.zeros((parties, d)))
-        table.counts[party], table.traces[party] = head.n, trace
+        alone, vectors = np.zeros(parties), np.zeros((parties, d))
+        table = cls(np.zeros(parties, np.int64), alone, alone.copy(), vectors, vectors.copy())
+        table.counts[party], table.traces[party], table.tops[party] = head.n, trace, top
         table.means[party], table.remainders[party] = head.mean, head.remainder
         return table
 
@@ -62,3 +66,8 @@ class Heads(NamedTuple):
         deviations = np.array(ordered)[np.argsort(order)]
         traces = self.traces + self.counts * np.einsum("ij,ij->i", deviations, deviations)
         return pooled, math.fsum(traces), traces, deviations
+
+    def steepest(self) -> float:
+        """What no party's largest eigenvalue exceeds, about the pooled mean, K-fold, of the pooled scatter's trace."""
+        _, total, traces, _ = self.pooled()
+        return float(len(self.counts) * (traces - self.traces + self.tops).max() / total)

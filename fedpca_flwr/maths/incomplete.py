@@ -5,7 +5,8 @@ For a row whose features u are missing and o observed, with deviations x from th
     E[x_u | x_o] = -C P_uo x_o,    C = cov[x_u | x_o] = (P_uu)^-1
 
 Rows are taken by their pattern of missing features, so that each pattern is factored once, at the cost of what is
-missing in it. Expected sums over the rows of several parties add up to those of all rows: the patterns stay at home.
+missing in it. Expected sums follow from the moments of the rows of each pattern (`gap_groups`), and those of several
+parties add up to those of all rows: the patterns stay at home.
 
 Source: Dempster, Laird and Rubin 1977; Little and Rubin, Statistical Analysis with Missing Data, section 11.2.
 """
@@ -13,16 +14,21 @@ Source: Dempster, Laird and Rubin 1977; Little and Rubin, Statistical Analysis w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 
 FLOOR = 2.0**-40
 """No eigenvalue of a covariance of standardised features is smaller: what rows foretell of each other stays finite."""
+
+
+AT_ONCE = 2**20
+"""Elements of what is inverted at once."""
 
 
 def precision_of(covariance: Array) -> Array | None:
@@ -36,7 +42,72 @@ def precision_of(covariance: Array) -> Array | None:
     return _symmetric(lapack.dpotri(factor, lower=1, overwrite_c=1)[0])
 
 
-def completed(deviations: Array, precision: Array) -> tuple[Array, Array]:
+class Completed(NamedTuple):
+    """Sums over rows of what is expected of them.
+
+    Attributes
+    ----------
+    first : ndarray of shape (d,)
+        Of the rows, filled by what is expected.
+    second : ndarray of shape (d, d)
+        Of their products.
+    unsure : ndarray of shape (d, d)
+        Of the conditional covariance of what was missing, zero elsewhere: added to ``second`` it gives the expected
+        products. NaN where a pattern's part cannot be inverted.
+    """
+
+    first: Array
+    second: Array
+    unsure: Array
+
+
+def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> Completed:
+    """Sums over rows that are less a centre, divided by a unit, and less a mean of that unit, (d,) each.
+
+    Parameters
+    ----------
+    rows : GappedRows
+    precision : ndarray of shape (d, d)
+        The inverse of the covariance.
+    """
+    total = Completed(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
+    within, across = np.zeros_like(precision), np.zeros_like(precision)
+    offset = (rows.reference - centre) / unit - mean
+    for groups in rows.groups():
+        _add_groups(total, within, across, groups, precision, offset, unit)
+    within /= unit
+    within /= unit[:, None]
+    total.second[:] += within + across + across.T
+    return total
+
+
+def _add_groups(
+    total: Completed, within: Array, across: Array, groups: Groups, precision: Array, offset: Array, unit: Array
+) -> None:
+    """Add some groups: their means to ``total``, scatters of what is there to ``within``, in the unit of the data, and
+    those of what is expected with it to ``across``, whose symmetric part counts twice."""
+    d = offset.size
+    means = np.where(groups.missing, 0.0, groups.means / unit + offset)
+    pull, scaled = means @ precision, precision / unit
+    for group in np.flatnonzero(groups.several & ~groups.missing.any(axis=1)):
+        within += groups.scatter(int(group))
+    for some, u in _by_number_missing(groups.missing, AT_ONCE):
+        covariances = _inverses(precision[u[:, :, None], u[:, None, :]])
+        means[some[:, None], u] = -(covariances @ pull[some[:, None], u][:, :, None])[:, :, 0]
+        weights, places = groups.counts[some, None, None] * covariances, u[:, :, None] * d + u[:, None, :]
+        total.unsure[:] += np.bincount(places.ravel(), weights.ravel(), d * d).reshape(d, d)
+        for place in np.flatnonzero(groups.several[some]):
+            scatter, missed, covariance = groups.scatter(int(some[place])), u[place], covariances[place]
+            expected = covariance @ (scaled[missed] @ scatter) / -unit
+            both = expected @ precision[:, missed] @ covariance
+            within += scatter
+            across[missed] += expected
+            across[np.ix_(missed, missed)] -= both / 2
+    total.first[:] += groups.counts @ means
+    total.second[:] += (groups.counts[:, None] * means).T @ means
+
+
+def completed(deviations: Array, precision: Array) -> Array:
     """Rows with their missing values filled by what is expected of them.
 
     Parameters
@@ -45,23 +116,38 @@ def completed(deviations: Array, precision: Array) -> tuple[Array, Array]:
         From the mean; NaN where a value is missing.
     precision : ndarray of shape (d, d)
         The inverse of the covariance.
-
-    Returns
-    -------
-    filled : ndarray of shape (n, d)
-    unsure : ndarray of shape (d, d)
-        The sum over the rows of the conditional covariance of what was missing, zero elsewhere: added to the scatter
-        of ``filled`` it gives the expected scatter. NaN where a pattern's part cannot be inverted.
     """
     missing = np.isnan(deviations)
     filled = np.where(missing, 0.0, deviations)
-    unsure = np.zeros_like(precision)
     pull = filled @ precision
     for u, rows in _patterns(missing):
-        covariance = _inverse(precision[np.ix_(u, u)])
-        filled[np.ix_(rows, u)] = -pull[np.ix_(rows, u)] @ covariance
-        unsure[np.ix_(u, u)] += len(rows) * covariance
-    return filled, unsure
+        filled[np.ix_(rows, u)] = -pull[np.ix_(rows, u)] @ _inverses(precision[np.ix_(u, u)])
+    return filled
+
+
+class Correlation(NamedTuple):
+    """A covariance in the unit of data: the unit of each feature (d,), and the inverse of the correlation (d, d)."""
+
+    unit: Array
+    precision: Array
+
+    @classmethod
+    def of(cls, covariance: Array) -> Correlation:
+        """That of a covariance (d, d); positive definite but for features without variance.
+
+        Raises
+        ------
+        ValueError
+            Where it is not.
+        """
+        unit = np.sqrt(np.diagonal(covariance).clip(min=0.0))
+        unit = np.where(unit > 0, unit, 1.0)
+        correlation = covariance / unit / unit[:, None]
+        np.einsum("ii->i", correlation)[:] = 1.0
+        precision = precision_of(correlation)
+        if precision is None:
+            raise ValueError("the covariance is not positive definite")
+        return cls(unit, precision)
 
 
 def filled(centred: Array, covariance: Array) -> Array:
@@ -71,21 +157,41 @@ def filled(centred: Array, covariance: Array) -> Array:
     ----------
     centred : ndarray of shape (n, d)
     covariance : ndarray of shape (d, d)
-        In the unit of the rows; positive definite but for features without variance.
+        As `Correlation.of` takes it.
 
     Raises
     ------
     ValueError
-        Where it is not.
     """
-    unit = np.sqrt(np.diagonal(covariance).clip(min=0.0))
-    unit = np.where(unit > 0, unit, 1.0)
-    correlation = covariance / unit / unit[:, None]
-    np.einsum("ii->i", correlation)[:] = 1.0
-    precision = precision_of(correlation)
-    if precision is None:
-        raise ValueError("the covariance is not positive definite")
-    return completed(centred / unit, precision)[0] * unit
+    unit, precision = Correlation.of(covariance)
+    return completed(centred / unit, precision) * unit
+
+
+def squared_error_of(rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array) -> float:
+    """The sum of the squared errors of rows that are filled, less the mean and divided by the scale, (d,) each, and
+    described by their scores on ``components`` (k, d).
+
+    Raises
+    ------
+    ValueError
+        As `Correlation.of`.
+    """
+    unit, precision = Correlation.of(covariance)
+    second = completed_sums(rows, precision, mean, unit, np.zeros_like(mean)).second
+    factor = unit / scale
+    second *= factor
+    second *= factor[:, None]
+    return float(np.trace(second) - np.vdot(components, components @ second))
+
+
+def _by_number_missing(missing: NDArray[np.bool_], most: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Groups that miss as many features, at least one: their numbers (g,), and what they miss (g, u); g u^2 <= most."""
+    numbers = missing.sum(axis=1)
+    for u in np.unique(numbers[numbers > 0]):
+        those = np.flatnonzero(numbers == u)
+        for some in np.array_split(those, -(-those.size * int(u) ** 2 // most)):
+            if some.size:
+                yield some, np.nonzero(missing[some])[1].reshape(some.size, u)
 
 
 def _patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -101,12 +207,12 @@ def _patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], N
         yield np.flatnonzero(missing[concerned[place]]), rows
 
 
-def _inverse(matrix: Array) -> Array:
-    """NaN where there is none in float64."""
+def _inverses(matrices: Array) -> Array:
+    """Of one (u, u) or several (g, u, u); NaN where there is none in float64."""
     try:
-        return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+        return np.asarray(np.linalg.inv(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:
-        return np.full_like(matrix, np.nan)
+        return np.full_like(matrices, np.nan)
 
 
 def _symmetric(lower: NDArray[Any]) -> Array:

@@ -6,10 +6,8 @@ The scatter of all rows is the sum of the parties' contributions, each its own s
 
 so a component v with eigenvalue :math:`\lambda` has the share :math:`v^T C_k v / \lambda` of party k, and the shares
 add up to 1. Without party k the scatter of the other rows is :math:`S - E_k`, with
-:math:`E_k = S_k + n_k N / (N - n_k) (m_k - m)(m_k - m)^T`. One product :math:`E_k V` tells how that turns the
-components, to first order in what lies outside them: with :math:`V^T (S - E_k) V = U diag(a) U^T` and
-:math:`R = (I - V V^T) E_k V U`, direction i turns by :math:`\tan 2\theta_i = 2 |R_i| / (a_i - \lambda_{k+1})`. All that
-is left out counts as the first eigenvalue left out, so small angles come out too large rather than too small.
+:math:`E_k = S_k + n_k N / (N - n_k) (m_k - m)(m_k - m)^T`, and its components are others: by how much,
+`fedpca_flwr.maths.leaving` tells, exactly where that is cheap.
 """
 
 from __future__ import annotations
@@ -23,13 +21,15 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.leaving import RESOLVED, Turn, bounded_turn, exact_turn
 from fedpca_flwr.maths.moments import Head
 
 LEADING = 10
 """Of so many components at most: what each party has of more costs more than the components themselves."""
 
-RESOLVED = 1e-12
-"""Share of the first eigenvalue below which a component is left out: a scatter in float64 may hold noise there."""
+CHEAP = 2**31
+"""Of K parties and d features, K d^3 up to which the components without each party are computed: some seconds at most.
+Beyond, angles are bounds."""
 
 HOLDS, FAIR = 0.35, 3.0
 """A party is told that holds more than this share of a component, and more than so many times its share of the rows."""
@@ -64,7 +64,7 @@ class Part(Protocol):
 
 @dataclass(frozen=True)
 class Influence:
-    """What one party has in a model; all but ``spread`` and ``angles`` are shares, 0 to 1.
+    """What one party has in a model; all but ``spread`` and ``turn`` are shares, 0 to 1.
 
     Attributes
     ----------
@@ -74,8 +74,8 @@ class Influence:
         Of the trace.
     components : ndarray of shape (r,)
         Of the variance of each of the first r components: at most `LEADING`, and such as float64 resolves.
-    angles : ndarray of shape (r,)
-        Degrees from each of these to their span in the PCA of all other rows, to first order.
+    turn : Turn
+        By what each of these turns at most, and their span, in the PCA of all other rows with the same scale.
     fit : float
         Of its own variance, what the components hold; NaN where it has none.
     spread : float
@@ -85,7 +85,7 @@ class Influence:
     rows: float
     variance: float
     components: Array
-    angles: Array
+    turn: Turn
     fit: float
     spread: float
 
@@ -123,15 +123,17 @@ def influences(
     inner = deviations @ V
     held = np.einsum("di,kdi->ki", V, products)
     traces = own + np.einsum("kd,kd->k", deviations, deviations)
-    alone = rows == total
-    leaving = total / (total - rows + alone) if center else np.ones_like(rows)
-    taken = products + leaving[:, None, None] * deviations[:, :, None] * inner[:, None, :]
+    leaving = total / np.where(rows == total, total, total - rows) if center else np.ones_like(rows)
+    if len(parts) * mean.size**3 <= CHEAP:
+        turns = _exact_turns(parts, deviations, leaving, weights, unit, V)
+    else:
+        taken = products + leaving[:, None, None] * deviations[:, :, None] * inner[:, None, :]
+        turns = [bounded_turn(one, V, values[:r], float(following)) for one in taken]
     median = float(np.median(traces / rows))
     shares = (held + inner**2) / values[:r]
-    angles = _turned(taken, V, values[:r], following)
     fits = np.divide(held.sum(axis=1), own, out=np.full(len(rows), np.nan), where=own > 0)
     spread = traces / rows / median if median > 0 else np.full(len(rows), np.nan)
-    columns = (rows / total, traces / traces.sum(), shares, angles, fits, spread)
+    columns = (rows / total, traces / traces.sum(), shares, turns, fits, spread)
     return [Influence(float(n), float(t), c, a, float(f), float(s)) for n, t, c, a, f, s in zip(*columns, strict=True)]
 
 
@@ -156,13 +158,16 @@ def told(found: Sequence[Influence]) -> dict[int, list[Reason]]:
     return {party: why for party, why in everyone.items() if why and len(found) > 1}
 
 
-def _turned(taken: Array, V: Array, values: Array, following: float) -> Array:
-    """Degrees (K, r) by which components ``V`` (d, r) leave their span without E_k, known by ``taken[k] = E_k V``."""
-    if V.shape[0] == V.shape[1]:
-        return np.zeros((len(taken), len(values)))
-    inside = V.T @ taken
-    left, U = np.linalg.eigh(np.diag(values) - (inside + inside.transpose(0, 2, 1)) / 2)
-    outside = np.linalg.norm((taken - V @ inside) @ U, axis=1)
-    sine = np.sin(np.arctan2(2 * outside, left - following) / 2)
-    turned: Array = np.degrees(np.arcsin(np.sqrt(np.minimum(1.0, np.einsum("kij,kj->ki", U**2, sine**2)))))
-    return turned
+def _exact_turns(
+    parts: Sequence[Part], deviations: Array, leaving: Array, weights: Array, unit: float, V: Array
+) -> list[Turn]:
+    """By what components ``V`` (d, r) turn without each part; ``deviations`` (K, d) are what its mean adds."""
+
+    def scatter(k: int, factor: float) -> Array:
+        own = parts[k].times(np.diag(weights)) / unit * weights[:, None]
+        return own + factor * np.outer(deviations[k], deviations[k])
+
+    if len(parts) == 1:
+        return [Turn(np.full(V.shape[1], 90.0), 90.0 * (V.shape[1] < V.shape[0]))]
+    whole = np.add.reduce([scatter(k, 1.0) for k in range(len(parts))])
+    return [exact_turn(whole - scatter(k, leaving[k]), V) for k in range(len(parts))]

@@ -10,8 +10,8 @@ only; from an approximation, each block corrects it (`fedpca_flwr.maths.refine`)
         pass
 
 The certificate is the sine theorem with a bound on eigenvalue k + 1 (`fedpca_flwr.maths.angle_bounds`). A random block
-of more than k columns misses nothing. Where it is narrower, an eigenvalue that occurs more often than the block has
-columns could hide, so `PROBES` more rounds look for it from a fresh random block.
+of more than k columns misses nothing. Where it is narrower, eigenvalues that occur more often than it has columns could
+hide: nothing is certified before a fresh block found none in what the first pairs leave (`fedpca_flwr.maths.probe`).
 
 With ``noise`` the iteration also ends when the first components are certified that stand out of the noise, and it is
 certain that no other of the k does (`fedpca_flwr.maths.standing_out`).
@@ -31,13 +31,14 @@ from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.first_block import FirstBlock
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz
+from fedpca_flwr.maths.probe import Probe
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.maths.renewal import Renewal
 from fedpca_flwr.maths.standing_out import Noise
 from fedpca_flwr.maths.subspace import principal_angles
 
-PROBES = 3
-"""Rounds after convergence in which narrow blocks look for eigenvalues that occur more often than they have columns."""
+IDLE = 3
+"""Rounds in a row after which residuals that no longer fall are the error of the products."""
 
 
 class BlockIteration:
@@ -66,13 +67,13 @@ class BlockIteration:
     block : ndarray of shape (d, b <= width)
         What to multiply next; orthonormal but for the first. Empty where the span is everything.
     again : ndarray of shape (d, k) or None
-        Orthonormal vectors whose product is to be had in full besides that of `block`, where this would help.
+        Orthonormal vectors whose product is to be had in full too, where this would help.
     pairs : Eigenpairs
         The first k eigenpairs of ``A``, as far as they are known.
     asked : int
         Products so far.
     proven : bool
-        Whether the certificate presumes nothing; else that no eigenvalue occurs more than `width` times.
+        Whether the last bound presumes nothing: else it is no certificate, but a reason to look for what hides.
     """
 
     pairs: Eigenpairs
@@ -107,7 +108,8 @@ class BlockIteration:
         self.again: Array | None = None
         self.determined = k  # components above a tie at the cut, whose variance is not lost in rounding
         self._bound = 90.0  # the certificate, if nothing hides from the blocks; of a tie, to the nearest of its bases
-        self.proven = self._sure = False
+        self.proven = False
+        self._probe: Probe | None = None
         self.asked = self._probes = self._idle = 0
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0, again: Array | None = None) -> bool:
@@ -122,34 +124,20 @@ class BlockIteration:
         again : ndarray of shape (d, k), optional
             The product with the vectors `again`, wherever these are not None.
         """
+        if self._probe is not None:
+            return self._probed(self._probe, V, AV / self._unit, error / self._unit)
         if not self.accelerated:
             self.known = KnownProducts(len(V))
         if not self.asked:
             self._start = FirstBlock(V)  # as it was asked
-        elif self.accelerated and self._sketch is None and not self._probes:  # whose blocks are no residuals
+        elif self.accelerated and self._sketch is None:
             self._start.make_room(self.known, self.ritz, self.block, self.k)
         self.asked += 1
         if again is not None:
             (self._sketch or self.known).renew(self.ritz, again / self._unit)
         self.known.add(V, AV / self._unit, error=error / self._unit)
         self._start.asked(self.known)
-        self.ritz = self.known.ritz()
-        self._angles.take(self.known, self.ritz, self._start, self.asked)
-        self._bound = self._angle_bound()
-        self._set_pairs()
-        idle = self.ritz.values.size >= self.k and self.ritz.residual(self.k) <= 2 * self.ritz.error_of(self.k)
-        self._idle = self._idle + 1 if idle else 0
-        self._sure = self.proven or (self._probes == PROBES and self._bound <= self.tolerance)
-        if self._bound > self.tolerance:
-            self._probes = 0
-            self.standing_out = self._certified_above_noise()
-            self.block = self._next(AV / self._unit)
-            self.again = self._vectors_again()
-            return self.limited or self.standing_out > 0 or (self.block.shape[1] == 0 and self.again is None)
-        if self._sure:
-            return True
-        self.block = self._probe()
-        return False
+        return self._decide(AV / self._unit)
 
     @property
     def certificate(self) -> float:
@@ -157,7 +145,7 @@ class BlockIteration:
 
         Not determined are those whose variance it does not tell from that of component k + 1, or from none.
         """
-        return self._bound if self._sure and self.determined else 90.0
+        return self._bound if self.proven and self.determined else 90.0
 
     @property
     def exact(self) -> bool:
@@ -166,26 +154,16 @@ class BlockIteration:
     @property
     def limited(self) -> bool:
         """Whether the error of the products, which no further product mends, is what keeps the certificate large."""
-        return self._bound > self.tolerance and self._idle > (0 if self._bound < 90 else PROBES)
+        return self._bound > self.tolerance and self._idle > (0 if self._bound < 90 else IDLE)
 
     @property
     def allows_float32(self) -> bool:
         """Whether the next block may be rounded to float32 at no loss, if the product is that of the rounded block.
 
-        The plain iteration forgets all but its last block, so rounding would stay in the answer. Narrow blocks build
-        their space over many rounds: rounding an early one costs later ones (Simoncini and Szyld 2003).
+        The plain iteration forgets all but its last block. Narrow blocks build their space over many rounds: rounding
+        an early one costs later ones (Simoncini and Szyld 2003).
         """
-        return self.accelerated and not (self.width <= self.k and self._bound == 90.0)
-
-    @property
-    def measured(self) -> dict[str, float]:
-        """The certificate in numbers, by the names of `fedpca_flwr.measurements`."""
-        degrees, presumed = self.certificate, {} if self.proven else {"presumed_multiplicity": self.width}
-        stand_out = {"standing_out_components": self.standing_out} if self.standing_out else {}
-        if degrees < 90 and not self.standing_out:
-            return {"certified_angle_degrees": degrees, "certified_components": self.determined, **presumed}
-        first, degrees = self.cuts[-1] if self.cuts else (0, 90.0)
-        return {"certified_angle_degrees": degrees, "certified_components": first, **stand_out}
+        return self.accelerated and self._probe is None and not (self.width <= self.k and self._bound == 90.0)
 
     @cached_property
     def cuts(self) -> list[tuple[int, float]]:
@@ -195,9 +173,25 @@ class BlockIteration:
     @property
     def enough(self) -> bool:
         """Whether all components are certified to the tolerance."""
-        return self._sure and self._bound <= self.tolerance
+        return self.proven and self._bound <= self.tolerance
 
-    # Inside
+    def _decide(self, AV: Array) -> bool:
+        """Whether that was enough; else what to ask next."""
+        self.ritz = self.known.ritz()
+        self._angles.take(self.known, self.ritz, self._start, self.asked)
+        self._bound = self._angle_bound()
+        self._set_pairs()
+        idle = self.ritz.values.size >= self.k and self.ritz.residual(self.k) <= 2 * self.ritz.error_of(self.k)
+        self._idle = self._idle + 1 if idle and not self._probes else 0  # what hid may take longer to converge
+        if self._bound <= self.tolerance:
+            return self.proven or self._begin_probe()
+        if self._probes and self._angles.level(self.tolerance) > self._angles.following:
+            return self._begin_probe()  # what the first block shows has been found wrong
+        if self._noise is not None:
+            self.standing_out = self._noise.certified(self.ritz, self._trace, self.k, self._angles, self.tolerance)
+        self.block = self._next(AV)
+        self.again = self._vectors_again()
+        return self.limited or self.standing_out > 0 or (self.block.shape[1] == 0 and self.again is None)
 
     def _angle_bound(self) -> float:
         self.proven, self.determined = False, self.k
@@ -207,12 +201,6 @@ class BlockIteration:
         bound, self.determined = self._angles.wanted()
         self.proven = self._angles.proven
         return bound
-
-    def _certified_above_noise(self) -> int:
-        """How many components stand out, where these are certified and the others surely do not; else 0."""
-        if self._noise is None:
-            return 0
-        return self._noise.certified(self.ritz, self._trace, self.k, self._angles, self.tolerance)
 
     def _vectors_again(self) -> Array | None:
         """The first Ritz vectors, where the error of their products will soon be all that is left."""
@@ -227,22 +215,35 @@ class BlockIteration:
         if self.ritz.values.size >= self.k:
             pairs = self.ritz.pairs(self.k)
             self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)
-        if self._sketch is None:
-            return
-        better = self._sketch.leading(self.k)
-        apart = float(principal_angles(better.vectors, self.ritz.vectors[:, : self.k]).max())
-        if apart <= self._bound:
-            self.pairs, self._bound = better, min(90.0, self._bound + apart)
+        if self._sketch is not None:
+            better = self._sketch.leading(self.k)
+            apart = float(principal_angles(better.vectors, self.ritz.vectors[:, : self.k]).max())
+            if apart <= self._bound:
+                self.pairs, self._bound = better, min(90.0, self._bound + apart)
 
     def _next(self, AV: Array) -> Array:
         if not self.accelerated:
-            Q: Array = qr(AV, mode="economic")[0]
-            return Q
+            return np.asarray(qr(AV, mode="economic")[0])
         if self._sketch is not None:
             return self._sketch.next_block(self.width)
         return self.known.next_block(self.ritz, self.width, self.k)
 
-    def _probe(self) -> Array:
-        """A block that looks outside the span: random at first, then what its products add."""
-        self._probes += 1
-        return self.known.continued_block(self.width) if self._probes > 1 else self.known.fresh_block(self.width)
+    def _begin_probe(self) -> bool:
+        upto, level = self._angles.upto, self._angles.level(self.tolerance)
+        self._probe = Probe(self.ritz, upto, level, self.width, turn=self._probes)
+        self._probes, self.block, self.again = self._probes + 1, self._probe.block, None
+        return False
+
+    def _probed(self, probe: Probe, V: Array, AV: Array, error: float) -> bool:
+        """Take the product with a block of a probe: it ends when nothing hides, or when it found what did."""
+        self.asked, level = self.asked + 1, self._angles.level(self.tolerance)
+        probe.add(V, AV, error=error)
+        if ceilings := probe.ceilings(level):
+            self._angles.hold(ceilings)
+            self._probe, self._bound = None, self._angle_bound()
+            return True
+        if probe.top < level:
+            self.block = probe.block
+            return False
+        self._probe, self.known = None, probe.with_pairs()
+        return self._decide(AV)

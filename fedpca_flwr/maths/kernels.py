@@ -121,6 +121,8 @@ def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigen
     Williams and Seeger (2001). ``W = C[landmarks]`` must be positive semidefinite.
     """
     values, vectors = eigh(C[landmarks], check_finite=False)
+    if not values[-1] > 0:
+        return Eigenpairs(np.zeros(k), np.zeros((len(C), k)), 0.0), 0.0, 0
     kept = values > NEGLIGIBLE * values[-1]
     features = C @ (vectors[:, kept] / np.sqrt(values[kept]))
     U, s, _ = svd(features - features.mean(axis=0), full_matrices=False, check_finite=False)

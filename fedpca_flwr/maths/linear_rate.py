@@ -31,10 +31,15 @@ def linear_rate(steps: Sequence[float]) -> float | None:
     return float(np.exp(after))
 
 
+def way_left(steps: Sequence[float]) -> float | None:
+    """How far it still is after the last step, in its unit; None where no rate can be seen."""
+    rate = linear_rate(steps)
+    return None if rate is None else steps[-1] * rate / (1 - rate)
+
+
 def iterations_left(steps: Sequence[float], goal: float) -> int | None:
     """How many more iterations bring what is left of the way below ``goal``; None where no rate can be seen."""
-    rate = linear_rate(steps)
-    if rate is None:
+    rate, left = linear_rate(steps), way_left(steps)
+    if rate is None or left is None:
         return None
-    left = steps[-1] * rate / (1 - rate)
     return max(0, math.ceil(math.log(left / goal) / -math.log(rate)))

@@ -9,25 +9,23 @@ least ``|P_V(U Q)|^2`` over rotations Q is ``r - |V'U|^2``, and rotations change
 U_i are the leading eigenvectors of ``Y_i'Y_i + c V V'``, and for given U_i the best V are those of ``sum_i U_i U_i'``.
 The strength c is in squared units of the data. No d x d matrix is formed.
 
-Rows (..., n, d) and components (..., d, r) may be stacks. The rows of one party with more rows than features may be
-`fedpca_flwr.maths.columns.Columns`, which are read chunk by chunk: then they are needed in products only.
+Rows (..., n, d) and components (..., d, r) may be stacks. The rows of one party may be
+`fedpca_flwr.maths.own_rows.OwnRows`, about a centre that it was told. Whatever is computed depends on them through
+``Y_i'Y_i`` only.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Rows, chunks
-from fedpca_flwr.maths.certificate import ALIKE
-from fedpca_flwr.maths.columns import Columns, gram_product
+from fedpca_flwr.maths.certificate import ALIKE, rounding
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.own_rows import OwnRows
 from fedpca_flwr.maths.stiefel import aligned, retraction, symmetric, tangent, transposed
 
 BLOCKS = 3
@@ -37,24 +35,20 @@ FINAL_STEPS = 200
 """Improvements at most, at the end."""
 
 
-def scatter_times(rows: Array | Columns, X: Array) -> Array:
-    """``Y' Y X`` (..., d, r) for rows Y (..., n, d), or `Columns` (n, d)."""
-    if not isinstance(rows, Columns):
-        return transposed(rows) @ (rows @ X)
-    own = np.stack([gram_product(rows.T, block) for block in X.reshape(-1, *X.shape[-2:])])
-    return own.reshape(X.shape)
+def scatter_times(rows: Array | OwnRows, X: Array) -> Array:
+    """``Y' Y X`` (..., d, r) for rows Y (..., n, d)."""
+    return rows.times(X) if isinstance(rows, OwnRows) else transposed(rows) @ (rows @ X)
 
 
-def energy_of(rows: Array | Columns) -> float:
+def energy_of(rows: Array | OwnRows) -> float:
     """The sum of the squares of one party's rows."""
-    return rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
+    return rows.energy if isinstance(rows, OwnRows) else float(np.vdot(rows, rows))
 
 
-def largest_eigenvalue(rows: Array | Columns) -> float:
+def largest_eigenvalue(rows: Array | OwnRows) -> float:
     """Of ``Y' Y`` for one party's rows."""
-    if not isinstance(rows, Columns):
-        return float(np.linalg.norm(rows, 2) ** 2)
-    return float(_leading(rows, 1).values[0])
+    factor = rows.factor if isinstance(rows, OwnRows) else rows
+    return float(_leading(rows, 1).values[0] if factor is None else np.linalg.norm(factor, 2) ** 2)
 
 
 def strength(noise: float, spread: float) -> float:
@@ -89,7 +83,7 @@ def shared(U: Array, V: Array) -> Array:
 # The closed form
 
 
-def personal_components(rows: Array | Columns, V: Array, c: Array | float, start: Array) -> Array:
+def personal_components(rows: Array | OwnRows, V: Array, c: Array | float, start: Array) -> Array:
     """Leading eigenvectors (..., d, r) of ``Y'Y + c V V'``.
 
     Exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else improved from ``start``
@@ -97,34 +91,57 @@ def personal_components(rows: Array | Columns, V: Array, c: Array | float, start
 
     Parameters
     ----------
-    rows : ndarray of shape (..., n, d), or Columns of shape (n, d) with n > d
+    rows : ndarray of shape (..., n, d), or OwnRows of shape (n, d)
     V, start : ndarray of shape (..., d, r)
     c : ndarray of shape (...) or float, positive
     """
     c = np.asarray(c, np.float64)[..., None, None]
     (n, d), r = rows.shape[-2:], V.shape[-1]
-    if isinstance(rows, Columns) or n + r > d:
-        return _improved(lambda X: scatter_times(rows, X) + c * (V @ (transposed(V) @ X)), start)
-    shape = np.broadcast_shapes(rows.shape[:-2], V.shape[:-2], c.shape[:-2])
-    prior = np.broadcast_to(np.sqrt(c) * transposed(V), (*shape, r, d))
-    A = np.concatenate([np.broadcast_to(rows, (*shape, n, d)), prior], axis=-2)
-    _, left = np.linalg.eigh(A @ transposed(A))
-    return np.linalg.qr(transposed(A) @ left[..., : -r - 1 : -1]).Q
+    factor = rows.factor if isinstance(rows, OwnRows) else rows
+    if factor is None or n + r > d:
+        found = _improved(lambda X: scatter_times(rows, X) + c * (V @ (transposed(V) @ X)), start)
+        return _resolved(*found, V)
+    prior, N = np.sqrt(c) * V, factor.shape[-2]
+    shape = np.broadcast_shapes(factor.shape[:-2], prior.shape[:-2])
+    gram = np.empty((*shape, N + r, N + r))  # its lower triangle is read
+    gram[..., :N, :N] = factor @ transposed(factor)
+    gram[..., N:, :N] = transposed(prior) @ transposed(factor)
+    gram[..., N:, N:] = transposed(prior) @ prior
+    values, left = np.linalg.eigh(gram)
+    values, left = values[..., : -r - 1 : -1], left[..., : -r - 1 : -1]
+    own = transposed(factor) @ left[..., :N, :] + prior @ left[..., N:, :]
+    return _resolved(values, np.linalg.qr(own).Q, V)
 
 
-def _improved(product: Callable[[Array], Array], U: Array) -> Array:
-    """The best directions in the span of U, A U, A A U (Rayleigh-Ritz)."""
+def _improved(product: Callable[[Array], Array], U: Array) -> tuple[Array, Array]:
+    """The best directions in the span of U, A U, A A U (Rayleigh-Ritz), and their values, descending."""
     blocks = [U]
     for _ in range(BLOCKS - 1):
         blocks.append(np.linalg.qr(product(blocks[-1])).Q)
     *others, last = np.broadcast_arrays(*blocks)
     Q = np.linalg.qr(np.concatenate([*others, last], axis=-1)).Q
-    _, rotation = np.linalg.eigh(symmetric(transposed(Q) @ product(Q)))
-    leading: Array = Q @ rotation[..., : -U.shape[-1] - 1 : -1]
-    return leading
+    values, rotation = np.linalg.eigh(symmetric(transposed(Q) @ product(Q)))
+    leading = slice(None, -U.shape[-1] - 1, -1)
+    return values[..., leading], Q @ rotation[..., leading]
 
 
-def converged_components(rows: Array | Columns, V: Array, c: float, start: Array) -> Array:
+def _resolved(values: Array, own: Array, V: Array) -> Array:
+    """Eigenvectors ``own`` (..., d, r), but in the place of those that float64 does not tell from noise, V's."""
+    certain = values > rounding(own.shape[-2]) * values[..., :1]
+    if certain.all():
+        return own
+    fill = np.broadcast_to(V, own.shape)
+    found = [_filled(own[i][:, certain[i]], fill[i]) for i in np.ndindex(own.shape[:-2])]
+    return np.array(found).reshape(own.shape)
+
+
+def _filled(own: Array, fill: Array) -> Array:
+    """Orthonormal columns (d, r) that begin with ``own`` (d, q) and go on with what ``fill`` (d, r) has beside them."""
+    left, _, _ = np.linalg.svd(fill - own @ (own.T @ fill), full_matrices=False)
+    return np.hstack([own, left[:, : fill.shape[1] - own.shape[1]]])
+
+
+def converged_components(rows: Array | OwnRows, V: Array, c: float, start: Array) -> Array:
     """`personal_components` (d, r) of one party, improved until they stay where they are."""
     for _ in range(FINAL_STEPS):
         start, before = personal_components(rows, V, c, start), start
@@ -133,28 +150,27 @@ def converged_components(rows: Array | Columns, V: Array, c: float, start: Array
     return start
 
 
-def local_components(rows: Array | Columns, fill: Array) -> Array:
+def local_components(rows: Array | OwnRows, fill: Array) -> Array:
     """A party's own PCA (d, r): the end c = 0, or its limit, which ``fill`` decides where the rank is below r.
 
     Parameters
     ----------
-    rows : ndarray of shape (n, d), or Columns with n > d
+    rows : ndarray or OwnRows of shape (n, d)
     fill : ndarray of shape (d, r)
         Orthonormal columns; V, or any others where nothing may be learned from other parties.
     """
     d, r = fill.shape
-    if not isinstance(rows, Columns) and len(rows) <= d:
-        _, roots, vectors = np.linalg.svd(rows, full_matrices=False)
+    factor = rows.factor if isinstance(rows, OwnRows) else rows
+    if factor is not None and rows.shape[0] <= d:
+        _, roots, vectors = np.linalg.svd(factor, full_matrices=False)
         values, own = roots**2, vectors.T
     else:
         found = _leading(rows, r)
         values, own = found.values, found.vectors
-    own = own[:, :r][:, values[:r] > ALIKE * d * values[0]]
-    left, _, _ = np.linalg.svd(fill - own @ (own.T @ fill), full_matrices=False)
-    return np.hstack([own, left[:, : r - own.shape[1]]])
+    return _filled(own[:, :r][:, values[:r] > ALIKE * d * values[0]], fill)
 
 
-def _leading(rows: Array | Columns, r: int) -> Eigenpairs:
+def _leading(rows: Array | OwnRows, r: int) -> Eigenpairs:
     """Leading eigenpairs of ``Y' Y`` for one party's rows."""
     d = rows.shape[-1]
     found = BlockIteration(random_block(d, min(r + 10, d), seed=0), r, trace=energy_of(rows))
@@ -166,7 +182,7 @@ def _leading(rows: Array | Columns, r: int) -> Eigenpairs:
 # Algorithm 1: alternating Stiefel gradient descent
 
 
-def own_gradient(rows: Array | Columns, U: Array, V: Array, c: Array | float) -> Array:
+def own_gradient(rows: Array | OwnRows, U: Array, V: Array, c: Array | float) -> Array:
     """Gradient (..., d, r) of a party's part with respect to U, on the manifold.
 
     Fact 1 of the paper has half of the first term; finite differences say that this is right.
@@ -181,7 +197,7 @@ def shared_gradient(U: Array, V: Array) -> Array:
 
 
 def gradient_step(
-    rows: Array | Columns, U: Array, V: Array, c: Array | float, largest: Array | float
+    rows: Array | OwnRows, U: Array, V: Array, c: Array | float, largest: Array | float
 ) -> tuple[Array, Array]:
     """A party's step of Algorithm 1: its own components, and its version of V, both (..., d, r).
 
@@ -191,16 +207,3 @@ def gradient_step(
     step = 1 / (np.asarray(largest) + c)
     moved = retraction(U, -np.asarray(step)[..., None, None] * tangent(U, own_gradient(rows, U, V, c)))
     return moved, V - tangent(V, shared_gradient(moved, V))
-
-
-def held_out(rows: Rows, seed: int) -> NDArray[np.bool_]:
-    """Which fifth of the rows (n, d) is held out: a keyed digest of each row decides, not where it stands."""
-    key = str(seed).encode()
-    digests = [
-        hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest()
-        for chunk in chunks(rows)
-        for row in chunk
-    ]
-    chosen = np.zeros(len(rows), dtype=bool)
-    chosen[sorted(range(len(rows)), key=digests.__getitem__)[: len(rows) // 5]] = True
-    return chosen

@@ -1,10 +1,20 @@
-"""What a block iteration says where its certificate is not what was wanted."""
+"""What a block iteration says of its certificate, in numbers, and where it is not what was wanted, in words."""
 
 from __future__ import annotations
 
 from fedpca_flwr.maths.angle_bounds import parts_text
 from fedpca_flwr.maths.certificate import certified
 from fedpca_flwr.maths.iteration import BlockIteration
+
+
+def measured(found: BlockIteration) -> dict[str, float]:
+    """The certificate in numbers, by the names of `fedpca_flwr.measurements`."""
+    degrees, stand_out = found.certificate, found.standing_out
+    if degrees < 90 and not stand_out:
+        return {"certified_angle_degrees": degrees, "certified_components": found.determined}
+    first, degrees = found.cuts[-1] if found.cuts else (0, 90.0)
+    told = {"standing_out_components": stand_out} if stand_out else {}
+    return {"certified_angle_degrees": degrees, "certified_components": first, **told}
 
 
 def shortfall_notes(found: BlockIteration, allowed: str) -> list[str]:
@@ -30,4 +40,4 @@ def shortfall_notes(found: BlockIteration, allowed: str) -> list[str]:
 
 def _certificate_text(found: BlockIteration) -> str:
     first = None if found.determined == found.k else found.determined
-    return certified(found.certificate, multiplicity=None if found.proven else found.width, first=first)
+    return certified(found.certificate, first=first)

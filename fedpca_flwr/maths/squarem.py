@@ -32,7 +32,8 @@ class Squarem:
     point : ndarray of shape (p,)
         Whose image is wanted next.
     ahead : float or None
-        After the second step of a cycle: how many times its length is left to go, if the rate stays what it is.
+        After the second step of a cycle: an estimate of how many times its length is left to go, if the rate
+        stays what it is.
     """
 
     def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:

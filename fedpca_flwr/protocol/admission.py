@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedpca_flwr.errors import BY_NAME, ConfigError, ContractError, FedPCAError, PartyError, QuorumError, together
 from fedpca_flwr.protocol.messages import ErrorReport, PartyInfo
@@ -114,6 +114,32 @@ def doubled(said: Sequence[PartyInfo]) -> list[FedPCAError]:
     return [QuorumError(text)] if found else []
 
 
+def impostors(
+    nodes: Sequence[str], said: Sequence[PartyInfo | ErrorReport], seats: Mapping[str, int]
+) -> list[FedPCAError]:
+    """Clients that speak as another partition than they have, or as one that another client has.
+
+    Parameters
+    ----------
+    nodes : sequence of str
+        Flower's ids.
+    said : sequence of PartyInfo or ErrorReport
+        What each of them says.
+    seats : mapping of str to int
+        The partition that each said first; an error may come from one that does not know which it is (-1).
+    """
+    owners = {party: node for node, party in seats.items()}
+    faults: list[FedPCAError] = []
+    for node, info in zip(nodes, said, strict=True):
+        party, own = info.partition_id, seats.get(node)
+        if party != -1 and (owners.get(party, node) != node or own not in (None, party)):
+            who = "a client that is new in the run" if own is None else f"client {own}"
+            whose = ", which is another's" if party in owners else ""
+            text = f"it replies as partition {party}{whose}; a node keeps its partition-id for the whole run"
+            faults.append(ContractError(_of(who, text)))
+    return faults
+
+
 def raise_all(faults: Sequence[FedPCAError]) -> None:
     """Raise what is wrong, all of it at once.
 
@@ -127,7 +153,7 @@ def raise_all(faults: Sequence[FedPCAError]) -> None:
 
 
 def _of(sender: str, text: str) -> str:
-    return f"{sender}: {text}"
+    return "\n".join(f"{sender}: {line}" for line in text.split("\n"))  # no line of its own passes for another's
 
 
 def columns_of(said: Sequence[PartyInfo]) -> str:

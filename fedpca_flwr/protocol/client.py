@@ -25,6 +25,7 @@ from fedpca_flwr.protocol.payload import HEADER, Fields
 from fedpca_flwr.protocol.phase import SERVER, Phases, Public
 from fedpca_flwr.protocol.room import Alternatives, largest, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.script import require_as_told, require_next
+from fedpca_flwr.protocol.sizes import without_warnings
 from fedpca_flwr.protocol.state import State
 from fedpca_flwr.protocol.transport import PartyTransport
 
@@ -77,12 +78,10 @@ class PCAClient(NumPyClient):
 
     def __init__(self, card: MethodCard, site: PartySite, transport_of: Callable[..., PartyTransport]) -> None:
         super().__init__()
-        self.card = card
-        self.site = site
+        self.card, self.site, self._transport_of = card, site, transport_of
         self.before: Phases = {}  # of the method that has chosen this one, and was asked them
         self.number = 0
         self.alternatives: Alternatives = no_alternatives
-        self._transport_of = transport_of
 
     # What a method writes
 
@@ -230,7 +229,8 @@ class PCAClient(NumPyClient):
         known = self.script[phase]
         sizes = {"n": len(self.data), **known.reply_sizes(asked, self.public)}
         self._permit_sizes(known.nbytes(sizes), known.memory(sizes))
-        fields = self.transport.answer(self, phase, asked)
+        with without_warnings(asked):
+            fields = self.transport.answer(self, phase, asked)
         known.reply.check(fields, "this site's reply", known.reply_sizes(asked, self.public))
         arrays = known.reply.to_arrays(fields)
         self._permit_sizes(size := sum(HEADER + array.nbytes for array in arrays), 0)  # of what is compressed, too

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.protocol.messages import PartyInfo, Reply, arrays_in, reply_of
 from fedpca_flwr.protocol.payload import Fields, Payload, check_together
+from fedpca_flwr.protocol.sizes import size_of
 
 
 class Inbox:
@@ -24,6 +25,11 @@ class Inbox:
         What the symbols of its shapes stand for.
     take : callable, optional
         As `Ask.take`.
+
+    Attributes
+    ----------
+    sizes_of_numbers : dict of str to float
+        By sender, the largest number of a reply that was checked, in size.
     """
 
     def __init__(
@@ -32,6 +38,7 @@ class Inbox:
         self.payload = payload
         self.sizes = sizes
         self.take = take
+        self.sizes_of_numbers: dict[str, float] = {}
         self._taken: dict[int, tuple[int, Fields]] = {}  # bytes, and what is left of the fields, by partition
         self._claims: dict[str, int | None] = {}  # the features of those that are taken
 
@@ -49,6 +56,7 @@ class Inbox:
             claim = self.payload.features(fields)
             if claim not in {None, self.sizes.get("d", claim)}:
                 return  # which is the odd one is told when all have come
+            self.sizes_of_numbers[reply.sender] = size_of(fields)
             self.take(fields, reply.sender)
         except FedPCAError:
             return
@@ -74,6 +82,7 @@ class Inbox:
         check_together(self.payload, named, self.sizes, self._claims)
         for reply in kept:
             reply.fields = named[reply.sender]
+            self.sizes_of_numbers[reply.sender] = size_of(reply.fields)
             reply.tensors.clear()
 
     def _named(self, reply: Reply) -> dict[str, NDArray[Any]]:

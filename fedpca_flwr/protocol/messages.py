@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,9 +18,6 @@ from fedpca_flwr.errors import ConfigError, ContractError
 
 LONGEST_MESSAGE = 4000
 """Characters of the text of a client's error."""
-
-UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
-"""What that text does not hold."""
 
 
 class PartyInfo(Config):
@@ -50,7 +46,7 @@ class ErrorReport(Config):
     partition_id: Annotated[int, Limits(ge=-1)]
     name: Name = ""
     error: Annotated[str, Limits(max_length=64)]
-    message: Annotated[str, Limits(max_length=LONGEST_MESSAGE, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f]*$")]
+    message: Annotated[str, Limits(max_length=LONGEST_MESSAGE)]
 
     @property
     def sender(self) -> str:

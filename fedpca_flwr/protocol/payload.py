@@ -243,8 +243,8 @@ def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
 
 
 def _check_orthonormal(field: Field, array: NDArray[Any], sender: str) -> None:
-    vectors = array.astype(np.float64).T if field.kind == "orthonormal columns" else array
+    vectors = np.swapaxes(array.astype(np.float64), -1, -2) if field.kind == "orthonormal columns" else array
     # no vector that is longer than 2 is multiplied: its square may be infinite
     bounded = np.abs(vectors).max() <= 2
-    if not bounded or np.abs(vectors @ vectors.T - np.eye(len(vectors))).max() > ORTHONORMAL:
+    if not bounded or np.abs(vectors @ np.swapaxes(vectors, -1, -2) - np.eye(vectors.shape[-2])).max() > ORTHONORMAL:
         raise ContractError(f"{sender}: field '{field.name}' has {field.kind.split()[1]} that are not orthonormal")

@@ -22,7 +22,7 @@ from flwr.server.client_proxy import ClientProxy
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ContractError, QuorumError
-from fedpca_flwr.protocol.admission import columns_of, doubled, raise_all, reported, unfit, unlike
+from fedpca_flwr.protocol.admission import columns_of, doubled, impostors, raise_all, reported, unfit, unlike
 from fedpca_flwr.protocol.failures import reason_of
 from fedpca_flwr.protocol.messages import ErrorReport, PartyInfo, Reply, info_of, reply_of, sender, senders
 from fedpca_flwr.protocol.progress import tell
@@ -60,7 +60,7 @@ class Quorum:
     at_once : int
         How many clients are asked at the same time what they hold; 0: all.
     seats : dict of str to int
-        The partition of each of Flower's clients, once they have replied.
+        The partition of each of Flower's clients, as it first said.
     """
 
     def __init__(self, config: RunConfig, *, open_membership: bool = False, same_features: bool = False) -> None:
@@ -109,7 +109,8 @@ class Quorum:
 
     def complete(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies by party, or the error that says whose is missing, doubled, refused or in the wrong run."""
-        said, answered = [info_of(result.metrics) for _, result in results], frozenset(c.cid for c, _ in results)
+        said, nodes = [info_of(result.metrics) for _, result in results], [client.cid for client, _ in results]
+        raise_all(impostors(nodes, said, self.seats))
         raise_all(reported(said))
         known = [info for info in said if isinstance(info, PartyInfo)]  # all of them, or it was raised
         self._check_partitions(known)
@@ -121,11 +122,10 @@ class Quorum:
         replies.sort(key=lambda reply: reply.party)
         raise_all(doubled(known))
         self._check_members(replies)
-        missing = self._missing({reply.party for reply in replies}, said)
-        if missing:
+        if missing := self._missing({reply.party for reply in replies}, said):
             reasons = sorted({reason_of(failure) for failure in failures}) or ["no reply"]
             self._go_on_without(missing, "; ".join(reasons))
-            self._members = answered
+            self._members = frozenset(nodes)
         parties = [{"party": r.party, "name": r.name, "rows": r.rows} for r in replies]
         before = [party for party in self._parties if party["party"] not in self.dropped]
         if before and parties != before:
@@ -204,6 +204,7 @@ class Quorum:
         silent = sorted({one for one in said.values() if isinstance(one, str)})
         if not known and not faults:
             raise QuorumError(f"no client said what it holds ({silent[0]})")
+        self.seats = {cid: one.partition_id for cid, one in said.items() if isinstance(one, PartyInfo)}
         if known:
             self.expected = self.expected or _most_common(one.num_partitions for one in known)
             if len(said) <= self.expected:  # else `gather` says how many too many

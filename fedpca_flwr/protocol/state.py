@@ -50,13 +50,23 @@ class State:
 
 
 class StateJournal(Journal):
-    """In the state that Flower keeps for a party during a run: for simulations."""
+    """In the state that Flower keeps for a party during a run: for simulations. At a site with a journal of its own,
+    how far that was."""
 
     def __init__(self, state: RecordDict) -> None:
         records = state.config_records
         if RECORD not in records:
             records[RECORD] = ConfigRecord({"questions": [], "ended": ""})
         self.record = records[RECORD]
+
+    @property
+    def seen(self) -> tuple[int, str]:
+        """Number and digest of the last event that this run has seen in the site's own journal; 0 for none."""
+        return int(self.record.get("seen events", 0)), str(self.record.get("seen digest", ""))  # type: ignore[arg-type]
+
+    @seen.setter
+    def seen(self, end: tuple[int, str]) -> None:
+        self.record["seen events"], self.record["seen digest"] = end
 
     def begin(self, phase: str, digest: str, configuration: bytes, permit: Callable[[Sequence[str]], None]) -> None:
         answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above

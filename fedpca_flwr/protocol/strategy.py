@@ -18,7 +18,7 @@ from flwr.server.strategy import Strategy
 
 from fedpca_flwr.certainty import FACTORS, SCALED, Certainty, certainty
 from fedpca_flwr.config import RunConfig
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ContractError, FedPCAError
 from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.model import PCAModel
@@ -31,6 +31,7 @@ from fedpca_flwr.protocol.progress import tell
 from fedpca_flwr.protocol.quorum import Quorum, Results
 from fedpca_flwr.protocol.room import Alternatives, no_alternatives, require_server_memory
 from fedpca_flwr.protocol.script import most_rounds
+from fedpca_flwr.protocol.sizes import Sizes
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.solution import check_features
 
@@ -79,6 +80,7 @@ class PCAStrategy(Strategy):
         self._sent: dict[str, int] = {}  # its bytes to each of Flower's clients
         self._since = 0.0  # its time
         self._inbox = Inbox(NO_FIELDS, {})  # what comes back
+        self._sizes = Sizes(sums_only=transport.sums_only)
 
     # What a method writes
 
@@ -175,12 +177,16 @@ class PCAStrategy(Strategy):
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        replies = self._checked(results, failures)
-        assert self._program is not None
         try:
-            self._asked = self._program.send(replies)
-        except StopIteration:
-            self.done = True
+            replies = self._checked(results, failures)
+        except FedPCAError as error:
+            raise self._sizes.explained(error) from error
+        assert self._program is not None
+        with self._sizes.computing(self._asked.phase, self._inbox.sizes_of_numbers):
+            try:
+                self._asked = self._program.send(replies)
+            except StopIteration:
+                self.done = True
         return None, {}
 
     def configure_evaluate(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import written_whole
+from fedpca_flwr.foreign_text import printable
 from fedpca_flwr.site import chain
 from fedpca_flwr.site.journal import LAYOUT
 from fedpca_flwr.site.repeats import sentence
@@ -100,4 +101,4 @@ def audit(folder: str) -> Audit:
 
 
 def _shown(event: Event, name: str) -> str:
-    return sentence(event.kind, event.about) if name == "about" else str(getattr(event, name))
+    return printable(sentence(event.kind, event.about) if name == "about" else str(getattr(event, name)))

@@ -31,17 +31,43 @@ def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
     ------
     StoreError
     """
+    events, last = end(database)
+    line = (events + 1, *event)
+    digest = following(last, line)
+    database.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*line, digest))
+    database.execute("UPDATE chain SET events = ?, last = ?", (events + 1, digest))
+
+
+def end(database: sqlite3.Connection) -> tuple[int, str]:
+    """How many events there are, and the digest of the last one.
+
+    Raises
+    ------
+    StoreError
+    """
     kept = database.execute("SELECT events, last FROM chain").fetchall()
     if len(kept) != 1:
         raise StoreError(
             "the journal is damaged: it has lost the digest of its last event; restore it from a copy, or name another "
             "folder"
         )
-    ((events, last),) = kept
-    line = (events + 1, *event)
-    digest = following(last, line)
-    database.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*line, digest))
-    database.execute("UPDATE chain SET events = ?, last = ?", (events + 1, digest))
+    return int(kept[0][0]), str(kept[0][1])
+
+
+def require_beyond(database: sqlite3.Connection, seen: tuple[int, str], file: Path) -> None:
+    """Refuse a journal without an event that was in it, whose number and digest were kept elsewhere.
+
+    Raises
+    ------
+    StoreError
+    """
+    number, digest = seen
+    found = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
+    if number and found != [(digest,)]:
+        raise StoreError(
+            f"{file} lacks its event {number}, which this run has seen in it: an older journal, or another, was put in "
+            "its place. Put the newest one back; once no run is under way, begin anew"
+        )
 
 
 def following(last: str, line: tuple[Any, ...]) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.site.session import Column
+from fedpca_flwr.site.session import PASS_SECONDS, TOO_LONG, Column
 
 EXACT = {"BOOLEAN", "FLOAT", "DOUBLE"} | {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG")}
 EXACT |= {"INTEGER", "UINTEGER"}
@@ -23,6 +24,7 @@ CONFIG = {
     "autoinstall_known_extensions": "false",  # nothing is downloaded
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",  # no table is a variable of this program
+    "lock_configuration": "true",
     "memory_limit": "512MB",  # what is sorted beyond it goes to a folder beside the file
     "threads": "1",  # sums in one order, so the same bits
 }
@@ -51,9 +53,21 @@ def opened(url: str) -> Iterator[DuckDB]:
         config: dict[str, Any] = dict(CONFIG)
         with duckdb.connect(MEMORY if path == MEMORY else file, path != MEMORY, config) as connection:
             connected = True
-            yield DuckDB(connection)
+            with _ended_after(PASS_SECONDS, connection.interrupt):
+                yield DuckDB(connection)
     except (duckdb.Error, pa.ArrowException) as error:
         raise _worded(error, duckdb, connected=connected, file=file) from None
+
+
+@contextmanager
+def _ended_after(seconds: float, end: Callable[[], None]) -> Iterator[None]:
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _worded(error: Exception, duckdb: Any, *, connected: bool, file: Path) -> FedPCAError:
@@ -63,6 +77,8 @@ def _worded(error: Exception, duckdb: Any, *, connected: bool, file: Path) -> Fe
             "the DuckDB file cannot be opened: it is damaged, of another version, or written to by another program",
             local=local,
         )
+    if isinstance(error, duckdb.InterruptException):
+        return DataError(TOO_LONG, local=local)
     own = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException
     if isinstance(error, own | duckdb.IOException):  # of names and files, no values
         text = "node-config: the database refuses the 'query' (the site's log says why)"
@@ -82,6 +98,9 @@ class DuckDB:
         self.connection = connection
 
     def columns(self, select: str) -> list[Column]:
+        statements = self.connection.extract_statements(select)
+        if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
+            raise ConfigError("node-config: 'query' is not one SELECT; a site's rows are what one gives")
         found = self.connection.sql(select)
         text = "coalesce(CAST({} AS VARCHAR), '')"
         kinds = map(str, found.types)

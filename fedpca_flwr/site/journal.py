@@ -8,6 +8,7 @@ holds a digest of the one before (`fedpca_flwr.site.chain`).
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +18,12 @@ from functools import cached_property
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.protocol.journal import CHANGED, ENDED, OVER, Journal
+from fedpca_flwr.protocol.state import StateJournal
 from fedpca_flwr.site import chain
 from fedpca_flwr.site.ledger import RELEASE, Release
 from fedpca_flwr.store import Layout, Store, StoreError
+
+logger = logging.getLogger("fedpca_flwr.client")
 
 SILENT = timedelta(days=1)
 """A run of which nothing was heard for so long has lost its keys, once another one begins."""
@@ -49,11 +53,11 @@ class FileJournal(Journal):
         Flower's id of the run.
     party : int
         The partition.
-    memory : Journal, optional
-        What Flower keeps of the same run: where it knows of answers, the folder must know too.
+    memory : StateJournal, optional
+        What Flower keeps of the same run: it knows how far the journal was, and an older one is refused.
     """
 
-    def __init__(self, folder: str, run: str, party: int, memory: Journal | None = None) -> None:
+    def __init__(self, folder: str, run: str, party: int, memory: StateJournal | None = None) -> None:
         self.folder = folder
         self.key = (run, party)
         self.memory = memory
@@ -64,10 +68,6 @@ class FileJournal(Journal):
             if self._of_kind(database, "ended"):
                 raise ContractError(ENDED)
             answered = self._of_kind(database, "question")
-            if not answered and self.memory and self.memory.begun():
-                raise StoreError(
-                    f"{self._store.file} knows nothing of this run, in which this site has answered; put it back"
-                )
             try:
                 if not answered:
                     self._begin(database, configuration)
@@ -82,8 +82,6 @@ class FileJournal(Journal):
                 self._note(database, "question", phase, digest)
         if refusal is not None:  # once that it was refused is on disk
             raise refusal
-        if self.memory:
-            self.memory.begin(phase, digest, configuration, lambda answered: None)
 
     def begun(self) -> bool:
         with self._transaction() as database:
@@ -149,14 +147,33 @@ class FileJournal(Journal):
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction (`Store.transaction`); its errors name a path in the site's own log only."""
+        """A transaction (`Store.transaction`) of a journal that is not behind what this run has seen of it; its errors
+        name a path in the site's own log only."""
+        before = self.memory.seen if self.memory else (0, "")
         try:
+            self._require_there(before)
             with self._store.transaction() as database:
+                chain.require_beyond(database, before, self._store.file)
                 yield database
+                seen = chain.end(database)
+            if self.memory:
+                self.memory.seen = seen
         except (ConfigError, StoreError) as error:
             raise DisclosureError(
                 "this site's journal cannot be used, so nothing may be answered", local=str(error)
             ) from None
+
+    def _require_there(self, before: tuple[int, str]) -> None:
+        """Refuse to begin a new journal in a run that has seen one, and say in the site's own log where one begins."""
+        if self._store.exists():
+            return
+        if before[0]:
+            raise StoreError(f"{self._store.file} is gone, and this run has seen it; put it back")
+        logger.warning(
+            "there is no journal in %s, and a new one begins there: if this site had one, put it back before the next "
+            "run, since what it has spent of its privacy and was asked in earlier runs is forgotten without it",
+            self._store.folder,
+        )
 
     def _begin(self, database: sqlite3.Connection, configuration: bytes) -> None:
         """Keep what this run began with; drop the secrets of others that have been silent for too long to go on."""

@@ -5,8 +5,10 @@ Further refusals are where what they need is known:
 - a question out of the method's script: `fedpca_flwr.protocol.script`;
 - rows beyond a run's bound, too many bounds, and a sum that with an earlier one would tell a share:
   `fedpca_flwr.site.repeats` (both note in the journal what they allow);
+- rows held out that are few, or others than before: `fedpca_flwr.site.fold`;
 - a spent privacy budget: `fedpca_flwr.site.ledger`; noise that others know, or too little of it: `dp-pca`'s client;
-- products that tell all inner products: `fedpca_flwr.statistics.columns_client`;
+- products that tell all inner products, over all runs: `fedpca_flwr.site.product_count`;
+- a bound below this site's own public one: `fedpca_flwr.site.ceiling`;
 - too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.words`;
 - keys and survivors whose signatures are not those of this site's list: `fedpca_flwr.transports.signed`;
 - a journal that cannot be used: `fedpca_flwr.site.journal`.
@@ -152,6 +154,24 @@ def permit_values(node: NodeConfig, table: Table) -> None:
         permit_pairs(node, table)
 
 
+def permit_calls(node: NodeConfig, table: Table) -> None:
+    """Refuse genotypes with missing calls, where this site does not allow all that they tell.
+
+    A missing call counts as the mean that the server tells, so the sums over the others who have the same variants
+    called differ by those who lack one: whoever lacks it alone could be read.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    if node.data and node.gaps != "all" and table.missing.any():
+        raise DisclosureError(
+            "this site's genotypes have missing calls, and a server that chooses the frequencies could read whoever "
+            "alone lacks a call. Fill the calls before, or leave such variants out, or set gaps='all' in the "
+            "node-config if this site is content with that"
+        )
+
+
 AT_ONCE = 1000
 """Features whose pairs with all others are counted at a time: memory."""
 
@@ -197,7 +217,7 @@ def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str
 
 
 def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse a run whose rules hold only as long as what was answered is not forgotten.
+    """Refuse a run whose rules hold only as long as what was answered is not forgotten, and is counted.
 
     Raises
     ------
@@ -207,4 +227,10 @@ def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> N
         raise ConfigError(
             "this site's node-config names no 'journal', the folder in which it keeps what it was asked and has "
             "answered; with secure aggregation, and for a private method, a site needs one"
+        )
+    if node.data and node.epsilon_budget is None and card.differentially_private:
+        raise ConfigError(
+            "this site's node-config names no 'epsilon-budget', the most that all private runs together may spend "
+            f"of its rows' privacy; a site with data of its own needs one for the method '{card.name}', since the "
+            "average of ever more runs has no noise left"
         )

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.site.session import Column
+from fedpca_flwr.site.session import PASS_SECONDS, TOO_LONG, Column
 
 AS_NUMBER = {16: "{}::int::float8", **dict.fromkeys((20, 21, 23, 700, 701, 1700), "{}::float8")}
 """How a type becomes float64, by its OID: booleans; int8, int2, int4, float4, float8 and numeric, rounded correctly."""
@@ -55,6 +55,7 @@ def opened(url: str) -> Iterator[PostgreSQL]:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             connection.execute("SET LOCAL max_parallel_workers_per_gather = 0")  # sums in one order, so the same bits
+            connection.execute(f"SET LOCAL statement_timeout = {int(1000 * PASS_SECONDS)}")  # milliseconds
             yield PostgreSQL(connection)
     except psycopg.Error as error:
         if connection is None:
@@ -82,6 +83,8 @@ def _worded(error: Any, *, lost: bool) -> FedPCAError:
             "then run again",
             local=local,
         )
+    if code == "57014":
+        return DataError(TOO_LONG, local=local)
     if code.startswith("42"):  # of the text of the query, before any row
         text = "node-config: the database refuses the 'query' (the site's log says why)"
         return ConfigError(text, local=f"{local}: {error.diag.message_primary}")
@@ -100,7 +103,8 @@ class PostgreSQL:
         self.connection = connection
 
     def columns(self, select: str) -> list[Column]:
-        found = self.connection.execute(select.encode()).description
+        # in the extended protocol, which takes one statement: so no text that holds several ever comes to `numbers`
+        found = self.connection.execute(select.encode(), binary=True).description
         text = "coalesce({}::text, '')"
         return [Column(column.name, column.type_display, _number(column.type_code), text) for column in found]
 

@@ -163,6 +163,9 @@ def sentence(kind: str, about: str) -> str:
     if kind == "bound":
         bounded = Bounded.of(about)
         return f"rows {'within' if bounded.within else 'beyond'} {bounded.bound:g}"
+    if kind == "held out":
+        drawn = json.loads(about)
+        return f"{drawn['held out']} of {drawn['rows']} rows held out"
     if kind == RELEASE:
         release = Release.of(about)
         return f"{release.phase}, noise multiplier {release.multiplier:.6g}, {release.relation}"

@@ -12,6 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.maths.blocks import Rows, whole
@@ -19,13 +22,16 @@ from fedpca_flwr.method_text import canonical, options_of
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal
-from fedpca_flwr.protocol.messages import LONGEST_MESSAGE, UNPRINTABLE
+from fedpca_flwr.protocol.messages import LONGEST_MESSAGE
 from fedpca_flwr.protocol.phase import Public
 from fedpca_flwr.protocol.state import Context, State, StateJournal
 from fedpca_flwr.site import policy, repeats
+from fedpca_flwr.site.ceiling import permit_under
 from fedpca_flwr.site.features import in_order_of, in_own_order
+from fedpca_flwr.site.fold import fold
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
+from fedpca_flwr.site.product_count import permit_products
 from fedpca_flwr.site.query import require_same
 from fedpca_flwr.table import Table
 
@@ -179,13 +185,27 @@ class Site:
         repeats.permit_sum(self.journal, self.node, self._in_own_order(split), members, split=split)
 
     def permit_bound(self, split: str) -> None:
-        """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds.
+        """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds; where this site says a bound
+        of its own, one below that.
 
         Raises
         ------
         DataError, DisclosureError
         """
-        repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
+        if self.node.bound is not None:
+            permit_under(self.node.bound, self.data(split), self.config.bound)
+        else:
+            repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
+
+    def permit_products(self, split: str, asked: int, *, columns: int, counted: bool) -> None:
+        """Refuse a run whose products could tell all inner products of rows (`fedpca_flwr.site.product_count`).
+
+        Raises
+        ------
+        ConfigError, DisclosureError
+        """
+        rows = self._in_own_order(split)
+        permit_products(self.journal, self.node, rows, asked, columns=columns, counted=counted)
 
     def permit_slopes(self, split: str, asked: str) -> None:
         """Refuse to harmonise by other slopes than before (`fedpca_flwr.site.repeats`).
@@ -195,6 +215,16 @@ class Site:
         DisclosureError
         """
         repeats.permit_slopes(self.journal, self.node, self._in_own_order(split), asked)
+
+    def held_out(self, split: str) -> NDArray[np.bool_]:
+        """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`).
+
+        Raises
+        ------
+        DisclosureError
+        """
+        rows = self._in_own_order(split) if self.node.data else self.data(split)
+        return fold(self.journal, self.node, rows, self.config.seed)
 
     def _in_own_order(self, split: str) -> Rows:
         """The rows that take part, rows and columns in the order of the file, which no run can change."""
@@ -226,5 +256,5 @@ class Site:
             error = PartyError("this site ended its part in the run; its own log says why")
         here = self.handed_over and isinstance(error, DataError | PartyError)
         more = error.local if here else error.local and SEE_LOG
-        message = UNPRINTABLE.sub("?", "; ".join(filter(None, (str(error), more))))[:LONGEST_MESSAGE]
+        message = "; ".join(filter(None, (str(error), more)))[:LONGEST_MESSAGE]
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}

@@ -209,4 +209,9 @@ def _notes(options: Any, collinear: NDArray[np.int64]) -> list[str]:
         "means": "what differs between the parties' means was taken out",
         "variances": "what differs between the parties' means and deviations was taken out",
     }
-    return [*notes, *([taken[options.harmonise]] if options.within else [])]
+    again = (
+        "deviations were made alike after that, by other numbers for each party: what is left may correlate with the "
+        "covariates again"
+    )
+    mixed = options.covariates and options.harmonise == "variances"
+    return [*notes, *([taken[options.harmonise]] if options.within else []), *([again] if mixed else [])]

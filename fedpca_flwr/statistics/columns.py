@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.config import RunConfig
-from fedpca_flwr.errors import DataError
+from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.protocol.messages import Reply
@@ -183,6 +183,20 @@ def resolved(run: ColumnsRun, sums: Total, name: str) -> float:
     """A measure of the open sum, unless `bound` is too far above the data for it."""
     require_resolved(run.config.bound, sums.missed[name], sums[name], run.instead_of_bound)
     return float(sums[name])
+
+
+def require_distances(added: Array, missed: float) -> None:
+    """Refuse sums of squared distances below zero, by more than what the sum ``missed``.
+
+    Raises
+    ------
+    ContractError
+    """
+    if added.size and added.min() < -missed:
+        raise ContractError(
+            f"the parties' squared distances between rows add up to {added.min():.3g}, less than zero: some party's "
+            "reply is false"
+        )
 
 
 def finite_kernel(K: Array) -> Array:

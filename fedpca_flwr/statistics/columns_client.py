@@ -2,7 +2,7 @@
 
 Products with a party's ``A = X X'`` (n x n, of rank r) tell all of A once r columns of them are known, whatever the
 block: ``A = A Q (Q' A Q)^+ (A Q)'`` for a random Q (n x r). So a site whose `may-show` is ``scores`` counts how many
-a run may ask for in all, before it answers anything.
+runs over the same rows may ask for in all, before it answers anything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 
-from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.loadings import Loadings, run_digest
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Columns, columns_of, energies
@@ -38,7 +37,7 @@ class ColumnsClient(PCAClient):
             require_bound(self.site.config.bound)
             self.site.permit_bound(self.card.split)
             require_few_rows(len(self.data), self.site.node.num_partitions)
-        self._require_hidden_inner_products()
+        self._permit_products(counted=False)
 
     @cached_property
     def own_columns(self) -> Columns:
@@ -52,6 +51,7 @@ class ColumnsClient(PCAClient):
 
     def rows(self, asked: Fields) -> Fields:
         """What this party says of its rows; in clear of all its entries together too."""
+        self._permit_products(counted=True)  # it is the first question
         n, f = self.data.shape
         ids = np.empty(0, np.uint64) if self.site.table.ids is None else self.site.table.ids
         about = {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
@@ -94,20 +94,12 @@ class ColumnsClient(PCAClient):
 
     # Inside
 
-    def _require_hidden_inner_products(self) -> None:
+    def _permit_products(self, *, counted: bool) -> None:
         """Refuse a run whose products could tell all inner products, where this site shows scores only.
 
         A sum has at least one column of each other party.
         """
-        node, (n, f) = self.site.node, self.data.shape
-        if not node.data or node.may_show != "scores":
-            return
-        columns = f + node.num_partitions - 1 if self.transport.sums_only else f
-        rank = min(n - 1, columns)
-        if self.products >= rank:
-            raise DisclosureError(
-                f"the run may ask for {self.products} columns of products, and {rank} tell all inner products of the "
-                f"rows ({n} rows, {columns} columns); this site allows scores only. Lower what the run may ask for "
-                f"('max-rounds' times 'block-size', 'rank' or 'n-components') below {rank}, or set may-show='inner "
-                "products' in the node-config"
-            )
+        node, columns = self.site.node, self.data.shape[1]
+        if node.data and node.may_show == "scores" and self.products:
+            columns += node.num_partitions - 1 if self.transport.sums_only else 0
+            self.site.permit_products(self.card.split, self.products, columns=columns, counted=counted)

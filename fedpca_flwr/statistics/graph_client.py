@@ -14,12 +14,10 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.graph import metropolis_weights
 from fedpca_flwr.maths.heads import Heads
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
-from fedpca_flwr.maths.sanger import mixed, orthonormalised, sanger_direction
+from fedpca_flwr.maths.sanger import POWERS, PROBES, largest_eigenvalue, mixed, orthonormalised, sanger_direction
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.solution import require_variance
-from fedpca_flwr.statistics.graphs import GraphOptions, network
+from fedpca_flwr.statistics.graphs import GraphOptions, network, step_size
 from fedpca_flwr.statistics.rows_client import RowsClient
 
 DIVERGED = 1e3
@@ -43,6 +41,15 @@ class GraphClient(RowsClient):
     def advance(self, own: list[Array], average: list[Array]) -> list[Array]:
         """The same one iteration later, from its own and from the neighbours' average of what is exchanged."""
 
+    @property
+    def columns(self) -> int:
+        return PROBES * POWERS + self.options.n_components * (self.options.iterations + 1)
+
+    @property
+    def step_size(self) -> float:
+        """By which it follows its direction."""
+        return float(self._centred[1][2])
+
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         answers = {
             "head": self.head,
@@ -56,8 +63,9 @@ class GraphClient(RowsClient):
 
     def head(self, asked: Fields) -> Fields:
         """A table with this party's own head."""
-        head, diagonal = head_and_diagonal(self.data)
-        return self._known(Heads.of(self._party, self.public.parties, head, float(diagonal.sum())))
+        head, diagonal = self.own.head_and_diagonal()
+        top = largest_eigenvalue(self.own.times, diagonal.size)
+        return self._known(Heads.of(self._party, self.public.parties, head, float(diagonal.sum()), top))
 
     def heads(self, asked: Fields) -> Fields:
         """The table with the neighbours' news."""
@@ -81,7 +89,7 @@ class GraphClient(RowsClient):
         self.site.state["estimate"] = [estimate]
         energies = np.einsum("ij,ij->j", estimate, self._product(estimate)) / numbers[0]
         return {
-            "mean": vectors[3],
+            "mean": vectors[1],
             "trace": numbers[1],
             "direction": np.linalg.norm(direction),
             "energies": energies,
@@ -91,7 +99,7 @@ class GraphClient(RowsClient):
     def loadings(self, asked: Fields) -> Array:
         """This party's own estimate, in the model's order and with its signs."""
         components, order = asked["components"], asked["order"]
-        if sorted(order.tolist()) != list(range(order.size)) or not np.array_equal(asked["mean"], self._centred[0][3]):
+        if sorted(order.tolist()) != list(range(order.size)) or not np.array_equal(asked["mean"], self._centred[0][1]):
             raise ContractError("the server's last question does not fit what the parties have reported")
         own = self.site.state["estimate"][0].T[order]
         turned = np.einsum("ij,ij->i", own, components) < 0
@@ -107,9 +115,11 @@ class GraphClient(RowsClient):
             When the iterates diverge.
         """
         if not np.linalg.norm(X) <= DIVERGED:  # NaN too
+            asked = self.options.step_size
+            taken = f"'auto', here {self.step_size:.3g}" if asked == "auto" else f"{asked:g}"
             raise ConfigError(
-                f"run-config: 'step-size' is {self.options.step_size:g}, too large for these parties on this "
-                f"{self.options.graph} graph: the iterates diverge; lower it"
+                f"run-config: 'step-size' is {taken}, too large for these parties on this {self.options.graph} graph: "
+                f"the iterates diverge; {'give a lower one' if asked == 'auto' else 'lower it'}"
             )
         return sanger_direction(self._product(X), X)
 
@@ -140,12 +150,13 @@ class GraphClient(RowsClient):
         me, parties = self._party, len(heads.counts)
         graph = network(self.options, parties, self.site.config.seed)
         weights = self.share * metropolis_weights(graph)[me, graph[me]]
-        vectors = np.stack([heads.means[me], heads.remainders[me], deviations[me], pooled.mean])
-        self.site.state["centre"] = [vectors, np.array([parties / total, traces[me], *weights])]
+        step = step_size(self.options, heads, graph)
+        vectors = np.stack([deviations[me], pooled.mean])
+        self.site.state["centre"] = [vectors, np.array([parties / total, traces[me], step, heads.counts[me], *weights])]
 
     @cached_property
     def _centred(self) -> tuple[Array, Array]:
-        """Own mean, remainder, deviation and the pooled mean (4, d); the factor of A, own trace, neighbours' weights.
+        """Own deviation and the pooled mean (2, d); the factor of A, own trace, step, own rows, neighbours' weights.
 
         Few arrays, read once in a round: reading a message's small arrays costs more than computing with them.
         """
@@ -154,15 +165,14 @@ class GraphClient(RowsClient):
 
     def _product(self, V: Array) -> Array:
         """``A @ V`` (d, b) for this party's A (see `fedpca_flwr.statistics.graphs`)."""
-        (mean, remainder, deviation, _), numbers = self._centred
-        head = Head(len(self.data), mean, remainder)
-        between = head.n * np.outer(deviation, deviation @ V)
-        product: Array = numbers[0] * (scatter_product(self.data, head, V) + between)
+        (deviation, _), numbers = self._centred
+        between = numbers[3] * np.outer(deviation, deviation @ V)
+        product: Array = numbers[0] * (self.own.times(V) + between)
         return product
 
     def _advanced(self, asked: Fields) -> list[Array]:
         """What this party keeps, one iteration later."""
-        own, weights = list(self.site.state["iterate"][0]), self._centred[1][2:]
+        own, weights = list(self.site.state["iterate"][0]), self._centred[1][4:]
         received = len(asked[self.exchanged[0]])
         if received != weights.size:
             raise ContractError(f"the server sent what {received} neighbours said, but this party has {weights.size}")

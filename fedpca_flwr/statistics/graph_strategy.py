@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from functools import reduce
 from itertools import combinations
 from typing import Any
 
@@ -13,7 +14,8 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.certificate import EXACT
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.graph import Adjacency, metropolis_weights, mixing_rate
-from fedpca_flwr.maths.linear_rate import iterations_left
+from fedpca_flwr.maths.heads import Heads
+from fedpca_flwr.maths.linear_rate import iterations_left, way_left
 from fedpca_flwr.maths.sanger import orthonormalised
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
@@ -21,7 +23,7 @@ from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution
-from fedpca_flwr.statistics.graphs import GraphOptions, network, rounds_between
+from fedpca_flwr.statistics.graphs import GraphOptions, network, rounds_between, step_size
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 STANDSTILL = 1e-11
@@ -43,19 +45,20 @@ class GraphStrategy(RowsStrategy):
         self.n_components(rows, self.quorum.features)
         for _ in range(rounds_between(graph)):
             said = yield _relayed("heads", graph, said)
+        heads = reduce(Heads.filled_from, (Heads(**reply.fields) for reply in said))
         said = yield _relayed("start", graph, said)
         for _ in range(self.options.iterations - 1):
             before, said = said, (yield _relayed("step", graph, said))
             self._steps.append(_largest_step(before, said))
         reports: list[Reply] = yield _relayed("report", graph, said)
-        return self._reported([report.fields for report in reports], rows, graph)
+        return self._reported([report.fields for report in reports], rows, graph, heads)
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
         return {**super().loadings(model, solution), "order": self._order}
 
     # Inside
 
-    def _reported(self, reports: Sequence[Fields], rows: int, graph: Adjacency) -> Solution:
+    def _reported(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: Heads) -> Solution:
         """The mean of the parties' estimates, with the sums of the energies."""
         estimates = [report["estimate"] for report in reports]
         energies = _added([report["energies"] for report in reports])
@@ -68,7 +71,7 @@ class GraphStrategy(RowsStrategy):
             total=math.fsum(report["trace"] for report in reports),
             rows=rows,
             notes=[NOTE, *self._unfinished(estimates)],
-            measured=self._measured(reports, components, graph),
+            measured=self._measured(reports, components, graph) | {"step_size": step_size(self.options, heads, graph)},
         )
 
     def _measured(self, reports: Sequence[Fields], components: Array, graph: Adjacency) -> dict[str, float]:
@@ -90,14 +93,21 @@ class GraphStrategy(RowsStrategy):
             return []
         last = f"the last step was {step:.2g} degrees at most" if self._steps else "only one step was made"
         if left is None:
-            more = "the steps show no linear rate yet, so it cannot be said how many more iterations are needed"
+            more = (
+                "the steps show no linear rate yet, so it cannot be said how many more iterations are needed, and the "
+                "components may be others still, up to 90 degrees from those of all rows"
+            )
         elif left:
-            more = f"at the rate of the last ones, about {left:,} more iterations leave {EXACT:g} degrees of the way"
+            way = math.degrees(way_left(self._steps) or 0.0)
+            more = (
+                f"at the rate of the last ones, {way:.2g} degrees of the way are left, and about {left:,} more "
+                f"iterations leave {EXACT:g}; a direction that has hardly begun to turn does not show in that"
+            )
         else:
             more = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
         return [
-            f"after {self.options.iterations} iterations the parties' estimates are up to {apart:.2g} degrees from "
-            f"each other, and {last}: {more}"
+            f"not converged: after {self.options.iterations} iterations the parties' estimates are up to {apart:.2g} "
+            f"degrees from each other, and {last}: {more}"
         ]
 
 

@@ -9,7 +9,9 @@ variance. Then party i works with::
 
     A_i = K (S_i + n_i (m_i - m)(m_i - m)^T) / trace of the pooled scatter
 
-whose mean over the parties is the pooled scatter with trace one, so that ``step-size`` has no unit.
+whose mean over the parties is the pooled scatter with trace one, so that ``step-size`` has no unit. With ``auto`` it
+follows from the largest eigenvalue that any A_i may have, and from how fast the graph mixes (`sanger.safe_step`). Heads
+bring a bound on it, the largest eigenvalue of S_i and ``n_i |m_i - m|^2``: one number a party, and no further round.
 
 The end is for the reader. Each party reports its own estimate, made orthonormal, and the energies of its rows in it.
 The server averages the estimates to the model's components and adds the energies to its eigenvalues. The parties
@@ -25,7 +27,9 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.graph import Adjacency, diameter, graph_of
+from fedpca_flwr.maths.graph import Adjacency, diameter, graph_of, metropolis_weights, mixing_rate
+from fedpca_flwr.maths.heads import Heads
+from fedpca_flwr.maths.sanger import safe_step
 from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.phase import Phase, Phases, Public
@@ -44,8 +48,9 @@ class GraphOptions(CountOptions):
     """Of an Erdős-Rényi graph, which `seed` draws."""
     iterations: Count = 500
     """One round each."""
-    step_size: Annotated[float, Limits(gt=0, le=100)] = 0.2
-    """Against the pooled scatter with trace one; what is stable depends on how unlike the parties are."""
+    step_size: Annotated[float, Limits(gt=0, le=100)] | Literal["auto"] = "auto"
+    """Against the pooled scatter with trace one: a number as published, or 'auto', from the parties' largest eigenvalue
+    and the graph."""
 
 
 def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
@@ -63,6 +68,13 @@ def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
         ) from None
 
 
+def step_size(options: GraphOptions, heads: Heads, graph: Adjacency) -> float:
+    """The step of all iterations, which every party takes from all heads."""
+    if options.step_size != "auto":
+        return options.step_size
+    return safe_step(heads.steepest(), mixing_rate(metropolis_weights(graph)))
+
+
 def rounds_between(graph: Adjacency) -> int:
     """So often are heads passed on, after each party has told its own, until their neighbours' make them complete."""
     return max(1, diameter(graph)) - 1
@@ -72,6 +84,7 @@ HEADS = Payload(
     (
         Field("counts", ("parties",), "int64", kind="size"),  # 0: not known yet
         Field("traces", ("parties",), kind="size"),
+        Field("tops", ("parties",), kind="size"),
         Field("means", ("parties", "d")),
         Field("remainders", ("parties", "d")),
     )

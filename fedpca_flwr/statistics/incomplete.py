@@ -18,6 +18,7 @@ from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ContractError, DataError
@@ -27,9 +28,17 @@ from fedpca_flwr.maths.incomplete import FLOOR
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, pack, packed_size, two_sum
 from fedpca_flwr.maths.scaling import constant_features
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public, Sum, SumLimits, Total
+from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Public, SumLimits
+from fedpca_flwr.statistics.checked_sums import checked_sum
 from fedpca_flwr.statistics.moment_fields import COUNT
-from fedpca_flwr.statistics.row_limits import FIRST_WORDS, ROWS, require_bound, require_resolved, rows_in
+from fedpca_flwr.statistics.row_limits import (
+    FIRST_WORDS,
+    ROWS,
+    require_bound,
+    require_resolved,
+    require_scalable,
+    rows_in,
+)
 from fedpca_flwr.statistics.rows import CENTRE, SPREAD
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
@@ -65,6 +74,8 @@ class ObservedValues(NamedTuple):
         Their standard deviations about it; 0 where a feature is constant.
     mean : ndarray of shape (d,)
         What rounding the centre lost, standardised.
+    constant : ndarray of shape (d,)
+        Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold.
     """
 
     every: int
@@ -74,6 +85,12 @@ class ObservedValues(NamedTuple):
     centre: Array
     spread: Array
     mean: Array
+    constant: NDArray[np.bool_]
+
+    @property
+    def deviation(self) -> Array:
+        """The spread, 0 where a feature is constant."""
+        return np.where(self.constant, 0.0, self.spread)
 
     @property
     def share(self) -> float:
@@ -83,7 +100,7 @@ class ObservedValues(NamedTuple):
     def moments(self, mean: Array, scatter: Array) -> Moments:
         """Moments in the unit of the data, from the mean and packed scatter of standardised rows."""
         head = Head(self.rows, *two_sum(self.centre, self.spread * mean))
-        return Moments(*head, scatter=scatter * pack(np.outer(self.spread, self.spread)))
+        return Moments(*head, scatter=scatter * pack(np.outer(self.deviation, self.deviation)))
 
 
 # The phases
@@ -150,23 +167,47 @@ def _expected_limits(asked: Fields, public: Public) -> SumLimits:
 
 def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
     """Means and deviations of what was observed, by two sums."""
-    first: Total = yield Sum("observed")
+    first = yield from checked_sum(run, "observed", {})
     count = rows_in(first["count"], first.parties)
     rows, d = count - int(first["empty"]), first["sum"].size
     pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(packed_size(d))
     counts = pairs[diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
     _require_observed(rows, counts)
     centre = first["sum"] / counts
-    second: Total = yield Sum("deviations", {"rows": np.asarray(count), "centre": centre})
+    second = yield from checked_sum(run, "deviations", {"rows": np.asarray(count), "centre": centre})
     diagonal = second["diagonal"]
     run.missed = second.missed.get("diagonal", np.zeros(d))
+    constant = _constant(run, diagonal - second["shift"] ** 2 / counts, counts, centre)
     if not second.missed:  # of a constant feature it is the rounding of its mean; fixed point needs it as a limit
-        diagonal = np.where(constant_features(diagonal, counts, centre), 0.0, diagonal)
+        diagonal = np.where(constant, 0.0, diagonal)
     require_resolved(run.config.bound, run.missed, diagonal)
     spread = np.sqrt((diagonal.clip(min=0.0) + 2 * run.missed) / counts)
     unit = np.where(spread > 0, spread, 1.0)
     apart = int((pairs == 0).sum())
-    return ObservedValues(count, rows, counts, apart, centre, spread, second["shift"] / counts / unit)
+    return ObservedValues(count, rows, counts, apart, centre, spread, second["shift"] / counts / unit, constant)
+
+
+def _constant(run: RowsStrategy, diagonal: Array, counts: Array, centre: Array) -> NDArray[np.bool_]:
+    """Which features are constant, by the diagonal (d,) about their means, of which fixed point may have missed some.
+
+    Raises
+    ------
+    ConfigError
+        Where with scaling fixed point cannot tell.
+    """
+    constant = constant_features(diagonal.clip(min=0.0), counts, centre)
+    if not run.missed.any():
+        return constant
+    unseen = diagonal <= run.missed
+    if getattr(run.options, "scale", False):
+        require_scalable(run.config.bound, run.missed, diagonal, int(counts.max()))
+        if unseen.any():
+            least = float(np.sqrt((run.missed / counts).max()))
+            run.cautions = [
+                f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
+                f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
+            ]
+    return constant | unseen
 
 
 def _require_observed(rows: int, counts: Array) -> None:
@@ -182,9 +223,12 @@ def _require_observed(rows: int, counts: Array) -> None:
         )
 
 
-def expected(observed: ObservedValues, model: Gaussian) -> Generator[Ask, Any, tuple[Expected, Array]]:
+def expected(
+    run: RowsStrategy, observed: ObservedValues, model: Gaussian
+) -> Generator[Ask, Any, tuple[Expected, Array]]:
     """The expected sums of all rows under a model, and a bound on what fixed point rounded off the squares (d,)."""
-    total: Total = yield Sum(
+    total = yield from checked_sum(
+        run,
         "expected",
         {
             "rows": np.asarray(observed.rows),

@@ -20,8 +20,10 @@ import numpy as np
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.factor_model import Factors, FactorSums
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.phase import Ask, Phase, Public, Sum, SumLimits, Total
+from fedpca_flwr.protocol.phase import Ask, Phase, Public, SumLimits
+from fedpca_flwr.statistics.checked_sums import checked_sum
 from fedpca_flwr.statistics.incomplete import EXPECTED_WORDS, MODEL, ObservedValues
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 FACTORS = (
     *MODEL[:-1],
@@ -76,9 +78,12 @@ def _limits(asked: Fields, public: Public) -> SumLimits:
         }
 
 
-def expected_products(observed: ObservedValues, model: Factors) -> Generator[Ask, Any, tuple[FactorSums, Array]]:
+def expected_products(
+    run: RowsStrategy, observed: ObservedValues, model: Factors
+) -> Generator[Ask, Any, tuple[FactorSums, Array]]:
     """The sums of all rows under a model, and a bound on what fixed point rounded off each feature's products (d,)."""
-    total: Total = yield Sum(
+    total = yield from checked_sum(
+        run,
         "products",
         {
             "rows": np.asarray(observed.rows),

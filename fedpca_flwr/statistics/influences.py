@@ -19,6 +19,7 @@ from fedpca_flwr.maths.definite import RandomGroups, indefinite
 from fedpca_flwr.maths.influence import Influence, Part, Reason, influences, told
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.solution import Solution
+from fedpca_flwr.statistics.units import units_of
 
 NEGATIVE = -1e-9
 """A variance below this share of the first eigenvalue is not rounding."""
@@ -57,7 +58,8 @@ class PartyInfluence:
             "rows_share": found.rows,
             "variance_share": found.variance,
             "component_shares": found.components.tolist(),
-            "angles_degrees": found.angles.tolist(),
+            "angles_degrees": found.turn.axes.tolist(),
+            "subspace_degrees": found.turn.span,
             "fit_share": None if math.isnan(found.fit) else found.fit,
             "spread_of_median": None if math.isnan(found.spread) else found.spread,
         }
@@ -106,6 +108,10 @@ class Contributions:
             _require_below(limit, everyone)
         return everyone
 
+    def units(self) -> list[dict[str, Any]]:
+        """Features that a party has in another unit."""
+        return units_of({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
+
     def _require_semidefinite(self, solution: Solution) -> None:
         """Refuse what takes directions of other parties away."""
         sent = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
@@ -143,6 +149,10 @@ class AddedContributions:
             raise ContractError("\n".join(lines))
         return []
 
+    def units(self) -> list[dict[str, Any]]:
+        """None: nobody's means are kept."""
+        return []
+
 
 def largest_of(everyone: Sequence[PartyInfluence]) -> dict[str, float]:
     """The most that any party has, by the names of `fedpca_flwr.measurements`."""
@@ -150,7 +160,9 @@ def largest_of(everyone: Sequence[PartyInfluence]) -> dict[str, float]:
         return {}
     return {
         "influence_component_share": max(one.most[0] for one in everyone),
-        "influence_angle_degrees": max(float(one.influence.angles[0]) for one in everyone),
+        "influence_axis_degrees": max(float(one.influence.turn.axes[0]) for one in everyone),
+        "influence_subspace_degrees": max(one.influence.turn.span for one in everyone),
+        "influence_components": everyone[0].influence.components.size,
     }
 
 
@@ -167,7 +179,7 @@ def _note(one: PartyInfluence, usual: float) -> str:
         "rows": f"it says that it has {found.rows:.4%} of all rows",
         "share": (
             f"it holds {share:.0%} of component {component} with {found.rows:.2%} of the rows, and without it that "
-            f"turns by some {found.angles[component - 1]:.0f} degrees"
+            f"turns by up to {found.turn.axes[component - 1]:.0f} degrees"
         ),
         "spread": f"its rows vary {found.spread:.3g} times as much as those of the median party",
         "fit": f"the components hold {found.fit:.0%} of its variance, of that of the median party {usual:.0%}",

@@ -39,7 +39,7 @@ class LastRoundOptions(MomentsOptions):
     """'sites': each site with `scores` has T squared, SPE and their limits of 99 % for each of its rows, beside them;
     'counts': the server is also told how many rows exceed them (docs/statistics.md says what that tells)."""
     fourth_moments: bool = False
-    """Ask for the fourth moments of the scores, for intervals of the variances that hold for rows with heavy tails."""
+    """Ask for the fourth moments of the scores, for intervals of the variances that allow for heavy tails."""
 
     @property
     def tells_more(self) -> bool:

@@ -25,6 +25,7 @@ from fedpca_flwr.statistics.moment_fields import HEAD, head_in
 from fedpca_flwr.statistics.row_limits import product_limits, require_bound
 from fedpca_flwr.statistics.rows import CENTRE, SPREAD, centre_phases, pooled_centre
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+from fedpca_flwr.statistics.units import units_of
 
 DIAGONAL = Field("diagonal", ("d",), kind="size")
 
@@ -124,15 +125,17 @@ class ScatterProducts:
         return total["product"] - lost, total.missed["product"]
 
     def _heads(self, phase: str) -> Generator[Ask, Any, Total]:
-        """Ask for what begins a run; the sum of what adds up of it. Of each reply only count and mean are kept."""
-        heads, arriving = list[Head](), ArrivingSum()
+        """Ask for what begins a run; the sum of what adds up of it. Each reply's products are not kept."""
+        heads, arriving, parties = list[Head](), ArrivingSum(), dict[str, tuple[Head, Array]]()
 
         def take(fields: Fields, sender: str) -> None:
             own = {field.name for field in HEAD}
             arriving.add({name: array for name, array in fields.items() if name not in own}, sender)
-            heads.append(head_in(fields))
+            heads.append(head := head_in(fields))
+            parties[sender] = head, fields["diagonal"]
 
         sums = arriving.total((yield from as_they_come(Ask(phase), take)))
+        self.run.units = units_of(parties)
         heads.sort(key=head_order)
         self.head, deviations = pool_heads(heads)
         self._between = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])

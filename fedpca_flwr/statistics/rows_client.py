@@ -19,6 +19,7 @@ from fedpca_flwr.maths.uncentred import mean_products, mean_squares, total_of
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import SERVER
+from fedpca_flwr.site.policy import permit_calls
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.statistics.genotypes import CHECKED, FREQUENCIES, require_frequencies, require_genotypes
@@ -48,6 +49,7 @@ class RowsClient(PCAClient):
             require_few_rows(len(self.data), self.site.node.num_partitions)
         if self._of_genotypes and not self.journal.begun() and CHECKED not in self.site.state:
             require_genotypes(self._unscaled)
+            permit_calls(self.site.node, self.site.table)
             self.site.state[CHECKED] = []
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpca_flwr import shrinking
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.genotypes import deviation
@@ -22,6 +23,8 @@ from fedpca_flwr.statistics.genotypes import about_zero, genotype_notes, pooled_
 from fedpca_flwr.statistics.influences import AddedContributions, Contributions, largest_of, notes_on
 from fedpca_flwr.statistics.keeping import KEPT
 from fedpca_flwr.statistics.row_limits import Pooled
+from fedpca_flwr.statistics.units import UNSEEN
+from fedpca_flwr.unit_notes import unit_notes
 
 
 class RowsStrategy(PCAStrategy):
@@ -41,6 +44,8 @@ class RowsStrategy(PCAStrategy):
         The moments of all rows, where the run is to keep them; set likewise.
     contributions : Contributions, AddedContributions or None
         What each party added to the pooled moments, where the server sees that; set by the statistics too.
+    units : sequence of dict
+        Features that a party has in another unit, where the server sees each party's means and deviations.
     """
 
     missed: Array = np.zeros(1)
@@ -49,6 +54,7 @@ class RowsStrategy(PCAStrategy):
     cautions: Sequence[str] = ()
     kept: SecondMoments | None = None
     contributions: Contributions | AddedContributions | None = None
+    units: Sequence[dict[str, Any]] = ()
 
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, Solution]:
@@ -102,6 +108,7 @@ class RowsStrategy(PCAStrategy):
         center, influence = getattr(self.options, "center", True), []
         if self.contributions is not None:
             influence = self.contributions.influence(solution, center=center, limit=self.config.max_share)
+            self.units = self.contributions.units()
             solution = solution.extended(notes=notes_on(influence), measured=largest_of(influence))
             self.contributions = None  # they are large
         measured = dict(solution.measured)
@@ -111,11 +118,18 @@ class RowsStrategy(PCAStrategy):
             rounding = float(np.sum(self.missed * weights)) / solution.total
             measured["fixed_point_variance_share"] = rounding
             pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
-        notes = [*self.cautions, *solution.notes, *([] if self.kept is None else [KEPT])]
+        unseen = [UNSEEN] if self.transport.sums_only and getattr(self.options, "scale", False) else []
+        odd = unit_notes(self.units, ())
+        notes = [*self.cautions, *solution.notes, *odd, *unseen, *([] if self.kept is None else [KEPT])]
         log = self.history(self.certainty(pairs), notes, measured)
+        if self.units:
+            log["other_units"] = self.units
         if influence:
             log["influence"] = [one.entry() for one in influence]
-        return replace(PCAModel.of(solution, log), moments_=self.kept)
+        model = replace(PCAModel.of(solution, log), moments_=self.kept)
+        if not self.card.differentially_private:
+            log["notes"] += shrinking.notes(model)
+        return model
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:
         """Let every party project its own rows; what that leaves must be what the model foretells."""

@@ -15,8 +15,6 @@ class Claims:
     ----------
     certificate : float or None
         The certified angle.
-    presumed : int or None
-        So often at most a variance must occur for the certificate to hold.
     certified : int
         The certificate is of so many of the first components.
     every : bool
@@ -34,7 +32,6 @@ class Claims:
     """
 
     certificate: float | None
-    presumed: int | None
     certified: int
     every: bool
     bound: float | None
@@ -56,7 +53,6 @@ def claims_of(model: PCAModel) -> Claims:
     certified = measured.get("certified_components", 0)
     return Claims(
         certificate=_angle(measured.get("certified_angle_degrees")),
-        presumed=measured.get("presumed_multiplicity"),
         certified=certified,
         every=certified == model.n_components_,
         bound=_angle(measured.get("angle_bound_degrees")),

@@ -87,9 +87,9 @@ def exceeded_claims(draw: Draw, claims: Claims, miss: float) -> Iterator[Finding
 
 
 def certified_ties(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
-    """Of a tie at the cut the data determine no basis, and none is certified, unless no tie is presumed."""
+    """Of a tie at the cut the data determine no basis, and none is certified."""
     k = model.n_components_
-    if claims.certificate is not None and claims.certified >= k and not claims.presumed and tied(truth, k):
+    if claims.certificate is not None and claims.certified >= k and tied(truth, k):
         yield "certificate", f"told {claims.certificate:.2g} of components {k} and {k + 1}, which have equal variance"
 
 
@@ -165,7 +165,7 @@ def wrong_notes(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Findi
         yield "note", f"says the rank is {found[1]}, it is {truth.rank} at least"
     if not model.log["exact"] or k >= truth.levels.size:
         return
-    if tied(truth, k) and not claims.presumed and not re.search(r"unique|equal variance|not determined|resolve", text):
+    if tied(truth, k) and not re.search(r"unique|equal variance|not determined|resolve", text):
         yield "note", f"components {k} and {k + 1} have equal variance, and nothing says so"
     lacking = truth.levels[k - 1] < 10 * EPS
     if lacking and not re.search(r"rank|no variance|resolve|not determined", text):

@@ -15,7 +15,7 @@ MOMENTS: Choices = {**COVARIANCE, "n_components": [0.3, 0.9, 0.99, "auto"]}
 GRAPH: Choices = {
     "graph": ["ring", "star", "complete", "erdos-renyi"],
     "edge_probability": [0.5, 1.0],
-    "step_size": [0.05, 0.2, 1.0],
+    "step_size": ["auto", 0.05, 0.2, 1.0],
 }
 KERNEL: Choices = {
     "kernel": ["rbf", "sigmoid", "linear", "polynomial"],

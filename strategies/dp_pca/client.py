@@ -122,11 +122,17 @@ class DPPCAClient(RowsClient):
                 "run-config: 'epsilon' is 'infinity': that is for simulations, and this site has data of its own"
             )
         permit_privacy(node, float(options.epsilon), options.delta)
+        if site and options.private and options.count == "public" and not node.public_count:
+            run = "count='noised'" if options.relation == "add-remove" else "relation='add-remove'"
+            raise DisclosureError(
+                f"the run tells this site's number of rows as it is (relation='{options.relation}', count='public'), "
+                f"which this site does not allow (node-config 'public-count' is false); run with {run}"
+            )
         if node.round_rows > 1 and options.private and options.relation == "add-remove":
             raise DisclosureError(
                 f"this site leaves rows out so that their number is round (node-config 'round-rows' = "
                 f"{node.round_rows}): one row more may bring in {node.round_rows}, and the noise is made for one; set "
-                "it to 1, dp-pca tells a noisy number, or run with relation='replace-one'"
+                "it to 1, dp-pca tells a noisy number, or run with relation='replace-one' where 'public-count' is true"
             )
         if options.noise_seed and site:
             raise ConfigError(

@@ -43,6 +43,7 @@ from fedpca_flwr.maths.denoise import OUTLIER, TAIL, Denoised, NoisyCentre, deno
 from fedpca_flwr.maths.grid import clip
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.spherical import descending, moved, reach
+from fedpca_flwr.model import PCAModel
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.phase import Ask, Sum, Total
 from fedpca_flwr.solution import Solution, solve
@@ -184,6 +185,20 @@ class DPPCA(RowsStrategy):
         }
         notes = [*([hidden] if found.detectable < k else []), *self._notes()]
         return Solution(pairs=found.pairs, mean=centre, total=found.total, rows=rows, notes=notes, measured=measured)
+
+    def modelled(self, solution: Solution) -> PCAModel:
+        """Where no component stands out of the noise, its variances are numbers of the noise: the model has none."""
+        model = super().modelled(solution)
+        if solution.measured.get("components_above_noise", 1):  # there is none without noise
+            return model
+        unknown = np.full(model.n_components_, np.nan)
+        return replace(
+            model,
+            explained_variance_=unknown,
+            explained_variance_ratio_=unknown,
+            singular_values_=unknown,
+            noise_variance_=np.nan,
+        )
 
     def _notes(self) -> list[str]:
         options, notes = self.options, []

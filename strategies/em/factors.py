@@ -16,14 +16,16 @@ from fedpca_flwr.maths.moments import two_sum
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, check_components, require_variance
+from fedpca_flwr.statistics.checked_sums import sums_of_rows
 from fedpca_flwr.statistics.incomplete import ObservedValues
 from fedpca_flwr.statistics.incomplete_factors import expected_products, unit_of
+from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 
 from .options import MORE, EMOptions
 
 
 def by_factors(
-    observed: ObservedValues, options: EMOptions, *, seed: int
+    run: RowsStrategy, observed: ObservedValues, options: EMOptions
 ) -> Generator[Ask, Any, tuple[Solution, Array, Array, float]]:
     """The components; the model's loadings and noise (q + 1, d); a bound on what fixed point rounded off each
     feature's variance, times rows (d,); and the larger of the last two steps' turns, in degrees."""
@@ -32,16 +34,18 @@ def by_factors(
     q = _factors(k, options.factors, observed.rows, spread.size)
     unit = unit_of(spread, scale=options.scale)
     mean = observed.mean * unit_of(spread, scale=True) / unit
-    found = FactorEM(observed.rows, mean, random_block(spread.size, q, seed), prior=options.prior)
+    found = FactorEM(observed.rows, mean, random_block(spread.size, q, run.config.seed), prior=options.prior)
     turns: list[float] = []
     while True:
         model = found.model
-        sums, missed = yield from expected_products(observed, model)
-        found.add(sums)
+        sums, missed = yield from expected_products(run, observed, model)
+        with sums_of_rows():
+            found.add(sums)
         turns.append(float(principal_angles(model.basis[:, :k], found.model.basis[:, :k]).max()))
         ahead = max(turns[-2:]) if len(turns) > 2 else 90.0
         if ahead <= options.tolerance or len(turns) == options.max_rounds:
             break
+    unit = np.where(observed.constant, 1.0, unit) if options.scale else unit
     loadings = np.vstack([(model.loadings * unit[:, None]).T, model.noise * unit**2])
     return _solution(found, observed, unit, k, scale=options.scale), loadings, missed * unit**2, ahead
 

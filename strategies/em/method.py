@@ -17,8 +17,12 @@ stand for the covariance. A round then has products of the expected scatter with
 scatter (`fedpca_flwr.maths.factor_model`, `factor_em`), and no party and no server forms a matrix of d x d.
 
 The iteration ends when what is left to go, as the last steps foretell it, is less than ``tolerance`` degrees. That is
-no certificate, and none of the distance to the components of complete rows, which nobody knows. What EM presumes:
-whether a value is missing does not depend on the value itself, given what is there (missing at random).
+an estimate, too small as often as not, and no bound; nor does it say anything of the distance to the components of
+complete rows, which nobody knows. What EM presumes: whether a value is missing does not depend on the value itself,
+given what is there (missing at random).
+
+A party's answers are sums over the rows that share their gaps, of which each follows from the count, mean and scatter
+of such a group (`fedpca_flwr.maths.gap_groups`). Rows whose gaps too few share are left out by a site's own rule.
 
 Upload per party: 8 (d (d + 1) / 2 + d) bytes a round; of q factors 8 (d (q + 1) + 2).
 """
@@ -40,6 +44,7 @@ from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, solve
+from fedpca_flwr.statistics.checked_sums import sums_of_rows
 from fedpca_flwr.statistics.incomplete import ObservedValues, expected, observed_values
 from fedpca_flwr.statistics.incomplete_client import IncompleteClient
 from fedpca_flwr.statistics.rows_strategy import RowsStrategy
@@ -88,9 +93,7 @@ class EM(RowsStrategy):
         observed = yield from observed_values(self)
         self.every = observed.every
         if self.options.model == "factors":
-            solution, self.factors, self.missed, ahead = yield from by_factors(
-                observed, self.options, seed=self.config.seed
-            )
+            solution, self.factors, self.missed, ahead = yield from by_factors(self, observed, self.options)
         else:
             solution, ahead = yield from self._by_covariance(observed)
         return solution.extended(notes=_notes(observed, ahead, self.options), measured=_measured(observed, ahead))
@@ -100,9 +103,10 @@ class EM(RowsStrategy):
         found = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
             model = found.model
-            sums, missed = yield from expected(observed, model)
+            sums, missed = yield from expected(self, observed, model)
             steps += 1
-            found.add(sums)
+            with sums_of_rows():
+                found.add(sums)
             self.missed = missed * observed.spread**2
             moments = observed.moments(found.mean, found.scatter)
             solution = solve(
@@ -117,7 +121,7 @@ class EM(RowsStrategy):
             if ahead <= options.tolerance or steps == options.max_rounds:
                 break
             before = solution
-        self.covariance = model.covariance * np.outer(observed.spread, observed.spread)
+        self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
         return solution, ahead
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
@@ -156,5 +160,8 @@ def _notes(observed: ObservedValues, ahead: float, options: EMOptions) -> list[s
     if observed.rows < observed.every:
         notes.append(f"{observed.every - observed.rows} rows without any value were left out")
     if ahead > options.tolerance:
-        notes.append(f"after max-rounds = {options.max_rounds} steps the components had some {ahead:.2g} degrees to go")
+        notes.append(
+            f"after max-rounds = {options.max_rounds} steps the components had an estimated {ahead:.2g} degrees to go; "
+            "it may be more, the estimate is no bound"
+        )
     return notes

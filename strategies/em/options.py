@@ -33,9 +33,10 @@ class EMOptions(PCAOptions):
     prior: Annotated[float, Limits(gt=0, le=1e6)] = 10.0
     """How many rows of unrelated features the model has seen before."""
     tolerance: Annotated[float, Limits(gt=0, le=90)] = 0.01
-    """Degrees that the components may still have to go, by the last steps' forecast, when the iteration ends."""
+    """The iteration ends where the last steps foretell fewer degrees to go than this. That is an estimate and no bound:
+    in measurements more was left as often as not."""
     max_rounds: Count = 100
-    """At most so many steps; the model says how far it still was."""
+    """At most so many steps; the model has an estimate of how far it still was."""
 
     @model_validator(mode="after")
     def _factors_are_counted(self) -> Self:

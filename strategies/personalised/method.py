@@ -12,7 +12,11 @@ SUB-IT.
 ``mu`` says how strongly V draws: c = mu times the k-th eigenvalue of the pooled scatter over the number of parties. At
 0 each party has its local PCA, at infinity all have the PCA of all rows. By default it is chosen: each party holds out
 a fifth of its rows, all strengths in `GRID` and both ends run at once on the others, the least error on the rows held
-out wins, and a second pass with all rows follows. The mean is that of all rows.
+out wins, and a second pass with all rows follows. A site with data of its own draws that fifth itself, the same for the
+same rows in every run, and refuses where it is fewer than its ``min-rows``; in a simulation the run's seed draws it.
+
+The mean is that of all rows. A party centres by its own and moves what its rows add up to, so that its answers are
+functions of count, mean and scatter, whatever it is told (`fedpca_flwr.maths.own_rows`).
 """
 
 from __future__ import annotations

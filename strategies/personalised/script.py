@@ -101,7 +101,11 @@ def _pass(config: RunConfig, options: PersonalisedOptions, prefix: str, strength
     )
     share = Phase(
         asked=Payload(
-            (Field("shared", ("m", "d", "k")), Field("strengths", ("m",), kind="positive"), *_centre(config))
+            (
+                Field("shared", ("m", "d", "k"), kind="orthonormal columns"),
+                Field("strengths", ("m",), kind="positive"),
+                *_centre(config),
+            )
         ),
         reply=Payload((Field("shared", ("m", "d", "k")),)),
         sizes=lambda public: {"m": strengths, "k": options.n_components},

@@ -20,4 +20,7 @@ def phases(config: RunConfig, options: PooledOptions) -> Phases:
 
 
 def _of_moments(config: RunConfig, options: PooledOptions) -> Phases:
-    return with_adjustment({**adjusted_phases(config, options), **projection_phase(config, about="centre")}, options)
+    return with_adjustment(
+        {**adjusted_phases(config, options), **projection_phase(config, about="" if options.genotypes else "centre")},
+        options,
+    )

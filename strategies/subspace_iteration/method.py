@@ -8,9 +8,9 @@ values up and down. The server adds the parties' products and the scatter betwee
 and takes the best eigenvectors in the span of everything asked so far (block Krylov with Rayleigh-Ritz). It stops when
 a certificate, which needs no ground truth, bounds the largest angle to the exact components by ``tolerance`` degrees.
 
-A block of more than n-components columns misses nothing; narrower ones look three more rounds for variances that
-occur more often than they have columns (`fedpca_flwr.maths.iteration`). Where the precision of the products, in float64
-or on the wire, keeps the certificate above ``tolerance``, the run ends and says so.
+A block of more than n-components columns misses nothing; narrower ones look longer, from a fresh random block, for
+variances that occur more often than they have columns (`fedpca_flwr.maths.probe`). Where the precision of the
+products, in float64 or on the wire, keeps the certificate above ``tolerance``, the run ends and says so.
 
 With ``certify="signal"`` it stops as soon as those components are certified that stand out of the noise, and says so:
 the others have directions that other rows would not confirm, and gaps that cost most rounds.
@@ -49,7 +49,7 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.maths.scaling import safe_deviation
-from fedpca_flwr.maths.shortfall import shortfall_notes
+from fedpca_flwr.maths.shortfall import measured, shortfall_notes
 from fedpca_flwr.maths.standing_out import Noise
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
@@ -187,7 +187,7 @@ class SubspaceIteration(RowsStrategy):
             rows=head.n,
             scale=scale if self.options.scale else None,
             notes=notes,
-            measured=found.measured,
+            measured=measured(found),
         )
 
 

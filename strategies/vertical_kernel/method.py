@@ -39,7 +39,7 @@ from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
-from fedpca_flwr.statistics.columns import aligned_rows, finite_kernel, resolved, total_energy
+from fedpca_flwr.statistics.columns import aligned_rows, finite_kernel, require_distances, resolved, total_energy
 from fedpca_flwr.statistics.columns_client import ColumnsClient
 from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
 
@@ -79,13 +79,15 @@ class VerticalKernel(ColumnsStrategy):
         asked = {"places": places} if self.options.landmarks else {}
         sums: Total = yield Sum(self.options.asked, self.with_energy(asked))
         added, k = sums[self.options.asked], self.options.n_components
+        missed = float(np.max(sums.missed.get(self.options.asked, 0.0)))
+        if kernel.of_distances:
+            require_distances(added, missed)
         if self.options.landmarks:
             K = finite_kernel(kernel(added))
             found = nystrom_pairs(K, places, k)
         else:
             K = finite_kernel(kernel.matrix(added, self.n_rows))
             pairs, total, positive = kernel_pairs(centred(K), k)
-            missed = float(np.max(sums.missed.get(self.options.asked, 0.0)))
             found = replace(pairs, error=kernel.error(added, self.n_rows, missed)), total, positive
         return self._solution(*found, kernel=kernel, size=float(np.abs(K).max()))
 

@@ -83,9 +83,9 @@ def test_unrelated_features_leave_one_component():
 
 
 def test_auto_is_about_variances():
-    with pytest.raises(ConfigError, match="'n-components' is 'auto', which needs center=true"):
+    with pytest.raises(ConfigError, match="'n_components' is 'auto', which needs center=True"):
         fit(rows(60), center=False)
-    with pytest.raises(ConfigError, match="'n-components' is 'auto', which needs center=true"):
+    with pytest.raises(ConfigError, match="'n_components' is 'auto', which needs center=True"):
         analyses.pca(SecondMoments.of(rows(60)), "auto", center=False)
 
 

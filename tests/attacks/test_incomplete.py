@@ -1,4 +1,5 @@
-"""What SECURITY.md says of `em`: a server that chooses the model reads a row that alone misses a feature."""
+"""What SECURITY.md says of `em`: a server that chooses the model reads a row that alone misses a feature, where a site
+lets it; else only moments of rows that share their gaps follow from what it is told."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def model_in_which_one_foretells_the_last(feature):
 def test_a_server_that_chooses_the_model_reads_the_one_row_that_misses_a_feature(tmp_path):
     """Twice the difference that a correlation makes to the sum of the last feature is the value of that row."""
     rows = patients()
-    session = HostileSession(tmp_path, rows, RUN)
+    session = HostileSession(tmp_path, rows, RUN, gaps="all")
     _, _, _, total = session.ask("observed", [])[0]
     centre = total / np.sum(~np.isnan(rows), axis=0)
     assert session.ask("deviations", [np.asarray(30), centre])[0]
@@ -50,7 +51,7 @@ def test_one_run_answers_no_more_models_than_it_said(tmp_path):
 def test_of_few_factors_too_it_reads_the_one_row_that_misses_a_feature(tmp_path):
     """One factor that the last feature shares with another, at almost no noise: what is expected is that value."""
     rows = patients()
-    session = HostileSession(tmp_path, rows, {**RUN, "model": "factors"})
+    session = HostileSession(tmp_path, rows, {**RUN, "model": "factors"}, gaps="all")
     _, _, values, total = session.ask("observed", [])[0]
     centre = total / values
     assert session.ask("deviations", [np.asarray(30), centre])[0]

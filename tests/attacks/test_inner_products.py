@@ -81,7 +81,7 @@ def test_all_that_a_run_may_ask_leaves_inner_products_unknown(tmp_path, width):
     assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
 
 
-@pytest.mark.parametrize("journal", [{}, {"journal": ""}], ids=["journal", "memory"])
+@pytest.mark.parametrize("journal", [{}, {"journal": "", "repeat": "allow"}], ids=["journal", "memory"])
 def test_two_configurations_of_one_run_do_not_add_up(journal, tmp_path):
     """Each may ask for 4 columns of products, and 5 tell everything."""
     asking, four, one = site(tmp_path, within(KRYLOV, 4, 4), **journal), random_block(4), random_block(1, seed=1)
@@ -125,3 +125,50 @@ def test_a_sum_has_a_column_of_each_other_party_at_least(tmp_path):
     for columns, width, answered in ((6, 2, True), (7, 1, False)):
         asking = site(tmp_path / str(columns), {**within(KRYLOV, columns, width), **SECURE})
         assert bool(asking.ask("rows", [])[0]) is answered
+
+
+# Several runs
+
+
+def asked_for(tmp_path, columns, run_id, rows=PEOPLE, **node):
+    """What a run of so many products says first, and the products that it gets."""
+    asking = site(tmp_path, within(KRYLOV, columns, 1), rows=rows, run_id=run_id, **node)
+    replied, said = asking.ask("rows", [])
+    blocks = [random_block(1, seed=10 * run_id + i) for i in range(columns if replied else 0)]
+    return said, blocks, [asking.ask("product", [block])[0][0] for block in blocks]
+
+
+def test_runs_of_one_column_each_leave_inner_products_unknown(tmp_path):
+    """Each of them may ask for one column: four were answered, and so were forty."""
+    blocks, products = [], []
+    for run_id in range(1, 41):
+        said, asked, told = asked_for(tmp_path, 1, run_id)
+        blocks += asked
+        products += told
+    assert said["error"] == "DisclosureError"
+    assert "1 columns of products (earlier runs over the same rows for 4), and 5 tell all inner" in said["message"]
+    assert len(products) == 4
+    assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
+
+
+def test_a_run_counts_with_what_it_may_ask_for_once_it_is_answered(tmp_path):
+    """Not where it was only tried out; whatever it then asks."""
+    for run_id in (1, 2):
+        assert "error" not in site(tmp_path, within(KRYLOV, 4, 1), run_id=run_id).client.get_properties({})
+    assert site(tmp_path, within(KRYLOV, 3, 1), run_id=3).ask("rows", [])[0]
+    assert asked_for(tmp_path, 2, 4)[0]["error"] == "DisclosureError"
+    assert len(asked_for(tmp_path, 1, 5)[2]) == 1
+
+
+def test_other_rows_begin_anew_and_scaled_ones_do_not(tmp_path):
+    assert len(asked_for(tmp_path, 4, 1)[2]) == 4
+    assert len(asked_for(tmp_path, 4, 2, rows=PEOPLE[::-1] + 1)[2]) == 4
+    asking = site(tmp_path, {**within(KRYLOV, 1, 1), "scale": True}, run_id=3)
+    assert asking.ask("rows", [])[1]["error"] == "DisclosureError"
+
+
+def test_a_site_that_allows_repeats_counts_no_runs_and_needs_no_journal(tmp_path):
+    for run_id in (1, 2):
+        assert len(asked_for(tmp_path, 4, run_id, journal="", repeat="allow")[2]) == 4
+    said, _, _ = asked_for(tmp_path, 1, 3, journal="")
+    assert (said["error"], "with may-show='scores' a site needs one" in said["message"]) == ("ConfigError", True)

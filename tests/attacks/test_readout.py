@@ -183,7 +183,7 @@ def test_a_site_that_is_killed_at_any_moment_releases_once_and_knows_it(tmp_path
 
 def test_a_secret_run_without_a_journal_is_refused(tmp_path):
     for run in (DP, SUMS):
-        session = site(tmp_path / run["method"], patients(), run, journal="")
+        session = site(tmp_path / run["method"], patients(), run, **{"journal": "", "epsilon-budget": None})
         assert "names no 'journal'" in session.ask("keys" if run is SUMS else "centre", [])[1]["message"]
 
 

@@ -102,7 +102,8 @@ def test_with_the_rule_off_the_difference_of_two_sums_is_a_partys_share(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [("p-cov", "p-cov"), ("ap-cov", "sub-it"), ("sub-it", "ap-cov"), ("personalised", "p-cov")]
+    ("first", "second"),
+    [("p-cov", "p-cov"), ("ap-cov", "sub-it"), ("sub-it", "ap-cov"), ("personalised mu=1.0", "p-cov")],
 )
 def test_a_second_sum_without_a_party_is_refused_whatever_the_method(tmp_path, first, second):
     options = {**SECURE, "n_components": 2}
@@ -183,8 +184,8 @@ def test_a_run_that_never_came_to_its_sum_counts_for_nothing(tmp_path):
 def test_noise_protects_and_is_not_refused(tmp_path):
     """What a release costs is in the ledger, whoever else is in the sum."""
     options = {"secure_aggregation": True, "n_components": 2, "noise_seed": 0}
-    finish(sites(tmp_path, PARTIES, "dp-pca", options=options))
-    finish(sites(tmp_path, PARTIES[:4], "dp-pca", options=options))
+    finish(sites(tmp_path, PARTIES, "dp-pca", options=options, **{"epsilon-budget": 10.0}))
+    finish(sites(tmp_path, PARTIES[:4], "dp-pca", options=options, **{"epsilon-budget": 10.0}))
     assert events(tmp_path / "site0", "opened") == []
 
 
@@ -307,6 +308,32 @@ def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
     assert len(events(tmp_path / "site0", "bound")) == BOUNDS
     run(40.0, repeat="allow")
     run(40.0)
+
+
+def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
+    """Three tiny bounds locked a site out of secure sums until somebody changed its node-config."""
+    for bound in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3):
+        with pytest.raises(DisclosureError, match=r"'bound' is .*, below what this site says publicly.*, 1000 "):
+            asked_first(sites(tmp_path, PARTIES[:3], options={**SECURE, "bound": bound}, bound=1000.0))
+    for bound in (1000.0, 2000.0):
+        finish(sites(tmp_path, PARTIES[:3], options={**SECURE, "bound": bound}, bound=1000.0))
+    assert events(tmp_path / "site0", "bound") == []
+
+
+def test_beside_a_public_bound_37_runs_learn_nothing_of_the_largest_value(tmp_path):
+    low, high, refused = largest_by_bisection(tmp_path, 37, bound=2.0**10)
+    assert (low, high) == (0.0, 2.0**10)
+    assert refused == 10
+
+
+def test_whether_rows_are_within_a_public_bound_does_not_depend_on_the_run(tmp_path):
+    said = set()
+    for bound in (0.5, 7.0, 2.0**30):
+        with pytest.raises(DataError) as caught:
+            asked_first(sites(tmp_path, PARTIES[:3], options={**SECURE, "bound": bound}, bound=0.5))
+        said.add(str(caught.value))
+    assert len(said) == 1
+    assert "hold values beyond what its own node-config says of them ('bound' = 0.5" in said.pop()
 
 
 def test_a_site_without_a_journal_tells_of_no_bound(tmp_path):

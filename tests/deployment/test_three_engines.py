@@ -70,9 +70,8 @@ def write_csv(path, X):
     np.savetxt(path, X, delimiter=",", header=header, comments="", fmt="%.17g")
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lab")
+def sites_in(folder, **own):
+    """The node-configs of sites whose files are made here."""
     sites = []
     for i, X in enumerate(hospitals()):
         write_csv(folder / f"site{i}.csv", X)
@@ -86,9 +85,16 @@ def lab(tmp_path_factory):
                 "loadings": str(folder / f"own{i}.npz"),
                 "journal": str(folder / f"journal{i}"),
                 "min-rows": 40,
-                "allowed-methods": " ".join(name for name in METHODS if name != "ap-cov"),
+                **own,
             }
         )
+    return sites
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab")
+    sites = sites_in(folder, **{"allowed-methods": " ".join(name for name in METHODS if name != "ap-cov")})
     with Lab(folder / "flower", identified(folder, sites)) as running:
         running.sites = sites
         yield running
@@ -159,13 +165,15 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(wa
             np.testing.assert_allclose(scores, deployed.transform(X), atol=1e-12)
 
 
-def test_a_deployed_site_keeps_its_privacy_ledger_over_runs(lab, tmp_path):
-    for runs in (1, 2):
-        config = f"method='dp-pca' output={json.dumps(str(tmp_path / f'model {runs}'))}"
-        status, log = lab.run(config)
-        assert status == "finished:completed", log
-        for site in lab.sites:
-            assert released(Path(site["journal"])) == list(SHARES["directions"]) * runs
+def test_a_deployed_site_keeps_its_privacy_ledger_over_runs(tmp_path):
+    sites = sites_in(tmp_path, **{"epsilon-budget": 2.0})
+    with Lab(tmp_path / "flower", sites) as private:
+        for runs in (1, 2):
+            config = f"method='dp-pca' output={json.dumps(str(tmp_path / f'model {runs}'))}"
+            status, log = private.run(config)
+            assert status == "finished:completed", log
+            for site in sites:
+                assert released(Path(site["journal"])) == list(SHARES["directions"]) * runs
 
 
 def test_a_site_that_refuses_is_named_on_both_sides(lab, tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.pipeline import Pipeline
 
-from fedpca_flwr import model_file
+from fedpca_flwr import archive, model_file
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.metrics import (
     captured_variance,
@@ -237,3 +237,85 @@ def test_an_infinite_number_is_json_and_comes_back(tmp_path):
     assert again.log["measured"] == model.log["measured"]
     assert again.log["measured"]["mu"] == np.inf
     assert again.summary() == model.summary()
+
+
+def packed(model, path, compression, **further):
+    """The file of a model, written by somebody else."""
+    arrays, told = model_file.read(model.save(path))
+    with zipfile.ZipFile(path.with_suffix(".npz"), "w", compression) as target:
+        for name, array in {**arrays, **further}.items():
+            with target.open(f"{name}.npy", "w") as stream:
+                np.save(stream, array)
+        target.writestr("model.json", json.dumps({"format": 2, **told}))
+    return path
+
+
+def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "SMALL", 2**20)
+    path = packed(model, tmp_path / "model", zipfile.ZIP_DEFLATED, bomb=np.zeros(2**18))
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("an array is read"))
+    with pytest.raises(ContractError, match=r"unpacks to 2,\d{3},\d{3}, at most 1,048,576 are read.*most_bytes=2\d{6}"):
+        PCAModel.load(path)
+
+
+def test_a_gibibyte_is_the_most_that_a_small_file_unpacks_to():
+    assert (archive.SMALL, archive.GROWTH) == (2**30, 4)
+
+
+def test_a_caller_who_knows_a_file_can_allow_more(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "SMALL", 2**10)
+    told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
+    path = packed(told, tmp_path / "model", zipfile.ZIP_DEFLATED)
+    with pytest.raises(ContractError, match="most_bytes"):
+        PCAModel.load(path)
+    assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
+
+
+def test_what_save_writes_is_loaded_however_alike_its_numbers_are(model, tmp_path, monkeypatch):
+    """It is not compressed, so it is as large as it says."""
+    monkeypatch.setattr(archive, "SMALL", 0)
+    wide = pooled_pca(np.eye(3, 10**5), 2)
+    np.testing.assert_array_equal(PCAModel.load(wide.save(tmp_path / "wide")).components_, wide.components_)
+
+
+@pytest.mark.parametrize("key", ["format", "log", "n_samples_", "noise_variance_"])
+def test_a_key_that_is_missing_is_one_sentence(model, key, tmp_path):
+    path = model.save(tmp_path / "model")
+    with zipfile.ZipFile(path) as whole:
+        content = {name: whole.read(name) for name in whole.namelist()}
+    told = json.loads(content.pop("model.json"))
+    del told[key]
+    with zipfile.ZipFile(path, "w") as other:
+        for name, held in {**content, "model.json": json.dumps(told)}.items():
+            other.writestr(name, held)
+    with pytest.raises(ContractError, match="is not a whole model file") as caught:
+        PCAModel.load(path)
+    assert key == "noise_variance_" or f"it has no '{key}'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"parties": 3}, {"parties": [{"rows": "all"}]}, {"rounds": [{}]}, {"method": 3}, {"notes": [1]}, {"exact": "no"}],
+    ids=str,
+)
+def test_a_history_of_other_types_is_refused(model, wrong, tmp_path):
+    other = dataclasses.replace(model, log={**model.log, **wrong})
+    with pytest.raises(ContractError, match="is not a whole model file"):
+        PCAModel.load(other.save(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("key", ["method", "exact", "parties", "rounds"])
+def test_a_summary_without_a_history_is_one_sentence(model, key, tmp_path):
+    other = dataclasses.replace(model, log={name: value for name, value in model.log.items() if name != key})
+    with pytest.raises(ContractError, match=f"history has no '{key}'"):
+        PCAModel.load(other.save(tmp_path / "model")).summary()
+
+
+def test_what_a_file_says_shows_itself_without_control_characters(model, tmp_path):
+    """A file may be anyone's."""
+    evil = "a\x1b[2J\u202eb\nc"
+    other = dataclasses.replace(model, log={**model.log, "notes": [evil], "method": evil})
+    again = PCAModel.load(other.save(tmp_path / "model"))
+    for text in (again.summary(), repr(again), again._repr_html_()):
+        assert all(one.isprintable() or one == "\n" for one in text)
+        assert "a?[2J?b?c" in text

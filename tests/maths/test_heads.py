@@ -17,7 +17,8 @@ def parties(n=6, offset=1e8):
 
 def own_table(i, parts):
     head, diagonal = head_and_diagonal(parts[i])
-    return Heads.of(i, len(parts), head, float(diagonal.sum()))
+    scatter = np.cov(parts[i].T, bias=True) * len(parts[i]) if len(parts[i]) > 1 else np.zeros((diagonal.size,) * 2)
+    return Heads.of(i, len(parts), head, float(diagonal.sum()), float(np.linalg.eigvalsh(scatter)[-1]))
 
 
 def flooded(graph, tables, times):
@@ -56,6 +57,18 @@ def test_the_pooled_mean_and_trace_are_those_of_all_rows():
         for part, trace, deviation in zip(data, traces, deviations, strict=True):
             np.testing.assert_allclose(trace, ((part - shift - mean) ** 2).sum(), rtol=1e-12)
             np.testing.assert_allclose(deviation, (part - shift).mean(axis=0) - mean, rtol=1e-11, atol=1e-13)
+
+
+def test_no_partys_eigenvalue_about_the_pooled_mean_exceeds_what_the_heads_say():
+    """And by no more than a factor 2, since a party's scatter and what its mean adds to it are each below the sum."""
+    parts = parties(offset=0.0)
+    X = np.vstack(parts)
+    centred = [part - X.mean(axis=0) for part in parts]
+    total = sum((part**2).sum() for part in centred)
+    largest = max(6 * np.linalg.norm(part, 2) ** 2 / total for part in centred)
+    said = flooded(graph_of("complete", 6), [own_table(i, parts) for i in range(6)], 1)[0].steepest()
+    assert largest <= said * (1 + 1e-12)
+    assert said <= 2 * largest
 
 
 def test_the_order_of_the_parties_changes_no_bit():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.gaussian_em import Gaussian, GaussianEM, expected_sums
-from fedpca_flwr.maths.incomplete import FLOOR, completed, filled, precision_of
+from fedpca_flwr.maths import gap_groups
+from fedpca_flwr.maths.gap_groups import GappedRows, Patterns
+from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, GaussianEM, expected_sums
+from fedpca_flwr.maths.incomplete import FLOOR, completed, completed_sums, filled, precision_of
 from fedpca_flwr.maths.moments import Moments, symmetric
 
 
@@ -32,24 +34,43 @@ def textbook(rows, S):
     return y, C
 
 
+def gapped(rows):
+    return GappedRows(rows, Patterns.in_rows(rows))
+
+
+def sums_of(rows, model) -> Expected:
+    """The E-step of rows that are standardised."""
+    return expected_sums(gapped(rows), model, np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
+
+
 def test_what_is_missing_is_what_regression_on_the_rest_says():
     S, rows = covariance(), with_holes(np.random.default_rng(2).standard_normal((40, 6)))
-    (true_y, true_C), (y, C) = textbook(rows, S), completed(rows, precision_of(S))
-    np.testing.assert_allclose(y, true_y, atol=1e-12)
-    np.testing.assert_allclose(C, true_C, atol=1e-12)
+    np.testing.assert_allclose(completed(rows, precision_of(S)), textbook(rows, S)[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("elements", [2**22, 1])
+def test_sums_over_rows_that_share_their_gaps_are_those_of_the_rows(elements, monkeypatch):
+    """Of groups of one row, of several, of all features; held at once, or read piece by piece."""
+    monkeypatch.setattr(gap_groups, "ELEMENTS", elements)
+    rng, S = np.random.default_rng(2), covariance()
+    rows = np.vstack(
+        [with_holes(rng.standard_normal((240, 6)), 0.1), rng.standard_normal((80, 6)) + 1e6, [[np.nan] * 6]]
+    )
+    centre, unit, mean = rng.standard_normal(6), np.geomspace(0.1, 10, 6), rng.standard_normal(6)
+    y, C = textbook((rows[:-1] - centre) / unit - mean, S)
+    found = completed_sums(gapped(rows), precision_of(S), centre, unit, mean)
+    np.testing.assert_allclose(found.first, y.sum(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.second, y.T @ y, rtol=1e-10)
+    np.testing.assert_allclose(found.unsure, C, atol=1e-12)
 
 
 def test_a_row_without_any_value_is_the_mean():
-    y, C = completed(np.full((1, 6), np.nan), precision_of(covariance()))
-    np.testing.assert_array_equal(y, np.zeros((1, 6)))
-    np.testing.assert_allclose(C, covariance(), atol=1e-12)
+    np.testing.assert_array_equal(completed(np.full((1, 6), np.nan), precision_of(covariance())), np.zeros((1, 6)))
 
 
 def test_a_row_without_missing_values_is_itself():
     rows = np.random.default_rng(2).standard_normal((5, 6))
-    y, C = completed(rows, precision_of(covariance()))
-    np.testing.assert_array_equal(y, rows)
-    assert not C.any()
+    np.testing.assert_array_equal(completed(rows, precision_of(covariance())), rows)
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1e9])
@@ -73,7 +94,7 @@ def test_a_covariance_that_is_nearly_singular_is_not_inverted():
     assert precision_of(np.diag([1.0, FLOOR / 2])) is None
     assert precision_of(np.array([[1.0, 2.0], [2.0, 1.0]])) is None
     with pytest.raises(ValueError, match="not positive definite"):
-        expected_sums([np.zeros((1, 2))], Gaussian(np.zeros(2), np.ones((2, 2))))
+        sums_of(np.zeros((1, 2)), Gaussian(np.zeros(2), np.ones((2, 2))))
 
 
 def standardised(rows):
@@ -94,7 +115,7 @@ def plain_em(rows, prior, steps):
 def fitted(rows, prior, steps):
     em = GaussianEM(len(rows), np.zeros(rows.shape[1]), prior=prior)
     for _ in range(steps):
-        em.add(expected_sums([rows[:50], rows[50:]], em.model))
+        em.add(sums_of(rows, em.model))
     return em
 
 
@@ -132,6 +153,6 @@ def test_what_the_prior_is_worth():
 def test_from_a_wrong_mean_one_step_finds_the_mean_and_the_scatter_about_it():
     rows = standardised(np.random.default_rng(3).standard_normal((80, 6)) @ covariance())
     em = GaussianEM(80, np.full(6, 3.0), prior=10.0)
-    em.add(expected_sums([rows], em.model))
+    em.add(sums_of(rows, em.model))
     np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
     np.testing.assert_allclose(em.scatter, Moments.of(rows).scatter, atol=1e-10)

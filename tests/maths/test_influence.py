@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.linalg import eigh, subspace_angles
+from scipy.linalg import subspace_angles
+from sklearn.datasets import load_wine
 
+from fedpca_flwr.maths import influence
 from fedpca_flwr.maths.definite import GROUPS, indefinite
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, triangular
 from fedpca_flwr.maths.influence import LEADING, Influence, influences, told
+from fedpca_flwr.maths.leaving import Turn
 from fedpca_flwr.maths.moments import Moments, pack, unpack
 from fedpca_flwr.maths.pooling import pool
 from tests.families import cut, rows
@@ -53,27 +56,71 @@ def test_without_what_lies_between_the_parties_shares_are_those_of_their_own_sca
         np.testing.assert_allclose(one.components, ((X @ pairs.vectors) ** 2).sum(axis=0) / pairs.values)
 
 
+def turned(parties, k, left_out, *, scale=None, center=True):
+    """Degrees by which each of k components, and their span, turn without one party: by the rows themselves."""
+
+    def components(some):
+        X = np.vstack(some) / (1.0 if scale is None else scale)
+        return np.linalg.svd(X - X.mean(axis=0) * center, full_matrices=False)[2][:k].T
+
+    V, W = components(parties), components([X for i, X in enumerate(parties) if i != left_out])
+    axes = np.degrees(np.arccos(np.minimum(1.0, np.abs((V * W).sum(axis=0)))))
+    return axes, float(np.degrees(subspace_angles(V, W)[0]))
+
+
+def unlike():
+    """Parties whose first components differ: without one of them the first and second change places."""
+    rng = np.random.default_rng(5)
+    scales = [[5, 3, 2, 1.5, 1, 1], [3, 5, 2, 1, 1.5, 1], [2, 4.5, 4, 1, 1, 1], [5, 2, 2, 2, 1, 1]]
+    return [rng.normal(size=(50, 6)) * row + rng.normal(size=6) for row in scales]
+
+
+PARTIES = {
+    "unlike": unlike(),
+    "classes": [load_wine().data[load_wine().target == label] for label in range(3)],
+    "alike": [X + 0.1 * i for i, X in enumerate(cut(rows(500), 200, 150, 100, 50))],
+}
+
+
+@pytest.mark.parametrize("name", PARTIES)
 @pytest.mark.parametrize("center", [True, False])
-def test_angles_are_those_of_a_pca_without_the_party(center):
-    """To first order: with one direction left out, and a party of 1 in 500 rows, nothing else is left to be off by."""
-    shares = [X + 0.3 * i for i, X in enumerate(cut(rows(5000, 4), 2990, 2000, 10))]
-    everyone, pairs, _ = found(shares, 3, center=center)
-    others = np.vstack(shares[:2])
-    others = others - others.mean(axis=0) * center
-    _, without = eigh(others.T @ others)
-    for i in range(3):
-        exact = np.degrees(subspace_angles(without[:, 1:], pairs.vectors[:, [i]])[0])
-        np.testing.assert_allclose(everyone[2].angles[i], exact, rtol=0.03)
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("part", [Moments.of, factor])
+def test_angles_are_those_to_the_components_without_the_party(part, scaled, center, name):
+    """Of each axis, which the span of all of them does not tell."""
+    parties = PARTIES[name]
+    scale = np.vstack(parties).std(axis=0) if scaled else None
+    for k in (1, 2, 4):
+        everyone, _, _ = found(parties, k, scale=scale, center=center, part=part)
+        for i, one in enumerate(everyone):
+            axes, span = turned(parties, k, i, scale=scale, center=center)
+            np.testing.assert_allclose(one.turn.axes, axes, rtol=1e-5, atol=1e-4)
+            np.testing.assert_allclose(one.turn.span, span, rtol=1e-5, atol=1e-4)
 
 
-def test_the_mean_of_the_others_is_another_one_without_a_party():
-    X = rows(200, 4)
-    shifted = np.tile(X.mean(axis=0) + 0.05, (200, 1))
-    everyone, pairs, _ = found([X[:100], X[100:], shifted], 3)
-    _, without = eigh(np.cov(X.T))
-    for i in range(3):
-        exact = np.degrees(subspace_angles(without[:, 1:], pairs.vectors[:, [i]])[0])
-        np.testing.assert_allclose(everyone[2].angles[i], exact, rtol=0.1)
+@pytest.mark.parametrize("name", PARTIES)
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_where_components_without_each_party_are_dear_angles_are_bounded(monkeypatch, scaled, center, name):
+    monkeypatch.setattr(influence, "CHEAP", 0)
+    parties = PARTIES[name]
+    scale = np.vstack(parties).std(axis=0) if scaled else None
+    for k in (1, 2, 4):
+        everyone, _, _ = found(parties, k, scale=scale, center=center)
+        for i, one in enumerate(everyone):
+            axes, span = turned(parties, k, i, scale=scale, center=center)
+            assert (one.turn.axes >= axes - 1e-4).all()
+            assert (one.turn.axes <= 90).all()
+            assert span - 1e-4 <= one.turn.span <= 90
+
+
+def test_bounds_are_near_where_a_party_has_little(monkeypatch):
+    parties = cut(rows(5000, 6), 2990, 2000, 10)
+    exact = found(parties, 3)[0][2].turn
+    monkeypatch.setattr(influence, "CHEAP", 0)
+    bound = found(parties, 3)[0][2].turn
+    assert (bound.axes <= 5 * exact.axes).all()
+    assert bound.span <= 5 * exact.span
 
 
 def test_a_component_that_one_party_has_alone_is_gone_without_it():
@@ -82,18 +129,31 @@ def test_a_component_that_one_party_has_alone_is_gone_without_it():
     alone[:, 11] = np.tile([9.0, -9.0], 10)
     everyone, _, _ = found([X[:150], X[150:], alone], 3)
     np.testing.assert_allclose(everyone[2].components[0], 1)
-    np.testing.assert_allclose(everyone[2].angles[0], 90)
-    assert max(one.angles[0] for one in everyone[:2]) < 1
+    np.testing.assert_allclose(everyone[2].turn.axes[0], 90)
+    assert max(one.turn.axes[0] for one in everyone[:2]) < 1
     assert "share" in told(everyone)[2]
 
 
-def test_all_directions_turn_nowhere_and_one_party_alone_is_all_there_is():
+@pytest.mark.parametrize("cheap", [0, influence.CHEAP])
+def test_all_directions_turn_nowhere_and_one_party_alone_is_all_there_is(cheap, monkeypatch):
+    monkeypatch.setattr(influence, "CHEAP", cheap)
     everyone, _, _ = found(cut(rows(300, 5), 200, 100), 5)
-    assert all((one.angles == 0).all() for one in everyone)
+    assert all(one.turn.span == 0 for one in everyone)
+    assert all(one.turn.axes.min() > 0 for one in everyone)
     (only,), _, _ = found([rows(300)], 3)
     np.testing.assert_allclose(only.components, 1)
-    np.testing.assert_allclose(only.angles, 90)
+    np.testing.assert_allclose(only.turn.axes, 90)
+    np.testing.assert_allclose(only.turn.span, 90)
     assert told([only]) == {}
+
+
+def test_components_that_the_others_do_not_determine_turn_as_far_as_they_can():
+    """Without the third party two variances are the same, so any axes in their plane will do."""
+    square = np.array([[2.0, 0, 0, 0], [-2, 0, 0, 0], [0, 2, 0, 0], [0, -2, 0, 0], [0, 0, 1, 0], [0, 0, -1, 0]])
+    third = np.array([[1.0, 0, 0, 0.1], [-1, 0, 0, -0.1]])
+    everyone, _, _ = found([square, square, third], 2)
+    assert everyone[2].turn.axes.tolist() == [90, 90]
+    assert everyone[2].turn.span < 1
 
 
 @pytest.mark.parametrize("unit", [1e-130, 1e130])
@@ -103,7 +163,7 @@ def test_no_unit_of_the_data_overflows(unit):
     far = found([unit * X for X in parties], 3)[0]
     for one, other in zip(near, far, strict=True):
         np.testing.assert_allclose(one.components, other.components)
-        np.testing.assert_allclose(one.angles, other.angles)
+        np.testing.assert_allclose(one.turn.axes, other.turn.axes)
         np.testing.assert_allclose([one.variance, one.fit, one.spread], [other.variance, other.fit, other.spread])
 
 
@@ -121,7 +181,7 @@ def test_parties_without_variance_of_their_own_have_no_fit_and_are_not_told():
 
 
 def one(rows=0.2, variance=0.2, components=(0.2, 0.2), fit=0.7, spread=1.0):
-    return Influence(rows, variance, np.array(components), np.zeros(2), fit, spread)
+    return Influence(rows, variance, np.array(components), Turn(np.zeros(2), 0.0), fit, spread)
 
 
 @pytest.mark.parametrize(

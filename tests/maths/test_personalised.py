@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.linalg import eigh
 
+from fedpca_flwr.maths.held_out import held_out
 from fedpca_flwr.maths.perpca import perpca
 from fedpca_flwr.maths.personalised import (
     converged_components,
     distance,
     gradient_step,
-    held_out,
     local_components,
     objective,
     own_gradient,

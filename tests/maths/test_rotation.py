@@ -17,7 +17,7 @@ def spread(loadings):
 @pytest.mark.parametrize("seed", range(5))
 def test_varimax_is_that_of_scikit_learn(seed):
     loadings = np.random.default_rng(seed).standard_normal((12, 3)) ** 3
-    ours = loadings @ varimax(loadings)
+    ours = loadings @ varimax(loadings, kaiser=False)
     theirs = _ortho_rotation(loadings, "varimax", tol=1e-14, max_iter=10**4).T
     np.testing.assert_allclose(spread(ours), spread(theirs), rtol=1e-9)
     order = [np.argmax(np.abs(ours.T @ column) / np.linalg.norm(ours, axis=0)) for column in theirs.T]
@@ -32,6 +32,18 @@ def test_varimax_is_orthogonal_and_finds_a_simple_structure():
     rotated = np.abs(simple @ turn @ found)
     np.testing.assert_allclose(np.sort(rotated, axis=1)[:, :2], 0, atol=1e-6)
     np.testing.assert_allclose(rotated.max(axis=1), simple.max(axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("rotate", [varimax, promax])
+def test_kaisers_normalisation_is_the_default_and_rotates_loadings_of_length_1(rotate):
+    """R: ``z <- loadings / sqrt(rowSums(loadings^2))``, and the rotation of z."""
+    loadings = np.random.default_rng(3).standard_normal((12, 3)) * np.geomspace(0.05, 1, 12)[:, None]
+    lengths = np.linalg.norm(loadings, axis=1)
+    orthogonal = varimax(loadings / lengths[:, None], kaiser=False)
+    np.testing.assert_allclose(varimax(loadings), orthogonal, atol=1e-12)
+    assert not np.allclose(np.abs(rotate(loadings)), np.abs(rotate(loadings, kaiser=False)), atol=1e-3)
+    spent = np.vstack([loadings, np.zeros(3)])  # a constant feature
+    np.testing.assert_allclose(rotate(spent), rotate(loadings), atol=1e-9)
 
 
 def test_promax_finds_correlated_factors():

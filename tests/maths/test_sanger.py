@@ -5,7 +5,7 @@ import pytest
 from scipy.linalg import eigh
 
 from fedpca_flwr.maths.graph import graph_of, metropolis_weights
-from fedpca_flwr.maths.sanger import mixed, orthonormalised, sanger_direction
+from fedpca_flwr.maths.sanger import largest_eigenvalue, mixed, orthonormalised, safe_step, sanger_direction
 from fedpca_flwr.maths.subspace import principal_angles
 
 
@@ -67,3 +67,17 @@ def test_orthonormal_columns_span_the_same_in_the_same_direction():
     assert (np.einsum("ij,ij->j", Q, X) > 0).all()
     for j in (1, 2, 3):
         assert principal_angles(Q[:, :j], X[:, :j]).max() < 1e-6
+
+
+def test_the_largest_eigenvalue_is_found_by_a_few_products():
+    for spread in (np.geomspace(1, 1e-6, 40), np.linspace(1, 0.9, 40), np.r_[5.0, np.zeros(39)], np.zeros(40)):
+        A, _ = spectrum_in_a_random_basis(list(spread))
+        found = largest_eigenvalue(lambda V, A=A: A @ V, 40)
+        assert 0.95 * spread.max() <= found <= spread.max() * (1 + 1e-12)
+    assert largest_eigenvalue(lambda V: 3 * V, 1) == 3.0
+
+
+def test_a_step_is_half_of_what_is_stable_and_less_where_news_travel_slowly():
+    assert safe_step(2.0, 0.0) == 0.25
+    assert safe_step(2.0, 0.75) == 0.25
+    assert safe_step(2.0, 0.99) == pytest.approx(0.05)

@@ -36,6 +36,8 @@ def sessions(script: Script, folder, *worlds) -> list[HostileSession]:
     if script.run["method"] == "vertical-scores":
         node["loadings"] = kept_loadings(folder)
     of_genotypes = "genotypes" in script.run
+    if of_genotypes:
+        node["gaps"] = "all"
     if METHODS[script.run["method"]].strategy.card.incomplete or of_genotypes:
         worlds = tuple(map(with_holes, worlds))
     if of_genotypes:

@@ -67,7 +67,7 @@ def test_a_method_that_fails_is_a_row_and_a_status(capsys):
     assert main(["--methods", "p-cov", "qr-pca rank=2", "--clients", "3"]) == 1
     out = capsys.readouterr().out
     assert "| p-cov |" in out
-    assert "ConfigError: run-config: 'rank' is 2" in out
+    assert "ConfigError: 'rank' is 2" in out
 
 
 @pytest.mark.parametrize("word", ["block-size", "=3", "block-size="])

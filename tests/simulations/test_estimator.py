@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedpca_flwr import ConfigError, DataError, FederatedPCA, run
+from fedpca_flwr.errors import ContractError
 from strategies import METHODS
 from tests.families import rows
 
@@ -53,6 +54,13 @@ def test_scikit_learns_own_checks(estimator, check):
 
 X = rows(90)
 SITES = np.array(["south", "north", "west"])[np.arange(90) % 3]
+
+
+def unknown(labels, nobody):
+    """The labels, without those of rows 3 and 50."""
+    labels = np.array(labels, dtype=object)
+    labels[[3, 50]] = nobody
+    return labels
 
 
 def same(one, other):
@@ -124,11 +132,27 @@ def test_missing_values_are_for_em():
     [
         ({"X": X, "groups": SITES[:5]}, "'groups' has 5 labels, but there are 90 rows"),
         ({"X": [X], "groups": SITES}, "'groups' is given too"),
+        ({"X": X, "groups": unknown(SITES, None)}, "names no party for 2 of 90 rows, the first of them row 3 .*None"),
+        ({"X": X, "groups": unknown(SITES, np.nan)}, "names no party for 2 of 90 rows, the first of them row 3"),
+        ({"X": X, "groups": unknown(np.repeat([1.0, 2.0], 45), np.nan)}, "for 2 of 90 rows.* give each row the party"),
+        ({"X": X, "groups": pd.array(unknown(SITES, pd.NA))}, "names no party for 2 of 90 rows"),
+        ({"X": {1: X[:40], 2: X[40:]}}, r"has the keys 1, 2, .*; names are texts: \{str\(key\): rows for key, rows in"),
     ],
 )
 def test_groups_that_do_not_fit_are_named(given, text):
     with pytest.raises(ConfigError, match=text):
         FederatedPCA(2).fit(**given)
+
+
+def test_labels_of_several_kinds_are_parties_each():
+    mixed = np.where(SITES == "south", 7, SITES.astype(object))
+    same(FederatedPCA(2).fit(X, groups=mixed), FederatedPCA(2).fit(X, groups=SITES))
+
+
+@pytest.mark.parametrize("wanted", [None, 2, 5])
+def test_parties_of_five_and_four_columns_are_told_by_their_numbers_of_features(wanted):
+    with pytest.raises(ContractError, match="client 1: its data has 4 features, client 0 has 5"):
+        FederatedPCA(wanted).fit([X[:40, :5], X[40:, :4]])
 
 
 def test_parties_may_have_names_and_be_data_frames():

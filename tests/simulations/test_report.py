@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
+import json
 import re
 import shlex
 import shutil
@@ -13,6 +16,7 @@ from PIL import Image
 
 from fedpca_flwr import analysis_plots, plots
 from fedpca_flwr.data import load
+from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.palette import INK
 from fedpca_flwr.partition import split
@@ -192,12 +196,14 @@ def test_a_folder_without_a_comparison_is_named(tmp_path, capsys):
     assert "runs.jsonl does not exist" in capsys.readouterr().err
 
 
-@pytest.mark.engine
-@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver")
-@pytest.mark.filterwarnings("ignore")
-def test_the_page_in_a_browser(page, tmp_path):
+in_a_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver"
+)
+
+
+@pytest.fixture
+def browser(tmp_path):
     from selenium import webdriver
-    from selenium.webdriver.common.by import By
 
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
@@ -206,32 +212,156 @@ def test_the_page_in_a_browser(page, tmp_path):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    try:
-        browser.get(page.as_uri())
-        assert browser.get_log("browser") == []
-        images = browser.find_elements(By.TAG_NAME, "svg")
-        assert len(images) == 10
-        assert all(image.size["width"] > 300 for image in images)
-        table = browser.find_element(By.CSS_SELECTOR, "table.runs")
+    yield browser
+    browser.quit()
 
-        def methods():
-            rows = table.find_elements(By.CSS_SELECTOR, "tbody tr:not(.more)")
-            return [row.find_element(By.TAG_NAME, "td").text for row in rows if row.is_displayed()]
 
-        angle = table.find_elements(By.TAG_NAME, "button")[1]
-        angle.click()
-        upwards = methods()
-        assert upwards[-1] == "qr-pca rank=2"  # without a value: last either way
-        assert upwards[2] == "ap-cov"
-        angle.click()
-        assert methods() == [*reversed(upwards[:3]), upwards[3]]
-        notes = [row.get_attribute("data-of") for row in table.find_elements(By.CSS_SELECTOR, "tbody tr.more")]
-        runs = [row.get_attribute("id") for row in table.find_elements(By.CSS_SELECTOR, "tbody tr:not(.more)")]
-        assert notes == [run for run in runs if run in notes]  # each stays below its run
-        browser.find_element(By.CSS_SELECTOR, "input[value=exact]").click()
-        assert "ap-cov" not in methods()
-        assert "p-cov" in methods()
-        browser.set_window_size(400, 800)
-        assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
-    finally:
-        browser.quit()
+@pytest.mark.engine
+@in_a_browser
+@pytest.mark.filterwarnings("ignore")
+def test_the_page_in_a_browser(page, browser):
+    from selenium.webdriver.common.by import By
+
+    browser.get(page.as_uri())
+    assert browser.get_log("browser") == []
+    images = browser.find_elements(By.TAG_NAME, "svg")
+    assert len(images) == 10
+    assert all(image.size["width"] > 300 for image in images)
+    table = browser.find_element(By.CSS_SELECTOR, "table.runs")
+
+    def methods():
+        rows = table.find_elements(By.CSS_SELECTOR, "tbody tr:not(.more)")
+        return [row.find_element(By.TAG_NAME, "td").text for row in rows if row.is_displayed()]
+
+    angle = table.find_elements(By.TAG_NAME, "button")[1]
+    angle.click()
+    upwards = methods()
+    assert upwards[-1] == "qr-pca rank=2"  # without a value: last either way
+    assert upwards[2] == "ap-cov"
+    angle.click()
+    assert methods() == [*reversed(upwards[:3]), upwards[3]]
+    notes = [row.get_attribute("data-of") for row in table.find_elements(By.CSS_SELECTOR, "tbody tr.more")]
+    runs = [row.get_attribute("id") for row in table.find_elements(By.CSS_SELECTOR, "tbody tr:not(.more)")]
+    assert notes == [run for run in runs if run in notes]  # each stays below its run
+    browser.find_element(By.CSS_SELECTOR, "input[value=exact]").click()
+    assert "ap-cov" not in methods()
+    assert "p-cov" in methods()
+    browser.set_window_size(400, 800)
+    assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+
+
+PAYLOAD = """"'><img src=x onerror="document.title='run'"><script>document.title='run'</script>\u202e\x1b[2J"""
+
+
+def hostile(record):
+    """The records that are had by putting a text in place of each value, or of each value within it."""
+    for key, value in record.items():
+        yield key, {**record, key: PAYLOAD}
+        if isinstance(value, list):
+            yield key, {**record, key: [PAYLOAD]}
+        if isinstance(value, dict):
+            yield key, {**record, key: {**value, "bits": PAYLOAD}}
+            yield key, {**record, key: {**value, PAYLOAD: 1}}
+    yield "error", {**record, "error": f"ContractError: {PAYLOAD}"}
+
+
+@pytest.fixture(scope="module")
+def hostile_pages(tmp_path_factory):
+    """By the key that was altered: the page of a folder that somebody else has made, or why it was refused."""
+    folder = tmp_path_factory.mktemp("hostile")
+    compare(["p-cov"], clients=[3], output=folder)
+    (record,) = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+    told = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_page, "figures", lambda *_: [])  # drawing them is most of the work
+        patch.setattr(report_page, "figures_of_pool", lambda *_: [])
+        for key, altered in hostile(record):
+            (folder / "runs.jsonl").write_text(json.dumps(altered) + "\n")
+            try:
+                told.append((key, report_page.write_report(folder, read(folder)).read_text()))
+            except FedPCAError as error:
+                told.append((key, error))
+    return told
+
+
+def of_numbers(record):
+    return {key for key, value in record.items() if isinstance(value, int | float)}
+
+
+def test_a_text_where_a_number_should_be_is_refused_with_its_place(hostile_pages, tmp_path):
+    (record,) = compare(["p-cov"], clients=[3], output=tmp_path)
+    refused = {key: str(error) for key, error in hostile_pages if isinstance(error, FedPCAError)}
+    assert set(refused) >= of_numbers(record) | {"model", "measured", "notes"}
+    assert "runs.jsonl, line 1: 'rounds' is not what it must be" in refused["rounds"]
+    assert not [text for text in refused.values() if "onerror" in text]
+
+
+def test_no_markup_and_no_control_character_of_a_record_is_in_the_page(hostile_pages):
+    pages = [(key, page) for key, page in hostile_pages if isinstance(page, str)]
+    assert {key for key, _ in pages} >= {"dataset", "data root", "partition", "engine", "date", "notes", "error"}
+    for key, page in pages:
+        assert "<img" not in page, key
+        assert page.count("<script>") == 1, key
+        assert not {"\u202e", "\x1b"} & set(page), key
+    assert any("&lt;img src=x onerror=" in page for key, page in pages if key == "error")
+
+
+def test_the_page_allows_its_own_script_only(page):
+    text = page.read_text()
+    policy = html.unescape(re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', text)[1])
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}';" in policy
+    assert "unsafe-inline" not in policy.replace("style-src 'unsafe-inline'", "")
+    assert text.index("Content-Security-Policy") < text.index("<style>")
+
+
+def test_the_influence_in_a_model_of_somebody_else_is_left_out_where_it_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_page, "figures", lambda *_: [])
+    monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
+    (record,) = compare(["p-cov"], clients=[3], output=tmp_path)
+    model = PCAModel.load(tmp_path / record["model"])
+    model.log["influence"][0]["rows_share"] = PAYLOAD
+    model.save(tmp_path / record["model"])
+    text = report_page.write_report(tmp_path, [record]).read_text()
+    assert "What each client has" not in text
+    assert "onerror" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<p>{PAYLOAD}</p>",
+        "<img src='x' onerror='document.title=1'/>",
+        "<svg><script>document.title=1</script></svg>",
+        "<svg onload='document.title=1'></svg>",
+        "<svg><a xlink:href='javascript:document.title=1'><text>run</text></a></svg>",
+        "<svg><use xlink:href='https://example.org/x.svg#a'/></svg>",
+        "<svg><image href='https://example.org/x.png'/></svg>",
+        "<svg><foreignObject><p>run</p></foreignObject></svg>",
+        {"a": 1},
+    ],
+)
+def test_a_kept_figure_that_was_not_drawn_here_is_drawn_anew(text, tmp_path):
+    records = compare(["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
+    honest = report_figures.figures(tmp_path, records)
+    assert all(map(report_figures.is_drawing, honest))
+    (kept,) = (tmp_path / "figures").glob("*.json")
+    kept.write_text(json.dumps([text]))
+    assert report_figures.figures(tmp_path, records) == honest
+
+
+@pytest.mark.engine
+@in_a_browser
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_of_a_strangers_folder_runs_in_a_browser(hostile_pages, browser, tmp_path):
+    """And were something not escaped, the page's policy would still not let it run."""
+    pages = [page for _, page in hostile_pages if isinstance(page, str)]
+    unescaped = [pages[-1].replace("<h1>", f"{PAYLOAD}<h1>")]
+    for number, text in enumerate([*pages, *unescaped]):
+        target = tmp_path / f"{number}.html"
+        target.write_text(text)
+        browser.get(target.as_uri())
+        assert browser.title == "Federated PCA: comparison"
+        assert browser.execute_script("return document.scripts.length") == (1 if text in pages else 2)

@@ -15,9 +15,9 @@ FRAME = table({name: X[:, j] for j, name in enumerate("abc")})
 
 GIVEN = {
     "parties first": (([X, X], "p-cov"), {}, "method is of type list, expected a name such as 'p-cov'"),
-    "components": (("p-cov", [X, X]), {"n_components": X}, "'n-components' is of type ndarray"),
+    "components": (("p-cov", [X, X]), {"n_components": X}, "'n_components' is of type ndarray"),
     "engine": (("p-cov", [X, X]), {"engine": X}, "engine is of type ndarray, expected one of: loopback, ray"),
-    "flag": (("p-cov", [X, X]), {"scale": X.tolist()}, "'scale' is of type list, expected true or false"),
+    "flag": (("p-cov", [X, X]), {"scale": X.tolist()}, "'scale' is of type list, expected True or False"),
     "frame": (("sub-it", [X, X]), {"tolerance": FRAME}, "'tolerance' is of type Table, expected a number above 0"),
     "clients": (("p-cov", [X, X]), {"clients": X}, "'clients' is of type ndarray, but there are 2 parties"),
     "files": (("p-cov", [X, X]), {"scores": X}, "'scores' is of type ndarray, expected a list of 2 paths"),

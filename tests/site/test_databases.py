@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
 from fedpca_flwr.maths.blocks import Blocks, whole
 from fedpca_flwr.node_config import NodeConfig
-from fedpca_flwr.site import postgresql, query
+from fedpca_flwr.site import duckdb_file, postgresql, query
 from fedpca_flwr.site.query import Query, read_query
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import complete
@@ -222,6 +224,46 @@ def test_a_query_writes_nothing(postgres, server):
     with pytest.raises(DataError, match="fails at the query") as caught:
         read_query(postgres, "SELECT nextval('visits') AS a")
     assert "ReadOnly" in caught.value.local
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "memory"])
+def test_a_query_is_one_statement(url, own):
+    """Written to fit between our parentheses: the second statement wrote a file."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)  # the server's account may write here
+        file = Path(folder) / "written"
+        query = f"SELECT 1.5 AS a) AS q; COPY (SELECT 1 AS b) TO '{file}'; SELECT * FROM (SELECT 1.5 AS a"
+        with pytest.raises(ConfigError, match="refuses the 'query'|is not one SELECT"):
+            read_query(url if own else "duckdb:///:memory:", query)
+        assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "COPY (SELECT 1) TO 'written'",
+        "SET threads = 2",
+        "ATTACH 'written'",
+        "WITH a AS (COPY (SELECT 1) TO 'written') SELECT * FROM a",
+        "SELECT 1 AS a) AS q; ATTACH 'written'; SELECT * FROM (SELECT 1 AS a",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO 'written'",
+        "FROM query('COPY (SELECT 1) TO ''written''')",
+    ],
+)
+def test_a_query_over_files_writes_none(query, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ConfigError, DataError)):
+        read_query("duckdb:///:memory:", query)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_query_that_takes_too_long_is_given_up(url, monkeypatch):
+    for module in (postgresql, duckdb_file):
+        monkeypatch.setattr(module, "PASS_SECONDS", 0.2)
+    endless = "SELECT count(*) AS n FROM visit a, visit b, visit c, visit d, visit e "
+    endless += "WHERE a.dose + b.dose < c.dose + d.dose * e.dose"
+    with pytest.raises(DataError, match="took longer than 3,600 s to read"):
+        read_query(url, endless)
 
 
 def test_the_query_is_the_sites_and_never_the_runs():

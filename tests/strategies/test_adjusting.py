@@ -101,19 +101,28 @@ def test_names_are_found_at_the_sites():
     np.testing.assert_array_equal(named.transform(frames[0]), numbered.transform(PARTIES[0]))
 
 
+@pytest.mark.parametrize("harmonise", ["nothing", "means", "variances"])
+def test_a_note_says_where_what_is_left_may_correlate_with_covariates_again(harmonise):
+    model = fit("p-cov", PARTIES, n_components=2, adjust_for="1, 4", harmonise=harmonise)
+    again = any("may correlate with the covariates again" in note for note in model.log["notes"])
+    assert again == (harmonise == "variances")
+    without = fit("p-cov", PARTIES, n_components=2, harmonise=harmonise)
+    assert not any("correlate" in note for note in without.log["notes"])
+
+
 def test_what_is_wrong_with_names_is_said_by_all_parties():
     frames = [pd.DataFrame(part, columns=NAMES) for part in PARTIES]
     with pytest.raises(
-        ConfigError, match="'adjust-for' names 'weight', 'batch', which this site's 8 columns do"
+        ConfigError, match="'adjust_for' names 'weight', 'batch', which this site's 8 columns do"
     ) as told:
         fit("p-cov", frames, n_components=2, adjust_for="weight, age, batch")
     assert all(f"client {party}" in str(told.value) for party in range(3))
     for options, text in (
         ({"adjust_for": "1, 1"}, "names a column twice"),
         ({"adjust_for": "0,1,2,3,4,5,6,7"}, "names all 8 columns"),
-        ({"adjust_for": "1", "center": False}, "go only with center=true"),
+        ({"adjust_for": "1", "center": False}, "go only with center=True"),
         ({"harmonise": "means", "keep": "moments", **SECURE}, "no moments with what lies between"),
-        ({"adjust_for": "1", "n_components": 8}, "'n-components' is 8, at most 7"),
+        ({"adjust_for": "1", "n_components": 8}, "'n_components' is 8, at most 7"),
     ):
         with pytest.raises(ConfigError, match=text):
             fit("p-cov", PARTIES, **{"n_components": 2, **options})
@@ -122,7 +131,7 @@ def test_what_is_wrong_with_names_is_said_by_all_parties():
 @pytest.mark.parametrize("method", ["ap-cov", "sub-it", "qr-pca", "streaming", "dp-pca"])
 def test_other_methods_say_why_they_have_no_covariates(method):
     with pytest.raises(
-        ConfigError, match="'adjust-for'.* needs the moments of covariates and features together: take p-cov"
+        ConfigError, match="'adjust_for'.* needs the moments of covariates and features together: take p-cov"
     ):
         fit(method, PARTIES, n_components=2, adjust_for="1")
 

@@ -86,7 +86,7 @@ def test_the_shared_step_is_the_same_at_every_party():
 
 
 def test_a_step_that_is_too_small_is_named():
-    with pytest.raises(ConfigError, match="client 0: run-config: 'step' is 1e-12: the step is too small"):
+    with pytest.raises(ConfigError, match="client 0: 'step' is 1e-12: the step is too small"):
         fit(codec="shared-step", step=1e-12)
 
 

@@ -16,6 +16,7 @@ from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.noise import fixed
 from fedpca_flwr.maths.privacy import gaussian_multiplier
 from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.model import PCAModel
 from fedpca_flwr.reference import pooled_pca
 from strategies.dp_pca.client import DPPCAClient
 from strategies.dp_pca.options import ROWS, UNITS, DPOptions
@@ -27,6 +28,8 @@ from tests.hostile import HostileSession, released
 TWO_STAGE = {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}
 FRESH = {"noise_seed": 0, "n_components": 2, **TWO_STAGE}
 D = 12
+OWN = {"data": "x.npy", "epsilon-budget": 100.0}
+"""Of a site with data of its own."""
 
 
 def fit(method, data, **options):
@@ -89,8 +92,8 @@ def test_with_infinite_epsilon_it_is_p_cov_bit_for_bit(options):
 def test_infinite_epsilon_is_for_simulations(tmp_path):
     options = {"n_components": 2, "epsilon": "infinity", "noise_seed": 0}
     with pytest.raises(ConfigError, match="'epsilon' is 'infinity': that is for simulations"):
-        finish(server_of("dp-pca", parties(), **options, site={"data": "x.npy", "journal": str(tmp_path)}))
-    with pytest.raises(ConfigError, match="'infinity', which is p-cov; with secure-aggregation run p-cov itself"):
+        finish(server_of("dp-pca", parties(), **options, site={**OWN, "journal": str(tmp_path)}))
+    with pytest.raises(ConfigError, match="'infinity', which is p-cov; with secure_aggregation run p-cov itself"):
         fit("dp-pca", parties(), **options, secure_aggregation=True)
 
 
@@ -130,6 +133,21 @@ def test_rows_without_variance_show_no_component(options, length):
     for seed in range(1, 7):
         model = fit("dp-pca", alike, n_components=3, **{**options, "noise_seed": seed})
         assert model.log["measured"]["components_above_noise"] == 0, seed
+
+
+def test_where_no_component_stands_out_variances_are_unknown(tmp_path):
+    few = [np.random.default_rng(seed).standard_normal((50, 6)) for seed in range(3)]
+    for release in ({}, {"release": "joint"}):
+        model = fit("dp-pca", few, n_components=2, epsilon=0.5, noise_seed=1, **release)
+        assert model.log["measured"]["components_above_noise"] == 0
+        for again in (model, PCAModel.load(model.save(tmp_path / f"model{len(release)}"))):
+            assert np.isnan(again.explained_variance_).all()
+            assert np.isnan(again.explained_variance_ratio_).all()
+            assert np.isnan(again.singular_values_).all()
+            assert np.isnan(again.noise_variance_)
+            assert "explained variance    unknown: no component stands out of the noise" in again.summary()
+            assert "nan" not in again.summary()
+            assert np.isfinite(again.transform(few[0])).all()
 
 
 @pytest.mark.parametrize("options", [o for o in RELEASES if "trust" not in o], ids=str)
@@ -389,7 +407,7 @@ DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
     ids=["fixed noise", "more honest parties than trusted", "no secure aggregation", "more than there are"],
 )
 def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, text, tmp_path):
-    site = {"data": "x.npy", "journal": str(tmp_path), **site}
+    site = {**OWN, "journal": str(tmp_path), **site}
     server = server_of("dp-pca", cut(rows(300), 100, 100, 100), **{**FRESH, **options}, site=site)
     with pytest.raises(error, match=text):
         finish(server)
@@ -398,9 +416,9 @@ def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, te
 @pytest.mark.parametrize(
     ("options", "site", "text"),
     [
-        ({"epsilon": 10.1}, {"data": "x.npy"}, "the run's epsilon is 10.1, this site allows at most 10 .node-config"),
-        ({"delta": 2e-5}, {"data": "x.npy"}, "the run's delta is 2e-05, this site allows at most 1e-05 .node-config"),
-        ({"epsilon": 10.1}, {"data": "x.npy", "max-epsilon": 2.0}, "allows at most 2 .node-config 'max-epsilon'"),
+        ({"epsilon": 10.1}, OWN, "the run's epsilon is 10.1, this site allows at most 10 .node-config"),
+        ({"delta": 2e-5}, OWN, "the run's delta is 2e-05, this site allows at most 1e-05 .node-config"),
+        ({"epsilon": 10.1}, {**OWN, "max-epsilon": 2.0}, "allows at most 2 .node-config 'max-epsilon'"),
         ({"epsilon": 0.6}, {"max-epsilon": 0.5}, "the run's epsilon is 0.6, this site allows at most 0.5 "),
         ({"epsilon": "infinity"}, {"max-epsilon": 0.5}, "the run's epsilon is inf, this site allows at most 0.5 "),
         ({"delta": 1e-6}, {"max-delta": 1e-7}, "the run's delta is 1e-06, this site allows at most 1e-07 "),
@@ -414,9 +432,9 @@ def test_a_site_refuses_a_run_that_promises_less_than_it_wants_without_any_budge
     assert released(tmp_path) == []
 
 
-@pytest.mark.parametrize("site", [{"data": "x.npy"}, {"data": "x.npy", "max-epsilon": 50.0, "max-delta": 0.01}, {}])
+@pytest.mark.parametrize("site", [OWN, {**OWN, "max-epsilon": 50.0, "max-delta": 0.01}, {}])
 def test_a_site_answers_a_run_within_its_limits(site, tmp_path):
-    within = {"epsilon": 10.0, "delta": 1e-5} if site == {"data": "x.npy"} else {"epsilon": 50.0, "delta": 0.01}
+    within = {"epsilon": 10.0, "delta": 1e-5} if site == OWN else {"epsilon": 50.0, "delta": 0.01}
     server = server_of("dp-pca", [rows(50)], **{**FRESH, **within}, site={"journal": str(tmp_path), **site})
     assert finish(server).n_components_ == 2
 
@@ -445,9 +463,9 @@ def test_a_noised_count_is_told_nowhere():
     ("options", "text"),
     [
         ({"clip": ""}, "'clip' is missing: the public bound on the length of a row"),
-        ({"centre_clip": ""}, "'centre-clip' is missing: the public bound on the length of a row itself"),
+        ({"centre_clip": ""}, "'centre_clip' is missing: the public bound on the length of a row itself"),
         ({"release": "directions"}, "'clip' is given, and release='directions' needs no bound: leave it out, or set"),
-        ({"trust": "distributed"}, "'honest-parties' is missing: how many parties at least"),
+        ({"trust": "distributed"}, "'honest_parties' is missing: how many parties at least"),
         ({"relation": "replace-one", "count": "noised"}, "count='noised' protects nothing"),
         ({"epsilon": 0.0}, "'epsilon' is 0.0"),
         ({"epsilon": float("inf")}, "'epsilon' is inf"),

@@ -113,7 +113,7 @@ def test_the_forecast_of_what_is_left_to_go_is_of_the_right_size():
     for steps in (6, 9, 12):
         model = fit("em", parties, **WIDE, max_rounds=steps)
         assert angle(model, limit.components_.T) <= 10 * model.log["measured"]["degrees_ahead"]
-        assert any(f"after max-rounds = {steps} steps" in note for note in model.log["notes"])
+        assert any(f"after max_rounds = {steps} steps" in note for note in model.log["notes"])
 
 
 def test_rows_without_any_value_are_left_out_and_counted():
@@ -135,8 +135,8 @@ def test_a_feature_that_nobody_observed_is_named():
     ("options", "text"),
     [
         ({"model": "gaussian", "factors": 3}, "'factors' is 3, but 'model' is 'gaussian'"),
-        ({"n_components": 0.5}, "'n-components' is 0.5, and model='factors' takes a number"),
-        ({"factors": 1}, "'factors' is 1, expected at least n-components = 2"),
+        ({"n_components": 0.5}, "'n_components' is 0.5, and model='factors' takes a number"),
+        ({"factors": 1}, "'factors' is 1, expected at least n_components = 2"),
         ({"n_components": 6}, "at most 5 with model='factors'"),
         ({"factors": 6}, "at most 5 with model='factors'"),
     ],

@@ -135,9 +135,9 @@ def test_identical_rows_have_no_components(method):
 
 @every_method
 def test_too_many_components_are_refused(method):
-    with pytest.raises(ConfigError, match=r"'n-components' is 13, at most 12 = min\(rows, features\)"):
+    with pytest.raises(ConfigError, match=r"'n_components' is 13, at most 12 = min\(rows, features\)"):
         fit(method, parties_of_three(), n_components=13)
-    with pytest.raises(ConfigError, match="'n-components' is 0.5"):
+    with pytest.raises(ConfigError, match="'n_components' is 0.5"):
         fit(method, parties_of_three(), n_components=0.5)
 
 

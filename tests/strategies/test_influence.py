@@ -50,7 +50,7 @@ def test_a_limit_to_shares_ends_the_run_and_names_who_holds_more(lie):
     honest = digits(0)
     assert max(max(one["component_shares"]) for one in fit("p-cov", honest).log["influence"]) < 0.35
     assert fit("p-cov", honest, max_share=0.35).components_.shape == (10, 64)
-    with pytest.raises(ContractError, match="'max-share' is 0.35; run without whom you do not trust") as raised:
+    with pytest.raises(ContractError, match="'max_share' is 0.35; run without whom you do not trust") as raised:
         fit("p-cov", with_lies(honest, LIES[lie], 0), max_share=0.35)
     lines = re.findall(r"client (\d+) holds (.*)% of component (\d+) with (.*)% of the rows", str(raised.value))
     assert {int(party) for party, *_ in lines} & set(liars_of(honest))
@@ -164,6 +164,20 @@ def test_every_method_that_pools_moments_says_what_each_party_has(method, tmp_pa
     assert f"influence             one party holds {largest:.1%} of a component at most" in kept.summary()
 
 
+def test_the_summary_says_what_the_first_component_turns_by_and_what_the_space_of_all():
+    """They differ: in the digits of README's first run the first turns by 73.7 degrees, and the space of all by 28."""
+    model = fit("p-cov", digits(42), n_components=10)
+    told = model.log["influence"]
+    axis = max(one["angles_degrees"][0] for one in told)
+    space = max(one["subspace_degrees"] for one in told)
+    np.testing.assert_allclose([axis, space], [73.7, 27.7], atol=0.1)
+    said = "without one, the first turns by up to 74 degrees, the space of all 10 by 28"
+    assert said in model.summary()
+    with_more = fit("p-cov", digits(42), n_components=12)
+    assert "the space of the first 10 by 28" in with_more.summary()
+    assert "space" not in fit("p-cov", digits(42), n_components=1).summary()
+
+
 def test_a_member_that_is_absent_has_influence_too(tmp_path):
     parties = cut(rows(400) + 3, 200, 150, 50)
     whole = fit("streaming", parties, n_components=4, state=str(tmp_path))
@@ -194,5 +208,5 @@ def test_a_limit_is_refused_where_there_are_no_moments(method):
 
 @pytest.mark.parametrize("survivors", [0, 3])
 def test_a_limit_is_refused_where_nobody_sees_shares(survivors):
-    with pytest.raises(ConfigError, match="'max-share' is 0.5, but secure-aggregation=true shows the server sums"):
+    with pytest.raises(ConfigError, match="'max_share' is 0.5, but secure_aggregation=True shows the server sums"):
         server_of("p-cov", cut(rows(90), 30, 30, 30), max_share=0.5, **HIDDEN, survivors=survivors)

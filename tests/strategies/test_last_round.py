@@ -114,8 +114,8 @@ def test_intervals_by_fourth_moments_are_those_of_the_pooled_rows(way):
 
 def test_what_the_options_need_is_said():
     for options, text in (
-        ({"outliers": "sites", "center": False}, "'outliers' needs center=true"),
-        ({"fourth_moments": True, "scale": True}, "'fourth-moments' needs center=true and scale=false"),
+        ({"outliers": "sites", "center": False}, "'outliers' needs center=True"),
+        ({"fourth_moments": True, "scale": True}, "'fourth_moments' needs center=True and scale=False"),
     ):
         with pytest.raises(ConfigError, match=text):
             fit("p-cov", PARTIES, n_components=2, **options)

@@ -8,14 +8,16 @@ from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.maths.personalised import held_out, local_components
+from fedpca_flwr.maths.held_out import held_out
+from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.maths.subspace import principal_angles as angles_between
 from fedpca_flwr.metrics import principal_angles
 from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from simulations.papers.hierarchical import Federation
 from simulations.papers.personalised_real import kept, lost, personal
-from strategies.personalised.client import OWN
+from strategies.personalised.client import OWN, PersonalisedClient
+from strategies.personalised.script import HELD_OUT
 from tests.families import rows
 from tests.harness import finish, proxy_of, server_of, tamper_arrays
 
@@ -217,3 +219,24 @@ def test_the_strength_is_mu_times_the_last_eigenvalue_over_the_parties(number, m
     assert told
     for strengths in told:
         np.testing.assert_allclose(strengths, [mu * third / number])
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("secure", [{}, {"secure_aggregation": True, "bound": 20.0}], ids=["clear", "masked"])
+def test_all_questions_of_a_pass_tell_the_same_mean(secure, center, monkeypatch):
+    """A site may hold a later question of the pass against an earlier one."""
+    told, honest = {}, PersonalisedClient.statistics
+
+    def listen(client, phase, asked):
+        for name in {"mean", "remainder", "spread"} & set(asked) if phase != "project" else ():
+            first = phase.startswith(HELD_OUT) or phase == "choose"
+            told.setdefault((first, name), {}).setdefault(asked[name].tobytes(), set()).add(phase)
+        return honest(client, phase, asked)
+
+    monkeypatch.setattr(PersonalisedClient, "statistics", listen)
+    server = server_of("personalised", related(), n_components=2, iterations=2, center=center, **secure)
+    finish(server)
+    assert len(told) == (6 if secure else 4)
+    for (first, _), values in told.items():
+        (phases,) = values.values()
+        assert len(phases) == (3 if first or any("share" in phase for phase in phases) else 2)

@@ -159,6 +159,51 @@ def test_another_client_under_the_same_partition_is_named():
         finish(server)
 
 
+def as_of(server, phases, partitions):
+    """In these phases each party says that it is the partition that is listed for it."""
+    for party, partition in partitions.items():
+        proxy = proxy_of(server, party)
+
+        def fit(ins, timeout, group_id, honest=proxy.fit, partition=partition):
+            reply = honest(ins, timeout, group_id)
+            if ins.config["phase"] in phases:
+                reply.metrics["partition-id"] = partition
+            return reply
+
+        proxy.fit = fit
+    return server
+
+
+@pytest.mark.parametrize("phases", [["moments"], ["project"], ["moments", "project"]], ids=str)
+@pytest.mark.parametrize("partitions", [{1: 2, 2: 1}, {1: 2}, {1: 2, 2: 0, 0: 1}], ids=str)
+def test_a_node_speaks_as_its_own_partition_in_every_round(phases, partitions):
+    """Two that change places once did so unnoticed; what one of them does would be the other's."""
+    server = as_of(server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2), phases, partitions)
+    with pytest.raises(ContractError, match="client 1: it replies as partition 2, which is another's; a node keeps"):
+        finish(server)
+
+
+@pytest.mark.parametrize("way", [{}, {"secure_aggregation": True, "bound": 50.0}], ids=["clear", "masked"])
+def test_an_error_in_the_name_of_another_blames_who_sent_it(way):
+    server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, **way)
+
+    def change(reply):
+        reply.metrics = {"partition-id": 0, "error": "DataError", "message": "my rows are no numbers"}
+        return reply
+
+    tamper(server, 2, change)
+    with pytest.raises(ContractError, match="client 2: it replies as partition 0, which is another's") as caught:
+        finish(server)
+    assert "client 0" not in str(caught.value)
+
+
+def test_a_partition_that_nobody_has_is_not_taken_in_a_later_round():
+    """Where a party dropped out, another does not answer in its place."""
+    server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2)
+    with pytest.raises(ContractError, match="client 1: it replies as partition 7; a node keeps its partition-id"):
+        finish(as_of(server, ["project"], {1: 7}))
+
+
 def test_infinite_errors_do_not_pass():
     with pytest.raises((ContractError, DataError)):
         run("p-cov", [rows(30) * 1e152, rows(30) * 1e154], n_components=2, engine="loopback")

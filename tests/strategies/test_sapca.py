@@ -123,11 +123,11 @@ def test_the_rank_by_the_paper_s_rule(topology):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"n_components": 0.99, "tracked": 4}, "'tracked' is 4, and so many directions hold .*less than n-components"),
-        ({"n_components": 5, "tracked": 4}, "'tracked' is 4, expected at least n-components = 5"),
-        ({"n_components": 0.9, "rank_rule": "paper"}, "rank-rule='paper' begins with a number"),
-        ({"rank_rule": "paper", "share_low": 0.2}, "'share-low' is 0.2, expected less than share-high = 0.1"),
-        ({"old_weight": 0.5}, "'old-weight' and 'new-weight' are for a running model; give state"),
+        ({"n_components": 0.99, "tracked": 4}, "'tracked' is 4, and so many directions hold .*less than n_components"),
+        ({"n_components": 5, "tracked": 4}, "'tracked' is 4, expected at least n_components = 5"),
+        ({"n_components": 0.9, "rank_rule": "paper"}, "rank_rule='paper' begins with a number"),
+        ({"rank_rule": "paper", "share_low": 0.2}, "'share_low' is 0.2, expected less than share_high = 0.1"),
+        ({"old_weight": 0.5}, "'old_weight' and 'new_weight' are for a running model; give state"),
         ({"topology": "ring"}, "'topology' is 'ring'"),
         ({"forgetting": 0.0}, "'forgetting' is 0.0"),
     ],

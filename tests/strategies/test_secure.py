@@ -107,12 +107,12 @@ def test_a_method_that_is_no_sum_is_named():
 
 
 def test_a_warm_start_is_refused():
-    with pytest.raises(ConfigError, match="'warm-start' is 'svd', which is not a sum"):
+    with pytest.raises(ConfigError, match="'warm_start' is 'svd', which is not a sum"):
         secure("sub-it", three(), warm_start="svd", n_components=2)
 
 
 def test_a_bound_is_needed():
-    with pytest.raises(ConfigError, match=r"'secure-aggregation' is true, but 'bound' is 0, expected 1e-100"):
+    with pytest.raises(ConfigError, match=r"'secure_aggregation' is True, but 'bound' is 0, expected 1e-100"):
         secure("p-cov", three(), bound=0.0)
 
 

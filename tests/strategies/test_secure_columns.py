@@ -266,7 +266,7 @@ def test_a_sum_that_was_changed_on_its_way_does_not_pass_the_last_round():
 
 @every_way
 def test_the_bound_is_needed_and_must_hold_and_must_be_near_enough(way):
-    with pytest.raises(ConfigError, match=r"'secure-aggregation' is true, but 'bound' is 0, expected 1e-100"):
+    with pytest.raises(ConfigError, match=r"'secure_aggregation' is True, but 'bound' is 0, expected 1e-100"):
         secure(way, three(), n_components=2, bound=0.0)
     with pytest.raises(ConfigError, match="'bound' is 1e[+]40, and next to it the rows .* have no variance"):
         secure(way, three(), n_components=2, bound=1e40)

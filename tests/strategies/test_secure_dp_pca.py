@@ -82,7 +82,7 @@ def test_what_the_server_sends_is_checked_by_field(change, text):
 
 
 def test_distributed_noise_needs_it_on_a_real_site(tmp_path):
-    site = {"data": "x.npy", "honest-parties": 2, "journal": str(tmp_path)}
+    site = {"data": "x.npy", "epsilon-budget": 100.0, "honest-parties": 2, "journal": str(tmp_path)}
     options = {"n_components": 2, "noise_seed": 0, "trust": "distributed", "honest_parties": 2}
     with pytest.raises(ConfigError, match="trust='distributed' needs secure-aggregation=true"):
         finish(server_of("dp-pca", PARTIES, **options, site=site))

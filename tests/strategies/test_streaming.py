@@ -338,9 +338,9 @@ def test_other_parties_add_nothing_to_a_sum(state):
 @pytest.mark.parametrize(
     ("first", "then", "text"),
     [
-        (SECURE, {}, "holds one sum over all parties, and 'secure-aggregation' is false"),
-        ({}, SECURE, "holds each member's own moments, and 'secure-aggregation' is true"),
-        (SECURE, {**SECURE, "leave": "partition 1"}, "'leave' is 'partition 1', but with secure-aggregation"),
+        (SECURE, {}, "holds one sum over all parties, and 'secure_aggregation' is False"),
+        ({}, SECURE, "holds each member's own moments, and 'secure_aggregation' is True"),
+        (SECURE, {**SECURE, "leave": "partition 1"}, "'leave' is 'partition 1', but with secure_aggregation"),
         (SECURE, {**SECURE, "survivors": 2}, "'streaming' needs more than a sum of the parties' replies"),
     ],
 )

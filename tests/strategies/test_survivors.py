@@ -274,7 +274,7 @@ def test_a_site_keeps_its_least_number_of_parties(at):
 
 
 def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
-    site = {"data": "x.npy", "honest-parties": 3, "journal": str(tmp_path)}
+    site = {"data": "x.npy", "epsilon-budget": 100.0, "honest-parties": 3, "journal": str(tmp_path)}
     distributed = {"trust": "distributed", "honest_parties": 3, "noise_seed": 0, "site": site}
     assert finish(server("dp-pca", **distributed)).n_components_ == 3
     running = server("dp-pca", **distributed)

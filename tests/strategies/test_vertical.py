@@ -199,7 +199,7 @@ def test_exact_is_what_a_small_certificate_says_whatever_the_tolerance(tolerance
 def test_too_few_rounds_for_so_many_components_are_refused_before_anything_is_asked(method, rounds, size):
     parts = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
     text = (
-        f"'max-rounds' is {rounds}, in which blocks of {size} columns span 2 directions, too few for n-components = 3"
+        f"'max_rounds' is {rounds}, in which blocks of {size} columns span 2 directions, too few for n_components = 3"
     )
     for secure in ({}, {"secure_aggregation": True, "bound": 100.0}):
         with pytest.raises(ConfigError, match=text):
@@ -217,7 +217,7 @@ def test_few_rounds_give_as_many_components_as_were_asked_for(solver):
     ("sizes", "rank", "directions"), [((4, 4, 4), 1, 3), ((10, 1, 1), 2, 4)], ids=["rank", "narrow parties"]
 )
 def test_too_few_directions_to_merge_are_a_fault_of_the_options(sizes, rank, directions):
-    text = f"'rank' is {rank}: the 3 parties send {directions} directions in all, fewer than n-components = 5; raise"
+    text = f"'rank' is {rank}: the 3 parties send {directions} directions in all, fewer than n_components = 5; raise"
     parties = np.split(rows(60), np.cumsum(sizes)[:-1], axis=1)
     with pytest.raises(ConfigError, match=text):
         run("vertical", parties, engine="loopback", n_components=5, solver="merge", rank=rank)

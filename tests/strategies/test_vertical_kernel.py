@@ -70,12 +70,12 @@ def test_landmarks_are_refused_where_they_mislead():
     with pytest.raises(ConfigError, match="'landmarks' is 50, but the kernel 'sigmoid' may have negative eigenvalues"):
         fit(DATA["digits"], 3, kernel="sigmoid", landmarks=50)
     for c in (3, 251):
-        with pytest.raises(ConfigError, match=f"'landmarks' is {c}, expected more than n-components = 3 and at most"):
+        with pytest.raises(ConfigError, match=f"'landmarks' is {c}, expected more than n_components = 3 and at most"):
             fit(DATA["digits"], 3, landmarks=c)
 
 
 def test_negative_eigenvalues_are_no_components():
-    with pytest.raises(ConfigError, match=r"'n-components' is 12, but the kernel 'sigmoid' of these rows has \d+ pos"):
+    with pytest.raises(ConfigError, match=r"'n_components' is 12, but the kernel 'sigmoid' of these rows has \d+ pos"):
         fit(rows(12), 3, kernel="sigmoid", gamma=0.1, n_components=12)
 
 
@@ -94,7 +94,7 @@ def test_a_kernel_that_is_the_same_everywhere_is_said_to_be():
     """Rows far from zero have a large spread over all entries, and so a small gamma: they are not identical."""
     parties = np.split(rows(30, 6) + 1e9 * np.arange(6), [2, 4], axis=1)
     with pytest.raises(
-        DataError, match=r"kernel of any two rows is the same.*set center=true, or another 'gamma' \(it is .*e-20\)"
+        DataError, match=r"kernel of any two rows is the same.*set center=True, or another 'gamma' \(it is .*e-20\)"
     ):
         run("vertical-kernel", parties, engine="loopback", n_components=2)
     assert run("vertical-kernel", parties, engine="loopback", n_components=2, center=True).n_components_ == 2

@@ -1,0 +1,250 @@
+"""Rows with missing values by their pattern of gaps: of each group of rows with the same gaps count, mean and scatter.
+
+What a model expects of a row is linear in the row, and the same function for all rows that miss the same features. So
+the sums over a group of rows follow from its count, mean and scatter, and nothing that a server sends has to meet a
+single row: where it does, rounding and overflow of each row are answers about that row, however many are added up.
+
+Rows are taken less a reference, their own mean of what is there, so that means and scatters lose no digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Blocks, Rows, chunks
+
+ELEMENTS = 2**22
+"""Of the rows that are held at once; a group that has more is read piece by piece."""
+
+
+class Patterns(NamedTuple):
+    """Which rows miss the same features.
+
+    Attributes
+    ----------
+    missing : ndarray of shape (p, d)
+        The features that each pattern misses.
+    of : ndarray of shape (n,)
+        The pattern of each row.
+    """
+
+    missing: NDArray[np.bool_]
+    of: NDArray[np.int64]
+
+    @classmethod
+    def in_rows(cls, rows: Rows) -> Patterns:
+        """Those of ``rows`` (n, d), NaN where a value is missing."""
+        d = rows.shape[1]
+        packed = np.concatenate([np.packbits(np.isnan(chunk), axis=1) for chunk in chunks(rows, ELEMENTS)])
+        texts = packed.view(f"S{packed.shape[1]}").ravel()  # which are sorted much faster than rows of bytes
+        _, first, of = np.unique(texts, return_index=True, return_inverse=True)
+        return cls(np.unpackbits(packed[first], axis=1, count=d).astype(bool), of)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Rows of each pattern (p,)."""
+        return np.bincount(self.of, minlength=len(self.missing))
+
+    @property
+    def without_values(self) -> NDArray[np.bool_]:
+        """The pattern, if any, whose rows have no value at all (p,)."""
+        return np.asarray(self.missing.all(axis=1))
+
+    def shared(self, least: int, multiple: int) -> NDArray[np.bool_]:
+        """Rows (n,) whose pattern ``least`` of them have, their number a ``multiple`` of that; and rows without values.
+
+        What is over a multiple are the last rows of the largest group, or the whole group if too few would be left.
+        """
+        counts, rare = self.counts, ~self.without_values
+        rare &= counts < least
+        taken = ~rare[self.of]
+        while over := int(taken.sum()) % multiple:
+            left = np.where(self.without_values, 0, np.bincount(self.of[taken], minlength=len(self.missing)))
+            largest = np.flatnonzero(taken & (self.of == left.argmax())) if left.any() else np.flatnonzero(taken)
+            taken[largest[-over:] if largest.size >= least + over else largest] = False
+        return taken
+
+
+def of_rows(rows: Rows, taken: NDArray[np.bool_]) -> Blocks:
+    """Some of the ``rows`` (n, d), which are not copied."""
+    if isinstance(rows, Blocks):
+        return rows[taken]
+
+    def read() -> Iterator[NDArray[Any]]:
+        for start, chunk in _placed(rows):
+            yield chunk[taken[start : start + len(chunk)]]
+
+    return Blocks(read, rows.shape[1], rows.dtype, count=int(taken.sum()))
+
+
+def _placed(rows: Rows) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Chunks of rows, and where they begin."""
+    start = 0
+    for chunk in chunks(rows, ELEMENTS):
+        yield start, chunk
+        start += len(chunk)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Moments of some groups.
+
+    Attributes
+    ----------
+    missing : ndarray of shape (g, d)
+    counts : ndarray of shape (g,)
+        Rows, as float64.
+    means : ndarray of shape (g, d)
+        Less the reference; 0 where a group misses the feature.
+    residuals : callable
+        Gives those of a group by its number, rows less the group's mean, piece by piece; 0 where values are missing.
+    """
+
+    missing: NDArray[np.bool_]
+    counts: Array
+    means: Array
+    residuals: Callable[[int], Iterator[Array]]
+
+    @property
+    def several(self) -> NDArray[np.bool_]:
+        """Those of more than one row (g,): the others have no scatter."""
+        return self.counts > 1
+
+    def scatter(self, group: int) -> Array:
+        """The scatter (d, d) of a group's rows about their mean."""
+        found: Array = sum((piece.T @ piece for piece in self.residuals(group)), start=np.zeros(()))
+        return found
+
+    def scatter_products(self, block: Array) -> Iterator[tuple[NDArray[np.int64], Array]]:
+        """Scatters times ``block`` (d, b), not formed: numbers of groups that have one (m,), products (m, b, d)."""
+        _, exponents = np.frexp(np.abs(block).max(axis=0))  # rows meet columns of length 1: no number here is too large
+        near, numbers = np.ldexp(block, -exponents), np.flatnonzero(self.several)
+        for some in np.array_split(numbers, -(-numbers.size * block.size // ELEMENTS)) if numbers.size else ():
+            found = np.zeros((some.size, *near.T.shape))
+            for place, group in enumerate(some):
+                for piece in self.residuals(int(group)):
+                    found[place] += (piece @ near).T @ piece
+            yield some, np.ldexp(found, exponents[:, None])
+
+    def squares(self) -> Array:
+        """Of all groups together the diagonal (d,) of the scatter."""
+        found = np.zeros(self.means.shape[1])
+        for group in np.flatnonzero(self.several):
+            for piece in self.residuals(int(group)):
+                found += np.einsum("ij,ij->j", piece, piece)
+        return found
+
+
+class OwnValues(NamedTuple):
+    """What is there of each feature: how many values (d,), their mean as ``mean + remainder``, its sum of squares."""
+
+    counts: Array
+    mean: Array
+    remainder: Array
+    squares: Array
+
+
+class GappedRows:
+    """Rows (n, d) and their patterns.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        NaN where a value is missing.
+    patterns : Patterns
+    """
+
+    def __init__(self, rows: Rows, patterns: Patterns) -> None:
+        self.rows = rows
+        self.patterns = patterns
+
+    @cached_property
+    def totals(self) -> Array:
+        """The sum of what is there of each feature (d,)."""
+        total = np.zeros(self.rows.shape[1])
+        for chunk in chunks(self.rows, ELEMENTS):
+            total += np.nansum(chunk, axis=0, dtype=np.float64)
+        return total
+
+    @property
+    def counts(self) -> Array:
+        """How many values of each feature are there (d,)."""
+        return np.asarray(self.patterns.counts.astype(np.float64) @ ~self.patterns.missing, dtype=np.float64)
+
+    @cached_property
+    def reference(self) -> Array:
+        """The mean of what is there (d,), rounded; 0 where nothing is."""
+        return self.totals / np.maximum(self.counts, 1)
+
+    def own_values(self) -> OwnValues:
+        """Moments of each feature about its own mean."""
+        first, second = np.zeros(self.reference.size), np.zeros(self.reference.size)
+        for chunk in chunks(self.rows):
+            deviations = self._less_reference(chunk)
+            first += deviations.sum(axis=0)
+            second += np.einsum("ij,ij->j", deviations, deviations)
+        remainder = first / np.maximum(self.counts, 1)
+        return OwnValues(self.counts, self.reference, remainder, (second - first * remainder).clip(min=0.0))
+
+    def groups(self) -> Iterator[Groups]:
+        """All groups but that of rows without values, some at a time: small ones together, a large one alone."""
+        counts, most = self.patterns.counts, max(64, ELEMENTS // self.reference.size)
+        used = (counts > 0) & ~self.patterns.without_values
+        small = np.flatnonzero(used & (counts <= most))
+        batches = np.cumsum(counts[small]) // most
+        for some in np.split(small, np.flatnonzero(np.diff(batches)) + 1):
+            if some.size:
+                yield self._held(some)
+        for large in np.flatnonzero(used & (counts > most)):
+            yield self._streamed(int(large))
+
+    def _held(self, some: NDArray[np.int64]) -> Groups:
+        wanted = np.zeros(len(self.patterns.missing), dtype=bool)
+        wanted[some] = True
+        parts = list(self._chosen(wanted))
+        rows, of = parts[0] if len(parts) == 1 else (np.concatenate(several) for several in zip(*parts, strict=True))
+        if len(parts) > 1:
+            rows = rows[np.argsort(of, kind="stable")]
+        counts = self.patterns.counts[some]
+        ends = np.cumsum(counts)
+        means = rows  # of groups of one row each, which have no scatter
+        if counts.max() > 1:
+            means = np.asarray(np.add.reduceat(rows, ends - counts, axis=0) / counts[:, None], dtype=np.float64)
+            rows -= np.repeat(means, counts, axis=0)
+
+        def residuals(group: int) -> Iterator[Array]:
+            yield rows[ends[group] - counts[group] : ends[group]]
+
+        return Groups(self.patterns.missing[some], counts.astype(np.float64), means, residuals)
+
+    def _streamed(self, large: int) -> Groups:
+        wanted = np.arange(len(self.patterns.missing)) == large
+        count = self.patterns.counts[large]
+        mean: Array = sum((known.sum(axis=0) for known, _ in self._chosen(wanted)), start=np.zeros(())) / count
+
+        def residuals(group: int) -> Iterator[Array]:
+            return (known - mean for known, _ in self._chosen(wanted))
+
+        return Groups(self.patterns.missing[[large]], np.array([float(count)]), mean[None], residuals)
+
+    def _chosen(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.int64]]]:
+        """The rows of some patterns (p,) less the reference, 0 where values are missing, and the patterns they have,
+        piece by piece, each in the order of the patterns."""
+        for start, chunk in _placed(self.rows):
+            of = self.patterns.of[start : start + len(chunk)]
+            own = np.flatnonzero(wanted[of])
+            own = own[np.argsort(of[own], kind="stable")]
+            if own.size:
+                yield self._less_reference(chunk[own]), of[own]
+
+    def _less_reference(self, rows: Array) -> Array:
+        known = np.subtract(rows, self.reference, dtype=np.float64)
+        known[np.isnan(known)] = 0.0
+        return known

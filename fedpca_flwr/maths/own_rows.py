@@ -1,0 +1,137 @@
+"""One party's rows about a centre that somebody else chose, as their count, mean and scatter have them.
+
+With n rows of mean m and scatter S, the scatter about a centre c is ``S + n (m - c)(m - c)'``. So rows are centred by
+their own mean, wherever c lies, and c meets what they add up to: subtracted from each row, a number as large as 2^53
+would round away what is below some threshold of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.blocks import Rows, whole
+from fedpca_flwr.maths.columns import Columns, gram_product
+from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.products import head_and_diagonal
+from fedpca_flwr.maths.stiefel import transposed
+
+FARTHEST = 1e300
+"""The squared distance to a centre is smaller, so that no product of a row with it is infinite."""
+
+SMALLEST = 1e-100
+"""In a column, what is smaller beside its largest number is taken for zero: products with rows may be rounded."""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The rows of a party about a centre.
+
+    Attributes
+    ----------
+    centred : ndarray or Columns of shape (n, d)
+        Rows about their own mean; one array where they are not more than the features: then products do not suffice.
+    shift : ndarray of shape (d,)
+        sqrt(n) (m - c): one further row, with which the others have the scatter about c.
+    """
+
+    centred: Array | Columns
+    shift: Array
+
+    @cached_property
+    def energy(self) -> float:
+        """Trace of that scatter."""
+        rows = self.centred
+        own = rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
+        return own + float(self.shift @ self.shift)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.centred.shape[0], self.centred.shape[1]
+
+    @property
+    def factor(self) -> Array | None:
+        """An array F (n + 1, d) with the scatter F'F, where the rows are one array."""
+        return None if isinstance(self.centred, Columns) else np.vstack([self.centred, self.shift])
+
+    def times(self, X: Array) -> Array:
+        """The scatter times ``X`` (..., d, r)."""
+        found = self._about_mean(X)
+        found += self.shift[:, None] * (self.shift @ X)[..., None, :]
+        return found
+
+    def times_any(self, V: Array) -> Array:
+        """The scatter times ``V`` (d, b), whose numbers may be of any size: no product of one row leaves float64."""
+        sizes = np.abs(V)
+        if sizes.min() > SMALLEST and sizes.max() < 1 / SMALLEST:
+            return self.times(V)
+        largest = sizes.max(axis=0)
+        unit = np.exp2(np.clip(np.frexp(largest)[1], -1000, 1000))
+        with np.errstate(over="ignore"):
+            scaled: Array = self.times(np.where(sizes > SMALLEST * largest, V, 0.0) / unit) * unit
+        return scaled
+
+    def gram(self, U: Array) -> Array:
+        """``U' T U`` (k, k) for the scatter T and ``U`` (d, k)."""
+        scores, moved = self.centred @ U, self.shift @ U
+        return np.asarray(scores.T @ scores + np.outer(moved, moved))
+
+    def left_by(self, U: Array) -> float:
+        """The sum of squares, a number from 0, that a projection to the orthonormal ``U`` (d, k) leaves."""
+        kept = float(np.square(self.centred @ U).sum()) + float(np.square(self.shift @ U).sum())
+        return max(0.0, self.energy - kept)
+
+    def _about_mean(self, X: Array) -> Array:
+        rows = self.centred
+        if not isinstance(rows, Columns):
+            return transposed(rows) @ (rows @ X)
+        own = np.stack([gram_product(rows.T, block) for block in X.reshape(-1, *X.shape[-2:])])
+        return own.reshape(X.shape)
+
+
+def own_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> OwnRows:
+    """Rows (n, d) about ``centre + remainder``, each (d,).
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+    centre, remainder : ndarray of shape (d,)
+        In two floats.
+    head : Head, optional
+        Count and mean of these rows, where they are known.
+
+    Raises
+    ------
+    ContractError
+        Where the centre is so far away that squares would be infinite, of whatever rows.
+    """
+    n, d = rows.shape
+    if n > d:
+        head = head or head_and_diagonal(rows)[0]
+        centred: Array | Columns = Columns(rows, head.mean, head.remainder, np.ones(d), np.zeros(d, dtype=bool))
+    else:
+        head, centred = _few(whole(rows))
+    with np.errstate(over="ignore", invalid="ignore"):
+        shift = np.sqrt(n) * ((head.mean - centre) + (head.remainder - remainder))
+        far = not float(shift @ shift) < FARTHEST
+    if far:
+        raise ContractError("the server tells a mean so far from this site's that the squares of distances overflow")
+    return OwnRows(centred, shift)
+
+
+def _few(rows: NDArray[Any]) -> tuple[Head, Array]:
+    """Count and mean of rows (n, d), and these about it."""
+    if not len(rows):
+        none = np.zeros(rows.shape[1])
+        return Head(0, none, none), rows.astype(np.float64)
+    mean = rows.mean(axis=0, dtype=np.float64)
+    centred = np.subtract(rows, mean, dtype=np.float64)
+    remainder = centred.mean(axis=0)
+    centred -= remainder
+    return Head(len(rows), mean, remainder), centred

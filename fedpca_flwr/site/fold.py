@@ -1,0 +1,92 @@
+"""The rows that a site holds out of some sums: it draws them itself, once for given rows.
+
+Whoever knew the rows of many sums over four fifths could solve for each of them. So no run has a say in the draw: it
+follows from the secret of the site's journal, which the operating system's randomness made, and from the rows. However
+many runs there are over the same rows, they tell two sums: over all, and over all but the fifth.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr.maths.blocks import Rows
+from fedpca_flwr.maths.held_out import digests, fifth, held_out
+from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.protocol.journal import Journal
+from fedpca_flwr.site.repeats import ALLOW
+
+FOLD = "held out"
+"""The kind of event in a journal, and the name of what a run keeps."""
+
+INSTEAD = "run with mu=<number> or mu='infinity', which hold nothing out"
+
+
+def require_fold(node: NodeConfig, rows: int) -> None:
+    """Refuse to hold a fifth of so many rows out, where a site can do so only by telling of few of them.
+
+    Raises
+    ------
+    ConfigError, DisclosureError
+    """
+    if not node.data:
+        return
+    if 0 < rows // 5 < node.min_rows:
+        raise DisclosureError(
+            "a fifth of this site's rows, which it would hold out to choose 'mu', is fewer rows than its own minimum "
+            f"(node-config 'min-rows' = {node.min_rows}): the sums over all rows and over the others would differ by "
+            f"these few; {INSTEAD}"
+        )
+    if not node.journal:
+        raise ConfigError(
+            "this site's node-config names no 'journal', by which every run over the same rows holds the same ones out "
+            f"to choose 'mu': give it one, or {INSTEAD}"
+        )
+
+
+def fold(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[np.bool_]:
+    """Which of a site's rows (n, d) are held out; in a simulation the run's ``seed`` says so.
+
+    Raises
+    ------
+    DisclosureError
+        Where others were held out before, of the same rows or of nearly the same.
+    """
+    if not node.data:
+        return held_out(rows, seed)
+    known = journal.recall(FOLD)
+    if known is None:
+        chosen = _drawn(journal, node, rows)
+        known = np.packbits(chosen).tobytes()
+        journal.keep(FOLD, known)
+    return np.unpackbits(np.frombuffer(known, np.uint8), count=len(rows)).astype(bool)
+
+
+def _drawn(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
+    """The fifth that the journal's secret and the rows, in whatever order, decide; noted in the journal."""
+    secret = journal.data_key
+    own = digests(rows, secret)
+    whole = hmac.digest(secret, b"held out" + b"".join(sorted(own)), "sha256")
+    places = [hmac.digest(whole, digest, "sha256") for digest in own]
+    chosen = fifth(places)
+    subset = hmac.digest(whole, b"".join(sorted(np.array(places, object)[chosen])), "sha256").hex()
+    now = json.dumps({"rows": len(rows), "held out": int(chosen.sum()), "subset": subset})
+
+    def decide(same: Sequence[str], others: Sequence[str]) -> str:
+        near = others if node.repeat == "refuse" else []
+        few = [text for text in near if abs(json.loads(text)["rows"] - len(rows)) < node.min_rows]
+        if node.repeat != "allow" and (few or any(earlier != now for earlier in same)):
+            raise DisclosureError(
+                "this site has held other rows out to choose 'mu', of the same rows or of all but a few of them, it "
+                "may be fewer than its own minimum (node-config 'min-rows'): what several such sums leave out tells of "
+                f"single rows; {INSTEAD}; if all rows are new, set repeat='refuse-same' in its node-config{ALLOW}"
+            )
+        return "" if now in same else now
+
+    journal.remember(FOLD, whole.hex(), decide)
+    return chosen

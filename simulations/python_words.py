@@ -1,0 +1,58 @@
+"""Errors in the words of who calls `run` from Python: keyword arguments, and no run-config or node-config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.packages import strategies
+
+from .loopback import FILES
+
+POLICY = (
+    "min-rows",
+    "round-rows",
+    "allowed-methods",
+    "max-reply-bytes",
+    "secure-only",
+    "min-parties",
+    "may-show",
+)
+"""Keys of a node-config that `run` sets for every party."""
+
+SITE_KEY = re.compile(rf"node-config:? (?='(?:{'|'.join((*POLICY, *FILES))})')")
+"""How errors name those keys."""
+
+RUN_KEY = re.compile(r"run-config:? (?=')|run-config: ")
+
+
+@contextmanager
+def in_words_of_python() -> Iterator[None]:
+    """Keys in errors as a caller of `run` writes them, who has neither a run-config nor a node-config."""
+    try:
+        yield
+    except FedPCAError as error:
+        raise type(error)(python_words(str(error)), local=error.local) from None
+
+
+def python_words(text: str) -> str:
+    """The text of an error, with keys as keyword arguments and flags as Python has them."""
+    text = RUN_KEY.sub("", SITE_KEY.sub("", text))
+    text = re.sub(r"(?:no option|unknown key) '[\w-]+'", lambda found: found[0].replace("-", "_"), text)
+    text = _dashed().sub(lambda found: found[0].replace("-", "_"), text)
+    text = text.replace("expected true or false", "expected True or False")
+    return re.sub(r"(?<=\w=)(true|false)\b|(?<=' is )(true|false)\b", lambda found: found[0].capitalize(), text)
+
+
+@cache
+def _dashed() -> re.Pattern[str]:
+    """All keys whose names have several words, where they stand alone."""
+    keys = {*RunConfig.keys(), *POLICY, *FILES}
+    for method in strategies.METHODS.values():
+        keys |= set(method.strategy.card.options.keys())
+    words = sorted((key for key in keys if "-" in key), key=len, reverse=True)
+    return re.compile(rf"(?<![\w./-])(?:{'|'.join(words)})(?![\w./-])")

@@ -1,0 +1,150 @@
+"""What `em` answers follows from the moments of the rows that share their gaps, whatever a server asks.
+
+The rows of one site are those of another, turned within each group of rows with the same gaps by an orthogonal matrix
+that leaves the vector of ones as it is: each row is another one, count, mean and scatter of each group are the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.moments import pack
+from tests.hostile import HostileSession
+
+D = 4
+RUN = {"method": "em", "n-components": 2, "max-rounds": 100}
+FACTORS = {**RUN, "model": "factors"}
+GROUPS = {(): (16, 50), (2,): (8, 53), (3,): (8, 47)}
+"""By what is missing how many rows, and their mean, such that own means of features are whole numbers."""
+
+
+def patients():
+    """Whole numbers, so that all moments are exact in float64."""
+    rng, parts = np.random.default_rng(0), []
+    for gaps, (n, mean) in GROUPS.items():
+        part = rng.integers(-30, 30, (n, D)).astype(float)
+        part[-1] -= part.sum(axis=0)
+        part += mean
+        part[:, list(gaps)] = np.nan
+        parts.append(part)
+    return parts
+
+
+def reflected(part):
+    """Half of a group's rows on the other side of their mean: exact where the others are."""
+    half = len(part) // 2
+    return np.vstack([2 * part[:half].mean(axis=0) - part[:half], part[half:]])
+
+
+def turned(part, seed=1):
+    """A group's rows turned at random, about the vector of ones."""
+    n = len(part)
+    frame = np.linalg.qr(np.column_stack([np.ones(n), np.random.default_rng(seed).standard_normal((n, n - 1))]))[0]
+    turn = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((n - 1, n - 1)))[0]
+    known = ~np.isnan(part[0])
+    other = part.copy()
+    other[:, known] = (frame[:, :1] @ frame[:, :1].T + frame[:, 1:] @ turn @ frame[:, 1:].T) @ part[:, known]
+    return other
+
+
+def correlated(size=1.0):
+    covariance = size * np.eye(D)
+    covariance[3, 0] = covariance[0, 3] = 0.5 * size
+    return covariance
+
+
+def at(value, place=0):
+    vector = np.zeros(D)
+    vector[place] = value
+    return vector
+
+
+SIZES = [0.0, 50.0, 1e8, *(-(2.0**53 - t) for t in (20, 33, 50, 51, 64, 80)), 2.0**60, -1e154, 1e300, 5e-324]
+SPREADS = [1.0, 1e-2, 5e10, 1e154, 1e300, 1.7e308, 1e-160, 1e-300, 5e-324]
+ASKED = [
+    *({"centre": at(size)} for size in SIZES),
+    *({"mean": at(size, 3)} for size in SIZES),
+    *({"spread": 1.0 + at(size)} for size in SPREADS),
+    *({"spread": np.full(D, size)} for size in SPREADS),
+    *({"covariance": correlated(size)} for size in (1e-11, 1e100, 1e300)),
+    *({"covariance": correlated(), "centre": at(-(2.0**53 - t)), "spread": np.full(D, 2e8)} for t in range(20, 80, 7)),
+]
+
+
+def question(run, given):
+    """What is asked in a step, with what is `given` in place of what an honest server would ask."""
+    honest = {"centre": np.full(D, 50.0), "spread": np.full(D, 15.0), "mean": np.zeros(D), "covariance": correlated()}
+    asked = {**honest, **given}
+    covariance = asked.pop("covariance")
+    if run is RUN:
+        return "expected", [np.asarray(32), *asked.values(), pack(covariance)]
+    size, basis = covariance[0, 0], np.full((D, 1), 0.5)
+    return "products", [np.asarray(32), *asked.values(), basis, np.array([3.0 * size]), np.asarray(size / 2)]
+
+
+def answers(folder, parts, run, given):
+    """All that a site says, question by question: arrays, or the error."""
+    session = HostileSession(folder, np.vstack(list(parts)), run, journal="")
+    centre = given.get("centre", np.full(D, 50.0))
+    scale = {"scale": given["spread"]} if "spread" in given else {"scale": np.empty(0)}
+    last = {"components": np.eye(2, D), "mean": given.get("mean", centre), **scale}
+    covariance = given.get("covariance", correlated())
+    expects = pack(covariance) if run is RUN else np.vstack([np.full((1, D), 0.5), np.diag(covariance)])
+    asked = [
+        ("observed", []),
+        ("deviations", [np.asarray(32), centre]),
+        question(run, given),
+        ("project", [*last.values(), expects]),
+    ]
+    said = []
+    for phase, arrays in asked:
+        replied, told = session.ask(phase, arrays)
+        said.append((phase, replied, told.get("error"), told.get("message")))
+    return said
+
+
+@pytest.mark.parametrize("given", ASKED, ids=str)
+def test_rows_of_the_same_moments_give_the_same_bits(tmp_path, given):
+    """The fault: a server's centre was taken off each row, and rounding told rows above a threshold from others."""
+    one, other = (answers(tmp_path, parts, RUN, given) for parts in (patients(), map(reflected, patients())))
+    for (phase, here, *refused), (_, there, *as_well) in zip(one, other, strict=True):
+        assert refused == as_well, phase
+        assert [array.tobytes() for array in here] == [array.tobytes() for array in there], phase
+
+
+@pytest.mark.parametrize("run", [RUN, FACTORS], ids=["gaussian", "factors"])
+@pytest.mark.parametrize("given", ASKED, ids=str)
+def test_rows_that_are_turned_give_the_same_answers(tmp_path, run, given):
+    one, other = (answers(tmp_path, parts, run, given) for parts in (patients(), map(turned, patients())))
+    for (phase, here, *refused), (_, there, *as_well) in zip(one, other, strict=True):
+        assert refused == as_well, phase
+        for mine, theirs in zip(here, there, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-9 * np.abs(mine).max(), err_msg=phase)
+
+
+def test_a_few_honest_questions_are_answered(tmp_path):
+    """Or all of the above would say nothing."""
+    for run in (RUN, FACTORS):
+        assert all(arrays for _, arrays, *_ in answers(tmp_path, patients(), run, {}))
+        assert all(arrays for _, arrays, *_ in answers(tmp_path, patients(), run, {"centre": at(-(2.0**53 - 50))}))
+
+
+def test_thresholds_in_two_centres_tell_no_row(tmp_path):
+    """Two columns at -(2^53 - t) and its like, whose difference is asked for: by how it is rounded for each row the sum
+    over rows told which of them are above t, and so row after row was read. Rows on the other side of the mean have the
+    same moments, and other rows above each t."""
+
+    def told(name, rows):
+        basis, found = np.array([[0.5], [-0.5], [0.5], [-0.5]]), []
+        for t in range(20, 81):
+            session = HostileSession(tmp_path / f"{name}{t}", rows, FACTORS, journal="")
+            centre = -np.array([2.0**53 - t, 2.0**53 - 1000, 0.0, 0.0])
+            assert session.ask("observed", [])[0]
+            assert session.ask("deviations", [np.asarray(16), centre])[0]
+            model = [np.ones(D), np.zeros(D), basis, np.array([2.0]), np.asarray(1.0)]
+            found.append(session.ask("products", [np.asarray(16), centre, *model])[0][1])
+        return np.stack(found)
+
+    rows = patients()[0]
+    np.testing.assert_array_equal(told("one", rows), told("other", 2 * rows.mean(axis=0) - rows))

@@ -1,0 +1,305 @@
+"""`personalised`: a site answers functions of counts, means and scatters of its rows, and its fold never moves."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+
+from fedpca_flwr.errors import BeyondLimitError, DisclosureError
+from fedpca_flwr.maths.blocks import column_sums
+from fedpca_flwr.maths.held_out import held_out
+from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.protocol.state import StateJournal
+from fedpca_flwr.site.fold import FOLD, fold
+from fedpca_flwr.site.journal import FileJournal
+from strategies.personalised.client import PersonalisedClient
+from strategies.personalised.script import GRID, HELD_OUT
+from tests.attacks.test_repeats import events, sites
+from tests.families import rows
+from tests.harness import finish
+from tests.hostile import HostileSession
+
+SECURE = {"secure-aggregation": True, "bound": 1e4}
+SHAPES = {"tall": (60, 8), "wide": (25, 40)}
+K = 2
+
+
+# Equal moments, equal answers
+
+
+def fixing_ones(n, rng):
+    """A random orthogonal matrix (n, n) that leaves the vector of ones as it is."""
+    basis = np.linalg.qr(np.column_stack([np.ones(n), rng.standard_normal((n, n - 1))])).Q
+    turn = np.linalg.qr(rng.standard_normal((n - 1, n - 1))).Q
+    return basis[:, :1] @ basis[:, :1].T + basis[:, 1:] @ turn @ basis[:, 1:].T
+
+
+def twins(shape, held):
+    """Rows, and others with the same count, mean and scatter; so have those held out alone, and those that are not."""
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal(shape) * rng.uniform(1, 6, shape[1]) + rng.uniform(-3, 3, shape[1]) + 10
+    other = X.copy()
+    for part in (held, ~held):
+        other[part] = fixing_ones(int(part.sum()), rng) @ X[part]
+    return X, other
+
+
+def orthonormal(*shape):
+    return np.linalg.qr(np.random.default_rng(3).standard_normal(shape)).Q
+
+
+def questions(d, mean, *, secure):
+    """All questions of a run in turn; each pass asks about one mean, and of blocks of every size."""
+    rng, spread = np.random.default_rng(6), {"spread": np.ones(d)} if secure else {}
+    centre = {"mean": mean, "remainder": 1e-17 * mean, **spread}
+    level = np.eye(d)[:, :1] - np.eye(d)[:, 1:2]  # along it, the distance to the mean is that of the rows' own means
+    blocks = [rng.standard_normal((d, 5)) * 10.0 ** rng.uniform(-9, 9, 5), 1e290 * np.ones((d, 1)), level]
+    for prefix, strengths in ((HELD_OUT, np.array(GRID)), ("", np.array([50.0]))):
+        if secure:
+            yield f"{prefix}sums", {}
+            yield f"{prefix}deviations", {"rows": np.asarray(100), "centre": mean}
+        else:
+            yield f"{prefix}start", {}
+        for block in blocks:
+            yield f"{prefix}product", {"block": block, **centre}
+        V = np.repeat(orthonormal(d, K)[None], len(strengths), axis=0)
+        for _ in range(2):
+            yield f"{prefix}share", {"shared": V, "strengths": 40 * strengths, **centre}
+        if prefix:
+            yield "choose", {"shared": V[0], **centre}
+    yield "report", {"shared": np.hstack([level / np.sqrt(2), np.eye(d)[:, 2:3]]), "strengths": strengths, **centre}
+
+
+def natural(name, asked, X):
+    """The size of an answer that rounding is relative to, from the moments of all rows."""
+    n, m = len(X), X.mean(axis=0)
+    own, shift = np.sqrt(np.square(X - m).sum(axis=0)), np.sqrt(n) * (m - asked.get("mean", asked.get("centre", m)))
+    energy = np.sum(own**2) + np.sum(shift**2)
+    if name == "product":
+        V = asked["block"]
+        return np.outer(own, own @ np.abs(V)) + np.outer(np.abs(shift), np.abs(shift @ V))
+    if name == "gram":
+        V = asked["shared"]
+        sizes = np.sqrt(np.square(own @ np.abs(V)) + np.square(shift @ V))
+        return np.outer(sizes, sizes)
+    return {"error": energy, "errors": energy, "shared": 1.0, "distance": K}.get(name, energy + n * np.abs(X).max())
+
+
+MEANS = {
+    "a mean": lambda d: 10 + np.linspace(-1, 1, d),
+    "far": lambda d: np.linspace(-1, 1, d) * 30,
+    "rounding": lambda d: np.concatenate([np.full(2, -(2.0**53)), np.zeros(d - 2)]),
+    "1e30": lambda d: np.linspace(-1, 1, d) * 1e30,
+    "1e140": lambda d: np.linspace(-1, 1, d) * 1e140,
+}
+
+
+def answer_of(session, phase, asked):
+    """What a party would answer; nothing where it sends random words."""
+    try:
+        return session.client.statistics(phase, asked)
+    except BeyondLimitError:
+        return {}
+
+
+@pytest.mark.parametrize("mean", MEANS.values(), ids=MEANS)
+@pytest.mark.parametrize("secure", [False, True], ids=["clear", "masked"])
+@pytest.mark.parametrize("solver", ["closed-form", "stiefel"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_rows_of_equal_moments_get_equal_answers(shape, solver, secure, mean, tmp_path, monkeypatch):
+    """The rows are turned among themselves; a number subtracted from each of them would round each otherwise."""
+    held = np.arange(shape[0]) % 5 == 2
+    monkeypatch.setattr(PersonalisedClient, "_held_out", held)
+    run = {"method": "personalised", "n-components": K, "solver": solver, **(SECURE if secure else {})}
+    pair = [HostileSession(tmp_path / str(i), X, run) for i, X in enumerate(twins(shape, held))]
+    X, client = twins(shape, held)[0], pair[0].client
+    phases = client.card.phases(client.site.config, client.options)
+    for phase, asked in questions(shape[1], mean(shape[1]), secure=secure):
+        assert list(asked) == [field.name for field in phases[phase].asked.fields]
+        one, other = (answer_of(session, phase, asked) for session in pair)
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            with np.errstate(all="ignore"):
+                allowed = 1e-9 * natural(name, asked, X)
+                if name == "shared" and mean is MEANS["far"]:
+                    allowed = 1e-6  # of the second direction fewer digits are left beside the first
+                alike = (value == other[name]) | (np.abs(value - other[name]) <= allowed)
+            assert alike.all(), (phase, name)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_mean_beyond_all_numbers_is_refused_whatever_the_rows(shape, tmp_path):
+    run = {"method": "personalised", "n-components": K, "mu": 1.0}
+    X, other = twins(shape, np.arange(shape[0]) % 5 == 2)
+    said = []
+    for i, own in enumerate([X, other]):
+        session = HostileSession(tmp_path / str(i), own, run)
+        session.ask("start", [])
+        arrays, told = session.ask("product", [np.eye(shape[1], 3), np.full(shape[1], 1e300), np.zeros(shape[1])])
+        assert arrays == []
+        said.append(told["message"])
+    assert said == ["this site ended its part in the run; its own log says why"] * 2
+
+
+def test_shared_components_of_any_other_size_are_refused(tmp_path):
+    run = {"method": "personalised", "n-components": K, "mu": 1.0}
+    session = HostileSession(tmp_path, rows(40, 6), run)
+    session.ask("start", [])
+    V, z = np.eye(6, K)[None], np.zeros(6)
+    arrays, _ = session.ask("product", [np.eye(6, 3), z, z])
+    assert len(arrays) == 1
+    arrays, told = session.ask("share", [1e9 * V, np.ones(1), z, z])
+    assert arrays == []
+    assert "error" in told
+
+
+# A threshold on single rows, by the rounding of what is far away
+
+
+def away(t, d):
+    """A mean beside which what is above t rounds up and what is below rounds down, in the first of two features."""
+    mean = np.zeros(d)
+    mean[:2] = -(2.0**53 - t), -(2.0**53 - 1000)
+    return mean
+
+
+@pytest.mark.parametrize("shape", [(20, 60), (60, 5)], ids=["wide", "tall"])
+@pytest.mark.parametrize("phase", ["product", "report", "share"])
+def test_no_row_is_told_from_the_others_by_a_threshold(phase, shape, tmp_path):
+    """An age after the other is tried: what is told jumped where a row's is passed, by that row's values."""
+    n, d = shape
+    rng = np.random.default_rng(4)
+    ages = rng.permutation(np.arange(18, 18 + 2 * n, 2))
+    X = np.column_stack([ages, np.full(n, 1000.0), np.round(rng.normal(120, 15, (n, d - 2)), 2)])
+    session = HostileSession(tmp_path, X, {"method": "personalised", "n-components": 1, "mu": 1.0})
+    level = (np.eye(d)[:, :1] - np.eye(d)[:, 1:2]) / np.sqrt(2)
+    S, told = np.cov(X.T, bias=True) * n, []
+    for t in range(17, 19 + 2 * n):
+        centre = {"mean": away(float(t), d), "remainder": np.zeros(d)}
+        shift = np.sqrt(n) * (X.mean(axis=0) - centre["mean"])
+        if phase == "product":
+            answer = session.client.statistics(phase, {"block": level, **centre})["product"][2:]
+            told.append(answer - S[2:] @ level - np.outer(shift[2:], shift @ level))
+        elif phase == "report":
+            answer = session.client.statistics(phase, {"shared": level, "strengths": np.empty(0), **centre})["gram"]
+            told.append(answer - level.T @ S @ level - np.square(shift @ level))
+        else:
+            asked = {"shared": level[None], "strengths": np.ones(1), **centre}
+            told.append(session.client.statistics(phase, asked)["shared"])
+    size = 1.0 if phase == "share" else float(np.abs(answer).max())
+    assert np.ptp(told, axis=0).max() < 1e-9 * size
+
+
+def test_a_block_of_the_smallest_numbers_rounds_no_row(tmp_path):
+    """Beside a feature that is constant, the least positive number gave each row's value rounded to an integer."""
+    X = np.random.default_rng(9).standard_normal((40, 6)) * 3
+    X[:, 0] = 1.0
+    session, z = HostileSession(tmp_path, X, {"method": "personalised", "n-components": 1, "mu": 1.0}), np.zeros(6)
+    block = np.zeros((6, 2))
+    block[:2, 0], block[1, 1] = (1.0, 5e-324), 5e-324
+    product = session.client.statistics("product", {"block": block, "mean": X.mean(axis=0), "remainder": z})["product"]
+    assert not product[:, 0].any()
+    S = np.cov(X.T, bias=True) * 40
+    np.testing.assert_allclose(product[1:, 1], S[1:, 1] * 5e-324, atol=5e-324)
+
+
+# The fold
+
+
+def node_of(own):
+    return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, **own}, source="node-config")
+
+
+def drawn(folder, X, *, run_id=1, repeat="refuse", seed=0):
+    """What a new process of a site holds out in a run."""
+    node = node_of({"data": "rows.npy", "journal": str(folder), "min-rows": 5, "repeat": repeat})
+    return fold(FileJournal(str(folder), str(run_id), 0), node, X, seed)
+
+
+def draws_in(folder):
+    with contextlib.closing(sqlite3.connect(folder / "site.sqlite")) as database:
+        return [about for (about,) in database.execute("SELECT about FROM event WHERE kind = ?", (FOLD,))]
+
+
+def test_whatever_the_seed_every_run_holds_the_same_rows_out(tmp_path):
+    X = rows(60, 4)
+    found = [drawn(tmp_path, X, run_id=run, seed=run) for run in range(20)]
+    assert found[0].sum() == 12
+    assert all((one == found[0]).all() for one in found)
+    assert len(draws_in(tmp_path)) == 1
+    order = np.random.default_rng(1).permutation(60)
+    assert (drawn(tmp_path, X[order], run_id=99) == found[0][order]).all()
+    assert len({drawn(tmp_path / str(site), X).tobytes() for site in range(5)}) == 5  # each site draws its own
+
+
+def test_in_a_simulation_the_seed_draws():
+    X = rows(60, 4)
+    assert (fold(StateJournal(RecordDict()), node_of({}), X, 3) == held_out(X, 3)).all()
+
+
+def test_a_fold_of_nearly_the_same_rows_is_refused(tmp_path):
+    X = rows(60, 4)
+    drawn(tmp_path, X[:57])
+    with pytest.raises(DisclosureError, match="has held other rows out to choose 'mu'.*run with mu=<number>"):
+        drawn(tmp_path, X, run_id=2)
+    drawn(tmp_path, X, run_id=3, repeat="refuse-same")
+    drawn(tmp_path, rows(65, 4), run_id=4)  # as many more as it answers about
+    assert len(draws_in(tmp_path)) == 3
+
+
+def test_another_fold_of_the_same_rows_is_refused(tmp_path, monkeypatch):
+    """As a later version might draw it."""
+    X = rows(60, 4)
+    drawn(tmp_path, X)
+    monkeypatch.setattr("fedpca_flwr.site.fold.fifth", lambda digests: np.arange(60) < 12)
+    with pytest.raises(DisclosureError, match="has held other rows out"):
+        drawn(tmp_path, X, run_id=2, repeat="refuse-same")
+    drawn(tmp_path, X, run_id=3, repeat="allow")
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["clear", "masked"])
+def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path):
+    """41 of 60 rows followed from 20 secure runs whose seeds drew other folds, and all of 14 in clear."""
+    parties = [rows(60, 6, seed=i) + i for i in range(3)]
+    options = {"n_components": 1, "iterations": 1, **({"secure_aggregation": True, "bound": 40.0} if secure else {})}
+    seen, honest = [], PersonalisedClient.statistics
+
+    def listen(client, phase, asked):
+        if phase.endswith(("start", "sums")):
+            seen.append((client.site.node.partition_id, phase, column_sums(client.used).tobytes()))
+        return honest(client, phase, asked)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PersonalisedClient, "statistics", listen)
+        for seed in range(2):
+            finish(sites(tmp_path, parties, "personalised", options={**options, "seed": seed}))
+    assert len(seen) == 12
+    assert len(set(seen)) == 6
+    assert len(events(tmp_path / "site0", FOLD)) == 1
+
+
+@pytest.mark.parametrize("options", [{}, SECURE], ids=["clear", "masked"])
+def test_a_site_with_too_few_rows_to_hold_out_says_so_before_it_answers(options, tmp_path):
+    run = {"method": "personalised", "n-components": 1, **options}
+
+    def said(n, **more):
+        session = HostileSession(tmp_path / f"{n}{len(more)}", rows(n, 4), {**run, **more}, **{"min-rows": 10})
+        return session.client.get_properties({})
+
+    refused = said(49)
+    assert refused["error"] == "DisclosureError"
+    assert "fewer rows than its own minimum (node-config 'min-rows' = 10)" in refused["message"]
+    assert "run with mu=<number>" in refused["message"]
+    assert "error" not in said(50)
+    assert "error" not in said(49, mu=1.0)
+
+
+def test_a_site_without_a_journal_holds_nothing_out(tmp_path):
+    session = HostileSession(tmp_path, rows(60, 4), {"method": "personalised", "n-components": 1}, journal="")
+    said = session.client.get_properties({})
+    assert said["error"] == "ConfigError"
+    assert "names no 'journal', by which every run over the same rows holds the same ones out" in said["message"]

@@ -1,0 +1,48 @@
+"""Servers that want the number of rows of a site that allows only private methods, or one more run of its noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.maths.grid import STEPS
+from tests.hostile import HostileSession, released
+
+PEOPLE = np.random.default_rng(3).integers(20, 90, (40, 3)).astype(float)
+RUN = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "two-stage", "clip": 99.0, "centre-clip": 99.0}
+TELLING = [{"count": "public"}, {"relation": "replace-one"}, {"relation": "replace-one", "count": "public"}]
+ONLY = {"allowed-methods": "dp-pca", "min-rows": 20}
+
+
+@pytest.mark.parametrize("told", TELLING, ids=str)
+def test_whoever_starts_a_run_does_not_choose_whether_a_count_is_told(tmp_path, told):
+    session = HostileSession(tmp_path, PEOPLE, {**RUN, **told}, **ONLY)
+    for said in (session.client.get_properties({}), session.ask("centre", [])[1]):
+        assert said["error"] == "DisclosureError"
+        assert "node-config 'public-count' is false" in said["message"]
+    assert not (tmp_path / "journal" / "site.sqlite").exists() or released(tmp_path / "journal") == []
+
+
+@pytest.mark.parametrize("told", TELLING, ids=str)
+def test_a_site_may_let_its_count_be_told(tmp_path, told):
+    replied, _ = HostileSession(tmp_path, PEOPLE, {**RUN, **told}, **ONLY, **{"public-count": True}).ask("centre", [])
+    assert replied[0] / STEPS == len(PEOPLE)
+
+
+def test_a_count_with_noise_needs_no_leave(tmp_path):
+    replied, _ = HostileSession(tmp_path, PEOPLE, RUN, **ONLY).ask("centre", [])
+    assert replied[0] / STEPS != len(PEOPLE)
+
+
+def test_a_site_with_data_and_without_a_budget_answers_no_private_run(tmp_path):
+    """150 runs of epsilon 10 average their noise away."""
+    session = HostileSession(tmp_path, PEOPLE, {**RUN, "epsilon": 10.0}, **ONLY, **{"epsilon-budget": None})
+    for said in (session.client.get_properties({}), session.ask("centre", [])[1]):
+        assert said["error"] == "ConfigError"
+        assert "names no 'epsilon-budget'" in said["message"]
+
+
+def test_a_budget_of_ten_is_one_run_of_ten(tmp_path):
+    run, node = {**RUN, "epsilon": 10.0}, {**ONLY, "epsilon-budget": 10.0}
+    sessions = [HostileSession(tmp_path, PEOPLE, run, run_id=i, **node) for i in range(3)]
+    assert [bool(session.ask("centre", [])[0]) for session in sessions] == [True, False, False]

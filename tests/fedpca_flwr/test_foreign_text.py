@@ -1,0 +1,70 @@
+"""What somebody else wrote never moves a cursor, forges a line, or turns the direction of writing."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+import pytest
+
+from fedpca_flwr import markdown
+from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
+from fedpca_flwr.foreign_text import printable
+from fedpca_flwr.protocol.admission import reported
+from fedpca_flwr.protocol.messages import ErrorReport, info_of
+from tests.families import cut, rows
+from tests.harness import finish, server_of, tamper
+
+EVIL = "a\x1b[2J\u202eb\u2028c\x85d\u200be\x07"
+CLEAN = "a?[2J?b?c?d?e?"
+
+
+def test_no_character_that_controls_or_turns_anything_is_left():
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    kinds = {unicodedata.category(one) for one in printable(every)}
+    assert not kinds & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    assert printable("a\nb", lines=True) == "a\nb"
+    assert printable("a\nb") == "a?b"
+    assert printable("Zürich, 東京 3 °C") == "Zürich, 東京 3 °C"
+    printable(every).encode()  # half a surrogate pair could not be
+
+
+@pytest.mark.parametrize("kind", [FedPCAError, ConfigError, ContractError])
+def test_an_error_holds_none(kind):
+    error = kind(f"x: {EVIL}\ny", local=EVIL)
+    assert str(error) == f"x: {CLEAN}\ny"
+    assert error.local == CLEAN
+    assert error.__notes__ == [CLEAN]
+
+
+def test_a_table_holds_none():
+    assert markdown.row([f"{EVIL}\n", 3]) == f"| {CLEAN}? | 3 |"
+
+
+def test_what_a_client_says_under_an_unknown_name_holds_none():
+    with pytest.raises(ContractError) as caught:
+        info_of({"partition-id": 0, "num-partitions": 3, "simulated": True, f"{EVIL}\nclient 2": "x"})
+    assert str(caught.value).isprintable()
+
+
+def test_no_line_of_a_partys_error_passes_for_anothers():
+    report = ErrorReport.parse(
+        {"partition-id": 1, "error": "DataError", "message": f"mine\nclient 0: it has 3 rows{EVIL}\nlast"}
+    )
+    (error,) = reported([report])
+    assert str(error) == f"client 1: mine\nclient 1: client 0: it has 3 rows{CLEAN}\nclient 1: last"
+
+
+def test_the_server_shows_none_of_a_hostile_partys(capfd):
+    server = server_of("p-cov", cut(rows(300), 180, 100, 20), n_components=2)
+
+    def say(reply):
+        reply.metrics = {"partition-id": 1, "error": "DataError", "message": f"{EVIL}\nclient 0: lied"}
+        return reply
+
+    tamper(server, 1, say)
+    with pytest.raises(FedPCAError) as caught:
+        finish(server)
+    assert all(line.startswith("client 1: ") and line.isprintable() for line in str(caught.value).split("\n"))
+    shown = "".join(capfd.readouterr())
+    assert not {"\u202e", "\x07"} & set(shown)

@@ -1,0 +1,173 @@
+"""A party whose numbers are no part of anything: one sentence of ours or a finite model, never NumPy's own words."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ContractError, FedPCAError
+from fedpca_flwr.protocol.sizes import Sizes
+from fedpca_flwr.transports import masked, surviving_party
+from strategies import METHODS, transports_of
+from tests.families import cut, rows
+from tests.harness import finish, own, server_of, tamper_arrays
+
+FITTING = [name for name in METHODS if name != "vertical-scores"]
+"""Methods that compute a model of what parties reply."""
+
+CASES = [(name, n) for name in FITTING for n in range(len(METHODS[name].strategy.card.examples))]
+"""Every method with each set of options of its card."""
+
+SECURE = {"secure_aggregation": True, "bound": 100.0, "min_parties": 2}
+WAYS = {"masked": SECURE, "surviving": {**SECURE, "survivors": 3}}
+SUMS = [(name, way) for name in FITTING for way in transports_of(METHODS[name]) if way in WAYS]
+
+
+def up_to(size):
+    """All numbers multiplied, so that the largest is of this size."""
+    return lambda values: values * (size / (np.abs(values).max(initial=0.0) or 1.0))
+
+
+FALSE = {
+    "times 1e300": lambda values: values * 1e300,
+    "times 1e200": lambda values: values * 1e200,
+    "times 1e150": lambda values: values * 1e150,
+    "times 1e-300": lambda values: values * 1e-300,
+    "up to 1e308": up_to(1e308),
+    "all 1e308": lambda values: np.full_like(values, 1e308),
+    "zero": np.zeros_like,
+    "negative": np.negative,
+}
+HUGE = ["times 1e300", "times 1e200", "up to 1e308", "all 1e308"]
+
+
+def parties_of_three(method, example):
+    if METHODS[method].strategy.card.split == "columns":
+        return np.split(rows(60), [6, 10], axis=1)
+    parties = cut(rows(300), 180, 100, 20)
+    return [np.digitize(part, [-0.1, 0.1]) * 1.0 for part in parties] if example.get("genotypes") else parties
+
+
+def outcome(method, number, change, *, field=None, asked=None):
+    """The error's text, or none, of a run in which client 1's real numbers are changed.
+
+    Parameters
+    ----------
+    field, asked : int, optional
+        Only in this array of a reply, and only in the reply to this question.
+    """
+    example = METHODS[method].strategy.card.examples[number]
+    options = {"n_components": 2, **example, **own(method)}  # what a run needs here, as a state of its own
+    server = server_of(method, parties_of_three(method, example), **options)
+    before = []
+
+    def changed(arrays):
+        before.append(None)
+        if asked is not None and len(before) - 1 != asked:
+            return arrays
+        with np.errstate(all="ignore"):
+            return [
+                change(array).astype(array.dtype) if array.dtype.kind == "f" and field in {None, i} else array
+                for i, array in enumerate(arrays)
+            ]
+
+    tamper_arrays(server, 1, changed)
+    return ended(server)
+
+
+def ended(server):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            model = finish(server)
+        except FedPCAError as error:
+            return str(error)
+    for values in (model.components_, model.scores_, model.explained_variance_, model.explained_variance_ratio_):
+        assert values is None or np.isfinite(values).all()
+    return ""
+
+
+@pytest.mark.parametrize("kind", FALSE)
+@pytest.mark.parametrize(("method", "number"), CASES)
+def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind):
+    told = outcome(method, number, FALSE[kind])
+    if kind in HUGE and told:
+        assert "client 1: " in told.split("\n")[0]
+
+
+@pytest.mark.parametrize("field", [0, 1, 2])
+@pytest.mark.parametrize("asked", [0, 1, 2])
+@pytest.mark.parametrize(("method", "number"), CASES)
+def test_one_false_array_in_one_reply_does_too(method, number, asked, field):
+    told = outcome(method, number, FALSE["times 1e300"], field=field, asked=asked)
+    assert not told or "client 1: " in told.split("\n")[0]
+
+
+def random_words(vector, rng):
+    return np.concatenate([vector[:1], np.frombuffer(rng.bytes(8 * (vector.size - 1)), "<u8")])
+
+
+def random_half(vector, rng):
+    half = vector.size // 2
+    return np.concatenate([vector[:half], np.frombuffer(rng.bytes(8 * (vector.size - half)), "<u8")])
+
+
+def negative(vector, rng):
+    return np.concatenate([vector[:1], -vector[1:]])
+
+
+@pytest.mark.parametrize("change", [random_words, random_half, negative])
+@pytest.mark.parametrize(("method", "way"), SUMS)
+def test_a_false_share_of_a_secure_sum_does_too(method, way, change, monkeypatch):
+    """Client 1 takes part by all rules, and says that it is one party, but what it adds is no part of anything."""
+    rng, honest = np.random.default_rng(0), masked.encoded
+
+    def encoded(party, *asked):
+        vector = honest(party, *asked)
+        return change(vector, rng) if party.site.node.partition_id == 1 else vector
+
+    monkeypatch.setattr(masked, "encoded", encoded)
+    monkeypatch.setattr(surviving_party, "encoded", encoded)
+    told = ended(server_of(method, parties_of_three(method, {}), n_components=2, **WAYS[way]))
+    assert "client 1" not in told
+
+
+def test_where_a_secure_sum_cannot_be_computed_with_some_share_is_false():
+    sizes = Sizes(sums_only=True)
+    with (
+        pytest.raises(ContractError, match="'scatter' .LinAlgError.*some party's share is false"),
+        sizes.computing("scatter", {"client 0": 1e300, "client 1": 1.0}),
+    ):
+        raise np.linalg.LinAlgError
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_distances_below_zero_are_no_distances(number):
+    told = outcome("vertical-kernel", number, np.negative, field=0, asked=1)
+    assert "squared distances between rows add up to -" in told
+
+
+def test_numbers_out_of_proportion_are_told_with_those_of_the_others():
+    server = server_of("sapca", parties_of_three("sapca", {}), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [a * 1e300 if a.dtype.kind == "f" else a for a in arrays])
+    text = "client 1: its reply to 'summary' holds numbers up to 1.39e+302 in size, the others' 85.2"
+    with pytest.raises(ContractError, match=re.escape(text)) as caught:
+        finish(server)
+    assert isinstance(caught.value.__cause__, FloatingPointError)
+
+
+def test_a_failure_that_no_size_explains_names_nobody(monkeypatch):
+    server = server_of("p-cov", parties_of_three("p-cov", {}), n_components=2)
+
+    def failing(self):
+        yield from (question for question in [next(honest(self))])
+        raise np.linalg.LinAlgError("of the library")
+
+    honest = type(server.strategy).program
+    monkeypatch.setattr(type(server.strategy), "program", failing)
+    with pytest.raises(ContractError, match="it cannot be told whose") as caught:
+        finish(server)
+    assert "of the library" not in str(caught.value)

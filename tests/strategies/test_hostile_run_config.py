@@ -1,0 +1,166 @@
+"""Whatever a server writes into a run-config, a party answers with a refusal, raises nothing, and at little cost."""
+
+from __future__ import annotations
+
+import difflib
+import random
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedpca_flwr import config_errors, method_text
+from fedpca_flwr.client_app import client_fn
+from fedpca_flwr.config import RunConfig
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.protocol.messages import ErrorReport
+from strategies import build_client, build_strategy
+
+LONG = "x" * 10**6
+
+VALUES = {
+    "nothing": None,
+    "negative": -1,
+    "zero": 0,
+    "half": 1.5,
+    "NaN": float("nan"),
+    "infinity": float("inf"),
+    "a boolean": True,
+    "digits": 10**5000,
+    "bytes": b"\xff" * 100,
+    "a list": [1],
+    "a table": {"a": 1},
+    "long": LONG,
+    "quotes": '"' * 9999,
+    "an open quote": "'a",
+    "nested quotes": """p-cov scale="'"'""",
+    "a line break": "a\nclient 0: b",
+    "a terminal's": "\x1b[2J",
+    "a mark of direction": "\u202eabc",
+    "half a pair": "\udc80",
+    "a null": "\x00",
+    "unknown method": "nope",
+    "unknown option": "p-cov \udc80=1",
+    "an option with a line break": 'p-cov "a\nclient 0: b=1"',
+    "an option twice": "sub-it block-size=9 block-size=9",
+    "a long option": f"p-cov {'x' * 9000}=1",
+    "many options": "p-cov " + " ".join(f"a{i}=1" for i in range(1000)),
+    "many digits": f"sub-it block-size={'1' * 5000}",
+    "a date": "sub-it block-size=1979-05-27",
+    "another's home": "~root",
+    "nobody's home": "~nosuchuser/a",
+    "a long path": "a/" * 4000,
+    "names with a quote": 'a,"b',
+}
+KEYS = [*RunConfig.keys(), LONG, "data_root", "\x1b[2J", "\udc80", "a\nclient 0: b", ""]
+
+
+def told(config):
+    """What a party says to a run-config, asked both ways."""
+    node = {"partition-id": 1, "num-partitions": 3}
+    said = []
+    for asked in ("get_properties", "fit"):
+        client = build_client(Context(1, 1, node, RecordDict(), config))
+        said.append(client.get_properties({}) if asked == "get_properties" else client.fit([], {"phase": "moments"})[2])
+    return said
+
+
+def require_clean(said, config):
+    for one in said:
+        if "error" not in one:
+            continue
+        report = ErrorReport.parse(one)
+        assert report.partition_id == 1
+        lines = report.message.split("\n")
+        assert all(line.isprintable() for line in lines)
+        assert not [line for line in lines if line.startswith("client 0")]
+        assert "failed with" not in report.message, config
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_every_value_at_every_key_is_answered(value):
+    for key in KEYS:
+        require_clean(told({key: value}), key)
+
+
+def test_random_run_configs_are_answered():
+    rng = random.Random(24)
+    for _ in range(150):
+        config = {rng.choice(KEYS): rng.choice(list(VALUES.values())) for _ in range(rng.randint(2, 6))}
+        require_clean(told(config), config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"method": "nope"},
+        {"method": 3},
+        {"method": "p-cov 'a"},
+        {"seed": -1},
+        {"stranger": 1},
+        {"n-components": float("nan")},
+        {"method": "\udc80"},
+        {"method": None},
+        {"method": LONG},
+    ],
+    ids=lambda config: repr(config)[:40],
+)
+def test_nothing_is_raised_where_flower_makes_a_client(config):
+    """An exception's text would travel."""
+    context = Context(1, 1, {"partition-id": 1, "num-partitions": 3}, RecordDict(), config)
+    client = client_fn(context).numpy_client
+    for said in (client.get_properties({}), client.fit([], {})[2], client.evaluate([], {})[2]):
+        assert said["error"] == "ConfigError"
+        assert said["partition-id"] == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"method": f"p-cov {LONG}=1"}, "'method' has 1,000,008 characters, expected at most 10,000"),
+        ({"method": f"p-cov {'x' * 9000}=1"}, "an option's name has 9,000 characters, expected at most 64"),
+        ({"method": "x" * 9000}, "'method' is 'xxx"),
+        ({LONG: 1}, "a key has 1,000,000 characters, expected at most 64"),
+        ({"dataset": LONG}, "'dataset' has 1,000,000 characters"),
+        ({str(i): 1 for i in range(10**4)}, "it has 10,000 keys, expected at most 100"),
+        ({"method": VALUES["many options"]}, "'method' has 1,000 options, expected at most 100"),
+        ({"seed": 10**5000}, "'seed' is a whole number of more than 1,024 bits"),
+    ],
+    ids=["text", "option", "name", "key", "value", "keys", "options", "digits"],
+)
+def test_what_is_longer_than_any_is_refused_before_it_is_compared(config, text, monkeypatch):
+    """Looking for the nearest of the known names takes a time that grows with the name's length."""
+    compared = []
+    honest = difflib.get_close_matches
+    monkeypatch.setattr(
+        difflib, "get_close_matches", lambda word, *rest, **n: compared.append(word) or honest(word, *rest, **n)
+    )
+    for said in told(config):
+        assert text in said["message"]
+        assert len(said["message"]) <= 2000
+    assert max(map(len, compared), default=0) <= config_errors.LONGEST_KEY
+    with pytest.raises(ConfigError):
+        build_strategy(config)
+    assert max(map(len, compared), default=0) <= config_errors.LONGEST_KEY
+    assert len(compared) <= 2 * 2 * config_errors.MOST_KEYS
+
+
+def test_what_is_as_long_as_it_may_be_is_not_refused():
+    names = ", ".join(f"gene {i}" for i in range(20_000))
+    assert len(RunConfig.parse({"features": names}).feature_names) == 20_000
+    path = "a/" * 50
+    assert RunConfig.parse({"data-root": path, "output": "x" * config_errors.LONGEST_TEXT}).data_root == path
+    assert method_text.words_of("p-cov " + "a=1 " * config_errors.MOST_KEYS)[0] == "p-cov"
+
+
+@pytest.mark.parametrize("path", ["~", "~/data", "~root", "~nosuchuser/data"])
+def test_a_run_config_lets_no_site_look_into_a_home(path):
+    with pytest.raises(ConfigError, match="'data-root' is '~.*a path that does not begin with '~'"):
+        RunConfig.parse({"data-root": path})
+    (said, _) = told({"data-root": path})
+    assert "a path that does not begin with '~'" in said["message"]
+
+
+def test_a_sites_own_paths_may_be_in_its_own_home(tmp_path):
+    node = {"partition-id": 0, "num-partitions": 3, "scores": "~/scores.npz"}
+    assert NodeConfig.parse(node, source="node-config").scores == "~/scores.npz"
