@@ -18,10 +18,12 @@ from fedpca_flwr.errors import (
 
 if TYPE_CHECKING:
     from fedpca_flwr.federation import Federation
+    from fedpca_flwr.flower import FedPCA, client_app
     from fedpca_flwr.metrics import principal_angles
     from fedpca_flwr.model import PCAModel
     from fedpca_flwr.reference import pooled_pca
     from fedpca_flwr.second_moments import SecondMoments
+    from simulations.comparing import compare
     from simulations.engines import run
     from simulations.estimator import FederatedPCA
     from strategies import METHODS
@@ -29,9 +31,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 HOMES = {
+    "FedPCA": "fedpca_flwr.flower",
     "FederatedPCA": "simulations.estimator",
     "Federation": "fedpca_flwr.federation",
     "METHODS": "strategies",
+    "client_app": "fedpca_flwr.flower",
+    "compare": "simulations.comparing",
     "SecondMoments": "fedpca_flwr.second_moments",
     "PCAModel": "fedpca_flwr.model",
     "pooled_pca": "fedpca_flwr.reference",
@@ -46,6 +51,7 @@ __all__ = [
     "ContractError",
     "DataError",
     "DisclosureError",
+    "FedPCA",
     "FedPCAError",
     "FederatedPCA",
     "Federation",
@@ -54,6 +60,8 @@ __all__ = [
     "QuorumError",
     "SecondMoments",
     "__version__",
+    "client_app",
+    "compare",
     "pooled_pca",
     "principal_angles",
     "run",

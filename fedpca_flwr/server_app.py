@@ -7,19 +7,16 @@ from dataclasses import replace
 from logging import WARNING, StreamHandler
 
 from flwr.app import Context
-from flwr.server import ServerConfig
-from flwr.server.compat import start_grid
 from flwr.serverapp import Grid, ServerApp
 
 from fedpca_flwr import data
 from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.flower import run_on
 from fedpca_flwr.metrics import captured_variance, principal_angles
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.output import Output
 from fedpca_flwr.packages import strategies
-from fedpca_flwr.protocol.polling import poll_promptly
 from fedpca_flwr.protocol.progress import flower_from, shown_by
-from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.reference import pooled_pca
 
@@ -45,13 +42,6 @@ def main(grid: Grid, context: Context) -> None:
     if model.moments_ is not None:
         files += f"  {'moments':<22}{written.moments}\n"
     print(f"\nFederated PCA\n{model.summary()}\n{files}", flush=True)
-
-
-def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
-    """Run a strategy on a Flower grid and return its model."""
-    config = ServerConfig(num_rounds=strategy.rounds, round_timeout=strategy.config.round_deadline)
-    start_grid(grid=poll_promptly(grid), server=PCAServer(strategy), config=config)
-    return strategy.result()
 
 
 def _compared_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:

@@ -91,7 +91,7 @@ def on_loopback(
     server = assemble(run_config, parties, site, names)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
-    return strategy.result()
+    return strategy.model
 
 
 def assemble(

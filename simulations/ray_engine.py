@@ -18,13 +18,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from scipy import sparse
 
-from fedpca_flwr.client_app import one_blas_thread
 from fedpca_flwr.config import RunConfig
+from fedpca_flwr.flower import one_blas_thread, run_on
 from fedpca_flwr.maths.blocks import Blocks, Rows, joined, whole
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.packages import strategies
-from fedpca_flwr.server_app import run_on
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.table import Table
 
@@ -57,7 +56,7 @@ def on_ray(
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
             client_app = ClientApp(_client_fn(run_config, site, folder, names), mods=[one_blas_thread])
             run_simulation(server_app, client_app, len(parties), backend_config=BACKEND)
-    return strategy.result()
+    return strategy.model
 
 
 def _client_fn(

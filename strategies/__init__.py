@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from numpy.typing import ArrayLike
+
+from fedpca_flwr.column_labels import column_labels
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.config_errors import LONGEST_KEY
 from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError, together, value_text
+from fedpca_flwr.frames import as_rows
 from fedpca_flwr.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.client import PCAClient
@@ -21,6 +26,7 @@ from fedpca_flwr.protocol.state import Context
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.site import Load, Site
+from fedpca_flwr.table import check
 from fedpca_flwr.transports.choice import party_transport, server_transport
 
 TRAVEL = {
@@ -29,6 +35,9 @@ TRAVEL = {
     "surviving": RunConfig(secure_aggregation=True, bound=1.0, survivors=3),
 }
 """A run-config for each transport."""
+
+ROWS_OF_AN_APP = "rows of the app"
+"""What stands for the file of a party whose rows an app has loaded."""
 
 ALIKE = ("split", "differentially_private", "incomplete", "exposes")
 """What two methods must have in common for one to do instead of the other, on their cards."""
@@ -115,9 +124,21 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
         For an unknown method, a key that no run has, an option that this method does not have, or a value that is not
         allowed.
     """
+    kind = method_of(str(run_config.get("method", RunConfig().method))).strategy
+    return prepared(kind.__new__(kind), run_config)
+
+
+def prepared(made: PCAStrategy, run_config: Mapping[str, Any]) -> PCAStrategy:
+    """A new strategy of the method that ``run_config`` names, ready for the run that it describes.
+
+    Raises
+    ------
+    ConfigError
+        As `build_strategy`.
+    """
     _refuse_options_as_keys(run_config)
     text = str(run_config.get("method", RunConfig().method))
-    strategy = method_of(text).strategy
+    strategy = type(made)
     beside = {"n-components": run_config.get("n-components", RunConfig().n_components)}
     options = _options(run_config, method_of(text), text, beside)
     config = RunConfig.parse(run_config)
@@ -129,7 +150,7 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
     if config.max_share:
         _require_shares(config, strategy.card)
     try:
-        made = strategy(config, options, server_transport(config))
+        made.prepare(config, options, server_transport(config))
     except TravelError as error:
         others = [name for name, other in METHODS.items() if config.transport in transports_of(other)]
         raise ConfigError(f"{error}. Methods that do: {', '.join(others)}") from None
@@ -199,6 +220,24 @@ def build_client(context: Context, load: Load = local_table) -> PCAClient | Refu
         return RefusingClient(site.report(error))
     client.alternatives = partial(alternatives, method.strategy.card)
     return client
+
+
+def client_of_rows(context: Context, rows: ArrayLike, run_config: Mapping[str, Any]) -> PCAClient | RefusingClient:
+    """A party's half of a run in a Flower app of a user's own, which loads the ``rows`` (n, d) itself.
+
+    ``rows`` are an array or a data frame (n, d). They are a site's own data, with the rules for such (a journal for
+    secure sums, say), but in Flower's simulation.
+    """
+    own = {} if _in_a_simulation() else {"data": ROWS_OF_AN_APP}
+    told = replace(context, run_config=dict(run_config), node_config={**own, **context.node_config})
+    names = tuple(str(label) for label in column_labels(rows))
+    return build_client(told, lambda node, config: check(as_rows(rows, "this site"), names))
+
+
+def _in_a_simulation() -> bool:
+    """Whether this process is a worker of Ray's, in which Flower simulates parties."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 def alternatives(card: MethodCard, public: Public, rows: int, most: int) -> str:

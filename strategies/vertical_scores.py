@@ -109,7 +109,7 @@ class VerticalScores(ColumnsRun):
         values = np.einsum("ij,ij->j", scores, scores)  # of the new rows, about the means of the fitted ones
         model = PCAModel.of_scores(scores, values, total=self.total, features=self.columns, log=log)
         yield Ask("project", {"scores": scores})
-        self.model = model
+        self._model = model
 
 
 class VerticalScoresClient(ColumnsClient):

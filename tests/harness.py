@@ -103,7 +103,7 @@ def identify(server: PCAServer) -> PCAServer:
 def finish(server: PCAServer) -> PCAModel:
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
-    return strategy.result()
+    return strategy.model
 
 
 def proxy_of(server: PCAServer, party: int) -> ClientProxy:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+from flwr.client import NumPyClient
 from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar, ndarrays_to_parameters
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
+from numpy.typing import ArrayLike
 
+from fedpca_flwr import packages
 from fedpca_flwr.certainty import FACTORS, SCALED, Certainty, certainty
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
@@ -32,6 +35,7 @@ from fedpca_flwr.protocol.quorum import Quorum, Results
 from fedpca_flwr.protocol.room import Alternatives, no_alternatives, require_server_memory
 from fedpca_flwr.protocol.script import most_rounds
 from fedpca_flwr.protocol.sizes import Sizes
+from fedpca_flwr.protocol.state import Context
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.solution import check_features
 
@@ -41,16 +45,11 @@ class PCAStrategy(Strategy):
 
     Parameters
     ----------
-    config : RunConfig
-    options : PCAOptions
-        The method's own, an instance of ``card.options``.
-    transport : ServerTransport
-        How answers travel.
+    **keywords
+        The method's options and the keys of a run, as in Python: ``PooledCovariance(n_components=5, clients=3)``.
 
     Attributes
     ----------
-    model : PCAModel or None
-        Set when it is made.
     done : bool
         Whether the program has ended: the run is over.
     certificate : float
@@ -62,15 +61,28 @@ class PCAStrategy(Strategy):
     card: ClassVar[MethodCard]
     open_membership: ClassVar[bool] = False
 
-    def __init__(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+    def __init__(self, **keywords: Any) -> None:
         super().__init__()
+        values = {key.replace("_", "-"): value for key, value in keywords.items()}
+        methods = packages.strategies
+        methods.prepared(self, methods.run_config_of({**values, "method": self.card.name}))
+
+    @classmethod
+    def of(cls, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> Self:
+        """The strategy of a run whose configuration was read (see `prepare`)."""
+        made = cls.__new__(cls)
+        made.prepare(config, options, transport)
+        return made
+
+    def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        """Take the run's configuration, the method's own options and how answers travel, before anything is asked."""
         self.config = config
         self.options = options
         self.transport = transport
         self.phases = transport.script(self.card.name, self.card.phases(config, options))
         rows = self.card.split == "rows"
         self.quorum = Quorum(config, open_membership=self.open_membership, same_features=rows)
-        self.model: PCAModel | None = None
+        self._model: PCAModel | None = None
         self.done = False
         self.certificate = 0.0
         self.alternatives: Alternatives = no_alternatives
@@ -132,11 +144,31 @@ class PCAStrategy(Strategy):
             "notes": [*notes, *certainty.notes, *self.transport.notes(self.quorum)],
         }
 
-    def result(self) -> PCAModel:
-        """The model of a finished run."""
-        if self.model is None or not self.done:
-            raise ContractError(f"method '{self.card.name}' ended without a result")
-        return named(self.model, self.config.feature_names)
+    @property
+    def model(self) -> PCAModel:
+        """The model of a finished run.
+
+        Raises
+        ------
+        ContractError
+            Where the run has not ended, with the rounds that it needs.
+        """
+        if self._model is None or not self.done:
+            raise ContractError(
+                f"'{self.card.name}' has no model: {len(self.rounds_so_far)} rounds were made, and this run takes up "
+                f"to {self.rounds}; give Flower's server num_rounds=strategy.rounds"
+            )
+        return named(self._model, self.config.feature_names)
+
+    @classmethod
+    def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:
+        """The client of a party that holds ``rows`` (n, d), for a ClientApp of one's own; ``keywords`` as those of the
+        strategy. Keys of the run-config are the app's own."""
+        values = {key.replace("_", "-"): value for key, value in keywords.items()}
+        methods = packages.strategies
+        run_config = methods.run_config_of({**values, "method": cls.card.name})
+        made: NumPyClient = methods.client_of_rows(context, rows, run_config)
+        return made
 
     # What Flower calls
 

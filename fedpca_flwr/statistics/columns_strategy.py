@@ -67,8 +67,8 @@ class ColumnsRun(PCAStrategy):
         Energy of all columns.
     """
 
-    def __init__(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
-        super().__init__(config, options, transport)
+    def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        super().prepare(config, options, transport)
         self.n_rows = 0
         self.widths: list[int] = []
         self.total = 0.0
@@ -197,7 +197,7 @@ class ColumnsStrategy(ColumnsRun):
         solution = yield from self.aggregate()
         model = self.modelled(solution)
         yield from self.projected(model, solution)
-        self.model = model
+        self._model = model
 
     def modelled(self, solution: ScoresSolution) -> PCAModel:
         """The model of what the method found."""

@@ -67,7 +67,7 @@ class RowsStrategy(PCAStrategy):
             solution = yield from self.aggregate()
             model = self.modelled(solution)
         yield from self.projected(model, solution)
-        self.model = model
+        self._model = model
 
     def _of_genotypes(self) -> Generator[Ask, Any, tuple[PCAModel, Solution]]:
         """The method on standardised genotypes: its model and solution, in the unit of the genotypes."""

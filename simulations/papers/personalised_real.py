@@ -72,7 +72,7 @@ def personal(parties: list[Array], components: int) -> tuple[Array, list[Array],
         with flower_from(logging.ERROR):
             server.fit(num_rounds=server.strategy.rounds, timeout=None)
         runs[mu] = server
-    model, pooled = runs["held-out"].strategy.result(), runs["infinity"].strategy.result()
+    model, pooled = runs["held-out"].strategy.model, runs["infinity"].strategy.model
     chosen: float = model.log["measured"]["mu"]
     clients = runs["held-out"].client_manager().all()
     records = [kept(clients[str(i + 1)]) for i in range(len(parties))]

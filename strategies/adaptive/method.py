@@ -147,7 +147,7 @@ class Adaptive(RowsStrategy):
         self._chosen = chosen
         kind = self.others[chosen.method].strategy
         options = options_of(chosen.text, kind.card.options, {"n-components": self.options.n_components})
-        inner = kind(self.config, options, self.transport)
+        inner = kind.of(self.config, options, self.transport)
         assert isinstance(inner, RowsStrategy)
         self._inner = inner
         self._inner.quorum, self._inner.rounds_so_far = self.quorum, self.rounds_so_far

@@ -27,7 +27,7 @@ from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
 from fedpca_flwr.maths.rank_rules import Band, Energy
 from fedpca_flwr.maths.subspace_tracking import Subspace, merge
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask, Program
 from fedpca_flwr.protocol.transport import ServerTransport
@@ -66,9 +66,10 @@ class SAPCA(RowsStrategy):
     card = CARD
     options: SAPCAOptions
 
-    def __init__(self, config: RunConfig, options: SAPCAOptions, transport: ServerTransport) -> None:
+    def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        assert isinstance(options, SAPCAOptions)
         _check(options)
-        super().__init__(config, options, transport)
+        super().prepare(config, options, transport)
         self.running = RunningModel(options.state) if options.state else None
         self._next: Content | None = None  # of the running model, once this run has succeeded
         self._rows_here = 0

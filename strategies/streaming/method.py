@@ -30,7 +30,7 @@ from fedpca_flwr.maths.moments import Moments, diagonal_positions
 from fedpca_flwr.maths.pooling import pool
 from fedpca_flwr.member_moments import digest
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, ScaledOptions
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask, Program
 from fedpca_flwr.protocol.transport import ServerTransport
@@ -69,8 +69,9 @@ class Streaming(RowsStrategy):
     options: StreamingOptions
     open_membership = True
 
-    def __init__(self, config: RunConfig, options: StreamingOptions, transport: ServerTransport) -> None:
-        super().__init__(config, options, transport)
+    def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        assert isinstance(options, StreamingOptions)
+        super().prepare(config, options, transport)
         if not options.state:
             raise ConfigError(
                 "run-config: 'state' is missing, the server's folder that holds the federation from run to run; "

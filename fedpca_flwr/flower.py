@@ -1,0 +1,156 @@
+"""What a Flower user takes: a strategy of the Message API, and a ClientApp for rows of one's own.
+
+Server::
+
+    strategy = FedPCA("sub-it", n_components=5)
+    result = strategy.start(grid)  # in a ServerApp's main
+    strategy.model.save("model")
+
+Client::
+
+    app = client_app(lambda context: np.load(context.node_config["rows"]), "sub-it", n_components=5)
+
+Both are given the same method and options: a party answers what follows from its own, whatever the server asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.client import Client
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.server import ServerConfig
+from flwr.server.compat import start_grid
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import ArrayLike
+from threadpoolctl import ThreadpoolController
+
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.packages import strategies
+from fedpca_flwr.protocol.polling import poll_promptly
+from fedpca_flwr.protocol.server import PCAServer
+from fedpca_flwr.protocol.strategy import PCAStrategy
+
+
+class FedPCA(Strategy):
+    """Federated PCA as a strategy of Flower's Message API.
+
+    Parameters
+    ----------
+    method : str
+        A method of this project, as in ``flwr run``: ``"p-cov"``, or with options ``"sub-it block-size=10"``.
+    **options
+        The method's options and the keys of a run, with underscores: ``n_components``, ``clients``, ``scale``.
+
+    Attributes
+    ----------
+    strategy : PCAStrategy
+        The same method as a strategy of ``flwr.server``, which asks the questions.
+
+    Raises
+    ------
+    ConfigError
+        For what is not allowed, with the values that are.
+    """
+
+    def __init__(self, method: str = "p-cov", **options: Any) -> None:
+        self.strategy: PCAStrategy = strategies.build_strategy(_run_config(method, options))
+
+    @property
+    def model(self) -> PCAModel:
+        """The model, once `start` has returned."""
+        return self.strategy.model
+
+    def start(  # type: ignore[override]  # nothing is trained: there are no arrays to begin with, nor a number of rounds
+        self, grid: Grid, *, timeout: float | None = None
+    ) -> Result:
+        """Run the method to its end.
+
+        Parameters
+        ----------
+        grid : Grid
+        timeout : float, optional
+            Seconds that a round may take; by default the run's ``round_deadline``.
+
+        Returns
+        -------
+        Result
+            ``arrays``: components (k, d), mean (d,) and explained variances (k,); with data split by columns the scores
+            (n, k) and variances. ``train_metrics_clientapp``: of each round its bytes up and down and its seconds.
+
+        Raises
+        ------
+        FedPCAError
+            Where a party is missing, or something is wrong: a PCA of a part of the rows is never returned.
+        """
+        run_on(grid, self.strategy, timeout)
+        model = self.model
+        found = [model.scores_] if model.components_ is None else [model.components_, model.mean_]
+        arrays = ArrayRecord([array for array in (*found, model.explained_variance_) if array is not None])
+        result = Result(arrays=arrays)
+        for number, entry in enumerate(model.log["rounds"], start=1):
+            told = {"bytes-up": sum(entry["up"]), "bytes-down": sum(entry["down"]), "seconds": entry["seconds"]}
+            result.train_metrics_clientapp[number] = MetricRecord(told)
+        return result
+
+    def summary(self) -> None:
+        """Print what the method is."""
+        card = self.strategy.card
+        print(f"{card.name}: {card.title}; rounds: {card.rounds}; the server sees {card.server_sees}")
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        raise NotImplementedError("FedPCA.start(grid) asks the questions itself: they depend on the answers")
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        raise NotImplementedError("FedPCA.start(grid) takes the answers itself")
+
+    configure_evaluate = configure_train
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Any:
+        raise NotImplementedError("FedPCA evaluates nothing at clients")
+
+
+def client_app(rows: Callable[[Context], ArrayLike], method: str = "p-cov", **options: Any) -> ClientApp:
+    """A ClientApp whose party holds ``rows(context)``, an array or a data frame (n, d); the rest as `FedPCA`.
+
+    Outside a simulation they are the site's own data, and its node-config may have all keys of a site.
+    """
+    run_config = _run_config(method, options)
+
+    def client_fn(context: Context) -> Client:
+        return strategies.client_of_rows(context, rows(context), run_config).to_client()
+
+    return ClientApp(client_fn, mods=[one_blas_thread])
+
+
+def run_on(grid: Grid, strategy: PCAStrategy, timeout: float | None = None) -> PCAModel:
+    """Run a strategy on a Flower grid and return its model."""
+    seconds = strategy.config.round_deadline if timeout is None else timeout
+    config = ServerConfig(num_rounds=strategy.rounds, round_timeout=seconds)
+    start_grid(grid=poll_promptly(grid), server=PCAServer(strategy), config=config)
+    return strategy.model
+
+
+def one_blas_thread(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Compute with one BLAS thread: the order of BLAS's sums, and so the last bits, depend on their number."""
+    with _libraries().limit(limits=1, user_api="blas"):
+        return call_next(message, context)
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """Looked for once a process, which takes a millisecond: NumPy's BLAS and SciPy's are imported with the methods."""
+    return ThreadpoolController()
+
+
+def _run_config(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    values = {key.replace("_", "-"): value for key, value in options.items()}
+    run_config: dict[str, Any] = strategies.run_config_of({**values, "method": method})
+    return run_config
