@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.strategy import PCAStrategy
+
+GROUP = "fedpca_flwr.methods"
+"""Of entry points: methods of other packages."""
 
 
 class Method(NamedTuple):
@@ -27,6 +33,11 @@ class Registry(Mapping[str, Method]):
     homes : mapping of str to tuple of str
         By name, where strategy and client are, each as ``"module:class"``. Those of a method that goes on as others
         find these in their attribute ``others``: methods import none.
+
+    Notes
+    -----
+    A package that is installed beside this one adds a method by an entry point of the group `GROUP`: its name is the
+    method's, and it gives a `Method`. No method of this project is replaced.
     """
 
     def __init__(self, package: str, homes: Mapping[str, tuple[str, str]]) -> None:
@@ -36,21 +47,47 @@ class Registry(Mapping[str, Method]):
 
     def __getitem__(self, name: str) -> Method:
         if name not in self._found:
-            strategy, client = map(self._imported, self._homes[name])
-            if strategy.card.goes_on_as:
-                strategy.others = client.others = self
-            self._found[name] = Method(strategy, client)
+            self._found[name] = self._own(name) if name in self._homes else _loaded(self._others[name])
         return self._found[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._homes
+        return name in self._homes or name in self._others
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._homes)
+        return iter([*self._homes, *self._others])
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return len(self._homes) + len(self._others)
+
+    @cached_property
+    def _others(self) -> dict[str, EntryPoint]:
+        """Those of other packages."""
+        return {point.name: point for point in entry_points(group=GROUP) if point.name not in self._homes}
+
+    def _own(self, name: str) -> Method:
+        strategy, client = map(self._imported, self._homes[name])
+        if strategy.card.goes_on_as:
+            strategy.others = client.others = self
+        return Method(strategy, client)
 
     def _imported(self, home: str) -> Any:
         module, _, name = home.partition(":")
         return getattr(import_module(f"{self._package}.{module}"), name)
+
+
+def _loaded(point: EntryPoint) -> Method:
+    """A method of another package.
+
+    Raises
+    ------
+    ConfigError
+        Where its entry point gives something else.
+    """
+    made = point.load()
+    if not isinstance(made, Method) or made.strategy.card.name != point.name:
+        raise ConfigError(
+            f"the entry point '{point.name}' of the group '{GROUP}' is {point.value}, expected a "
+            f"fedpca_flwr.protocol.method.Method whose card has the name '{point.name}'; ask the authors of "
+            f"{point.dist.name if point.dist else 'its package'}"
+        )
+    return made
