@@ -29,4 +29,5 @@ def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
     root = b**2 - 4 * variances / level
     population = (b + np.sqrt(root.clip(min=0.0))) / 2
     stands_out, unknown = (root > 0) & (population > 1), np.full(variances.size, np.nan)
-    return np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out)
+    factor: Array = np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out)
+    return factor
