@@ -159,7 +159,14 @@ def test_sites_with_files_of_their_own_get_the_components_of_all(method, way, tm
     listed = write_list(tmp_path / "list.bim", known)
     scores = [str(tmp_path / f"{party}.npy") for party in range(2)]
     nodes = [
-        {"data": file, "variants": listed, "gaps": "all", "scores": path, "journal": f"{path} journal", "min-parties": 2}
+        {
+            "data": file,
+            "variants": listed,
+            "gaps": "all",
+            "scores": path,
+            "journal": f"{path} journal",
+            "min-parties": 2,
+        }
         for file, path in zip(files, scores, strict=True)
     ]
     server = server_of(method, [G[:50], G[50:]], n_components=2, genotypes=True, **way)
