@@ -34,7 +34,8 @@ class PCAModel:
     mean_ : ndarray of shape (d,) or None
         Zero where the run asked for ``center=false``. None where ``components_`` is.
     explained_variance_ : ndarray of shape (k,)
-        Divisor n - 1, in squared units of the (scaled) data.
+        Divisor n - 1, in squared units of the (scaled) data. With the shares, singular values and noise below NaN
+        where no component of a private model stands out of its noise.
     explained_variance_ratio_ : ndarray of shape (k,)
         Against the TOTAL variance, not that of the k kept components.
     singular_values_ : ndarray of shape (k,)
@@ -175,7 +176,7 @@ class PCAModel:
     def squared_error(self) -> float:
         """Mean squared error per row that projection leaves, by the eigenvalues: the variance of what is left out."""
         left = self.total_variance - float(self.explained_variance_.sum())
-        return max(0.0, left) * (self.n_samples_ - 1) / self.n_samples_
+        return float(np.maximum(left, 0.0)) * (self.n_samples_ - 1) / self.n_samples_
 
     def aligned(self, X: ArrayLike) -> Rows:
         """Rows ``X`` (n, d), columns of a data frame in the order of the model's features (`frames.rows_of`)."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 
+import numpy as np
+
 from fedpca_flwr.fitted import FittedPCA
 from fedpca_flwr.foreign_text import printable
 from fedpca_flwr.summary import summary
@@ -15,9 +17,10 @@ MOST = 20
 def line(model: FittedPCA) -> str:
     """A model in one line."""
     method, share = printable(str(model.log.get("method", "pooled"))), float(model.explained_variance_ratio_.sum())
+    held = "none above the noise" if np.isnan(share) else f"{share:.2%} of the variance"
     return (
         f"PCAModel({method}: {model.n_components_} components of {model.n_features_in_} features, "
-        f"{model.n_samples_} rows, {share:.2%} of the variance)"
+        f"{model.n_samples_} rows, {held})"
     )
 
 
@@ -27,6 +30,9 @@ def page(model: FittedPCA) -> str:
     for i, (variance, share) in enumerate(
         zip(model.explained_variance_[:MOST], model.explained_variance_ratio_, strict=False)
     ):
+        if np.isnan(share):
+            rows.append(f'<tr><td>{i + 1}</td><td colspan="4">unknown</td></tr>')
+            continue
         total += float(share)
         bar = f'<div style="background:currentColor;opacity:.5;height:.7em;width:{100 * float(share):.2f}%"></div>'
         cells = f"<td>{i + 1}</td><td>{variance:.6g}</td><td>{share:.2%}</td><td>{total:.2%}</td>"

@@ -102,7 +102,8 @@ def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
         for (name, ratio), colour, marker in zip(alike, cycle(COLOURS), cycle(MARKERS), strict=False):
             number = np.arange(1, ratio.size + 1)
             how: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
-            left.plot(number, ratio, label="\n".join(wrap(name, 60)), **how)
+            said = f"{name} (unknown: no component stands out of the noise)" if np.isnan(ratio).any() else name
+            left.plot(number, ratio, label="\n".join(wrap(said, 60)), **how)
             right.plot(number, ratio.cumsum(), **how)
         left.set(xlabel="component", ylabel="explained variance (%)")
         right.set(xlabel="component", ylabel="explained variance, cumulative (%)")

@@ -17,6 +17,8 @@ def factors(model: FittedPCA) -> Array:
     assert model.components_ is not None
     varying = int(model.components_.any(axis=0).sum())
     first, share = float(model.explained_variance_[0]), float(model.explained_variance_ratio_[0])
+    if np.isnan(share):
+        return np.full(model.n_components_, np.nan)
     total = first / share if share > 0 else 0.0
     return shrinkage(model.explained_variance_, total, model.n_samples_, varying)
 

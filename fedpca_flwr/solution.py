@@ -84,7 +84,7 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str,
     """
     check_components(n_components, moments.count, moments.n_features)
     if n_components == "auto" and not center:
-        raise ConfigError("'n-components' is 'auto', which needs center=true: it is about variances")
+        raise ConfigError("'n_components' is 'auto', which needs center=True: it is about variances")
     deviation = safe_deviation(diagonal, moments.count, moments.mean) if scale else None
     rank = min(moments.count - center, certainly_varying(diagonal, moments.mean) + (not center))
     if not center:

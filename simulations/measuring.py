@@ -59,6 +59,7 @@ def measured(one: Record, folder: Path | None) -> Record:
         seconds = time.monotonic() - started
         angles, captured = _judged(one, model, rows, parties, extra.get("loadings"))
     fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
+    claimed = float(model.explained_variance_ratio_.sum())  # NaN where the model knows of noise alone
     name = f"models/{hashlib.sha256(identity(one).encode()).hexdigest()[:16]}.npz" if folder else None
     if folder and name:
         model.save(folder / name)
@@ -67,7 +68,7 @@ def measured(one: Record, folder: Path | None) -> Record:
         "max angle": angles and angles.max,
         "mean angle": angles and angles.mean,
         "captured variance": captured,
-        "explained variance": float(model.explained_variance_ratio_.sum()),
+        "explained variance": None if np.isnan(claimed) else claimed,
         "rounds": model.rounds,
         "MB up": float(np.mean(model.bytes_up_by_party) / 1e6),
         "MB down": float(np.mean(sum(np.array(entry["down"]) for entry in fit)) / 1e6),

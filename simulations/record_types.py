@@ -29,7 +29,7 @@ TYPES: dict[str, Any] = {
     "max angle": Number | None,
     "mean angle": Number | None,
     "captured variance": Number | None,
-    "explained variance": Number,
+    "explained variance": Number | None,
     "rounds": Count,
     "MB up": Number,
     "MB down": Number,

@@ -114,11 +114,16 @@ class Questions:
     def __init__(self, seed: int, sizes: dict[str, int]) -> None:
         self.rng = np.random.default_rng(seed)
         self.sizes = sizes
+        self._centre: NDArray | None = None  # sites take one in a run only
 
     def arrays(self, phase: Phase, session: HostileSession, known: dict[str, int]) -> list[NDArray]:
         if self.rng.random() < 0.02:
             return [self._real((3,)) for _ in range(self.rng.integers(0, 5))]
         arrays = {field.name: self._field(field, session, known) for field in phase.asked.fields}
+        if "centre" in arrays:
+            if self._centre is not None and self.rng.random() < 0.9:
+                arrays["centre"] = self._centre
+            self._centre = arrays["centre"]
         if "publics" in arrays and self.rng.random() < 0.97:
             keys = [(party, key.tobytes()) for party, key in enumerate(arrays["publics"])]
             arrays["signatures"] = np.stack([session.sign(party, "run keys", key) for party, key in keys])

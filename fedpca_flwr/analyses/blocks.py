@@ -77,10 +77,16 @@ def require_count(what: str, k: int, most: int) -> None:
 def require_resolved(values: Array) -> None:
     """Refuse variances (k,), descending, of which the last is rounding: so is all that is said of its component.
 
+    Unknown ones (NaN, of a private model whose components are all noise) are refused too.
+
     Raises
     ------
     ContractError
     """
+    if np.isnan(values).any():
+        raise ContractError(
+            "the model's variances are unknown: no component stands out of the noise; take more rows or epsilon"
+        )
     if values[-1] <= ROUNDING * values[0]:
         raise ContractError(
             f"the last of the {len(values)} components has no variance but rounding; take fewer of them"

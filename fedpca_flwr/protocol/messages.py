@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +19,9 @@ from fedpca_flwr.errors import ConfigError, ContractError
 
 LONGEST_MESSAGE = 4000
 """Characters of the text of a client's error."""
+
+CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+"""What that text never holds: a site sends none (`fedpca_flwr.foreign_text`), so who does runs other code."""
 
 
 class PartyInfo(Config):
@@ -102,11 +106,22 @@ def senders(parties: Sequence[int]) -> str:
 
 
 def info_of(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
-    """What a client says of itself, checked: it may be anything."""
+    """What a client says of itself, checked: it may be anything.
+
+    Raises
+    ------
+    ContractError
+    """
     try:
-        return (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source="a client's reply")
+        info = (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source="a client's reply")
     except ConfigError as error:
         raise ContractError(f"{error}; do all parties run the same version?") from None
+    if isinstance(info, ErrorReport) and CONTROLS.search(info.message):
+        raise ContractError(
+            f"{info.sender}: the message of its error holds control characters, expected text and line feeds; does it "
+            "run the same version?"
+        )
+    return info
 
 
 def reply_of(result: FitRes, info: PartyInfo) -> Reply:

@@ -56,9 +56,8 @@ def main(arguments: Sequence[str]) -> None:
                 measured.append((captured(model, whole), claimed, angles.mean, angles.max))
             held, claimed, mean, most = np.mean(measured, axis=0)
             name = " ".join(str(value) if isinstance(value, str) else f"{value:.4g}" for value in release.values())
-            print(
-                row([name, f"{epsilon:g}", f"{held:.2%}", f"{claimed:.2%}", f"{mean:.1f}", f"{most:.0f}"]), flush=True
-            )
+            share = "unknown" if np.isnan(claimed) else f"{claimed:.2%}"
+            print(row([name, f"{epsilon:g}", f"{held:.2%}", share, f"{mean:.1f}", f"{most:.0f}"]), flush=True)
 
 
 def rows_of(args: Any) -> tuple[NDArray[Any], list[NDArray[Any]]]:

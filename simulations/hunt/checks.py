@@ -71,19 +71,15 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     if main is None or main.shape != shape:
         yield "form", f"shape {None if main is None else main.shape} instead of {shape}"
         return
-    arrays = [main, variances, ratio, model.singular_values_, np.array([model.noise_variance_])]
-    if not all(np.isfinite(array).all() for array in arrays):
-        yield "form", "not finite"
+    numbers = np.concatenate([variances, ratio, model.singular_values_, [model.noise_variance_]])
+    unknown = private and claims_of(model).above_noise == 0
+    if not np.isfinite(main).all() or not (np.isnan if unknown else np.isfinite)(numbers).all():
+        yield "form", "variances of noise alone are told" if unknown and np.isfinite(main).all() else "not finite"
         return
     if draw.method == "vertical-scores":
         return
-    if (np.diff(variances) > 1e-12 * variances[0]).any() or variances.min() < 0 or model.noise_variance_ < 0:
-        yield "form", f"variances {variances} in no order or below zero, noise {model.noise_variance_}"
-    if not np.allclose(model.singular_values_, np.sqrt(variances * (model.n_samples_ - 1)), rtol=1e-9, atol=0):
-        yield "form", "singular values are not the roots of (n - 1) variances"
-    rounded = draw.method == "compressed" or private or draw.options.get("landmarks")
-    if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
-        yield "form", f"ratios add up to {ratio.sum():.12g}"
+    if not unknown:
+        yield from malformed_variances(draw, model)
     basis = basis_of(model)
     skew = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() if basis.size else 0.0
     if skew > 1e-9:
@@ -92,6 +88,18 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
         yield "form", "the largest loading of a component is negative"
     if not private and not draw.hostile and draw.method != "sapca" and model.n_samples_ != len(draw.pooled):
         yield "form", f"{model.n_samples_} rows instead of {len(draw.pooled)}"
+
+
+def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[Finding]:
+    """Order, signs and sums of variances that are known."""
+    variances, ratio = model.explained_variance_, model.explained_variance_ratio_
+    if (np.diff(variances) > 1e-12 * variances[0]).any() or variances.min() < 0 or model.noise_variance_ < 0:
+        yield "form", f"variances {variances} in no order or below zero, noise {model.noise_variance_}"
+    if not np.allclose(model.singular_values_, np.sqrt(variances * (model.n_samples_ - 1)), rtol=1e-9, atol=0):
+        yield "form", "singular values are not the roots of (n - 1) variances"
+    rounded = draw.method in {"compressed", "dp-pca"} or draw.options.get("landmarks")
+    if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
+        yield "form", f"ratios add up to {ratio.sum():.12g}"
 
 
 def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:

@@ -58,7 +58,7 @@ def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
     if not isinstance(error, ConfigError):
         return False
     set_by_draw = draw.options.keys() - {"n_components", "bound"}
-    return any(re.search(rf"\b{key.replace('_', '-')}\b", text) for key in set_by_draw)
+    return any(re.search(rf"\b{key.replace('_', '-')}\b", text.replace("_", "-")) for key in set_by_draw)
 
 
 def _no_variance(draw: Draw, truth: Truth | None) -> bool:

@@ -91,13 +91,13 @@ def test_auto_is_about_variances():
 
 @pytest.mark.parametrize("method", ["sub-it", "qr-pca", "sapca", "dp-pca", "adaptive", "vertical"])
 def test_methods_without_all_variances_refuse_it(method):
-    with pytest.raises(ConfigError, match="'n-components' is 'auto'"):
+    with pytest.raises(ConfigError, match="'n_components' is 'auto'"):
         run(method, cut(rows(60), 40, 20), n_components="auto", engine="loopback", **own(method))
 
 
 @pytest.mark.parametrize("wrong", ["all", "Auto", 0, 1.5])
 def test_another_word_is_refused(wrong):
-    with pytest.raises(ConfigError, match="'n-components' is"):
+    with pytest.raises(ConfigError, match="'n_components' is"):
         run("p-cov", cut(rows(60), 40, 20), n_components=wrong, engine="loopback")
     with pytest.raises(ConfigError, match="expected a number from 1, a fraction between 0 and 1, or 'auto'"):
         analyses.pca(SecondMoments.of(rows(60)), wrong if wrong != 1.5 else -0.5)

@@ -14,7 +14,7 @@ X = rows(60, 4)
 MOMENTS = SecondMoments.of(X)
 MODEL = analyses.pca(MOMENTS, 2)
 
-OF_MODELS = {"outliers", "drift", "whitened", "variance_intervals"}
+OF_MODELS = {"outliers", "drift", "projected", "whitened", "variance_intervals"}
 ANALYSES = [name for name in analyses.__all__ if not isinstance(getattr(analyses, name), type)]
 
 

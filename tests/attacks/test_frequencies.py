@@ -28,7 +28,7 @@ def test_the_frequencies_in_a_model_tell_who_is_in_it(way):
 
 
 def test_two_runs_with_other_frequencies_read_a_person_who_alone_misses_a_call(tmp_path):
-    """A server that lies about one frequency in the second run."""
+    """A server that lies about one frequency in the second run, of a site that takes everybody."""
     d, alone, missed = 8, 17, 3
     people = np.random.default_rng(1).binomial(2, 0.4, (30, d)).astype(float)
     people[alone, missed] = np.nan
@@ -37,7 +37,7 @@ def test_two_runs_with_other_frequencies_read_a_person_who_alone_misses_a_call(t
         frequencies = np.full(d, 0.4)
         frequencies[missed] = told
         run = {"method": "p-cov", "n-components": 2, "genotypes": True}
-        session = HostileSession(tmp_path / str(run_id), people, run, run_id=run_id)
+        session = HostileSession(tmp_path / str(run_id), people, run, run_id=run_id, gaps="all")
         assert session.ask("alleles", [])[0]
         count, mean, _, packed = session.ask("moments", [frequencies])[0]
         scatter = symmetric(packed, d) + count * np.outer(mean, mean)
@@ -48,3 +48,24 @@ def test_two_runs_with_other_frequencies_read_a_person_who_alone_misses_a_call(t
     read = own * np.sqrt(2 * 0.4 * 0.6) + 2 * 0.4
     others = np.arange(d) != missed
     np.testing.assert_allclose(read[others], people[alone, others], atol=1e-9)
+
+
+@pytest.mark.parametrize("way", [{}, {"secure-aggregation": True}], ids=["clear", "masked"])
+@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it"])
+def test_a_site_with_missing_calls_answers_nothing_unless_it_takes_everybody(method, way, tmp_path):
+    """Whoever alone misses a call is in no sum, in clear or masked; complete tables are answered."""
+    if method == "qr-pca" and way:
+        pytest.skip("qr-pca is no sum")
+    run, first = {"method": method, "n-components": 2, "genotypes": True, **way}, "keys" if way else "alleles"
+    run |= {"block-size": 2, "max-rounds": 5} if method == "sub-it" else {}
+    people = np.random.default_rng(1).binomial(2, 0.4, (30, 8)).astype(float)
+    assert HostileSession(tmp_path / "complete", people, run).ask(first, [])[0]
+    people[17, 3] = np.nan
+    session = HostileSession(tmp_path / "one call", people, run)
+    said = session.client.get_properties({})
+    assert said["error"] == "DisclosureError"
+    assert "missing calls" in said["message"]
+    answer, said = session.ask(first, [])
+    assert not answer
+    assert said["error"] == "DisclosureError"
+    assert HostileSession(tmp_path / "everybody", people, run, gaps="all").ask(first, [])[0]

@@ -34,11 +34,12 @@ def test_two_chips_that_one_person_shares_are_no_way_to_that_person(tmp_path):
     G = np.random.default_rng(0).binomial(2, 0.4, (81, 12)).astype(float)
     G[:40, 6:] = G[40:80, :6] = np.nan
     run = {"method": "p-cov", "n-components": 2, "genotypes": True}
-    answer, said = HostileSession(tmp_path / "shared", G, run, **{"min-rows": 10}).ask("alleles", [])
+    node = {"min-rows": 10, "gaps": "all"}
+    answer, said = HostileSession(tmp_path / "shared", G, run, **node).ask("alleles", [])
     assert not answer
     assert "pairs of features that are there together in fewer rows" in said["message"]
     G[80] = np.nan  # nobody on both: the pair tells nothing
-    assert HostileSession(tmp_path / "apart", G[:80], run, **{"min-rows": 10}).ask("alleles", [])[0]
+    assert HostileSession(tmp_path / "apart", G[:80], run, **node).ask("alleles", [])[0]
 
 
 def test_a_file_that_gains_a_row_during_a_run_ends_it(tmp_path):

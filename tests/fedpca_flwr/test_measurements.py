@@ -142,5 +142,4 @@ def test_a_bound_in_few_digits_is_never_less_than_it_is(digits):
 def test_a_certificate_says_what_it_is_of_and_what_it_presumes():
     assert certified(90.0) == "no bound"
     assert certified(3e-8) == "3e-08 degrees at most"
-    assert certified(3e-8, multiplicity=5) == "3e-08 degrees at most, if no variance occurs more than 5 times"
     assert certified(3e-8, first=2) == "3e-08 degrees at most, of the first 2 components"

@@ -92,7 +92,7 @@ def test_all_faults_are_told_at_once():
 
 
 def test_an_option_may_not_be_given_in_two_ways():
-    with pytest.raises(ConfigError, match="the option 'block-size' is given twice"):
+    with pytest.raises(ConfigError, match="the option 'block_size' is given twice"):
         run("sub-it block-size=3", cut(rows(60), 40, 20), n_components=2, engine="loopback", block_size=4)
 
 

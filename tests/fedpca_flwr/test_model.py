@@ -252,7 +252,7 @@ def packed(model, path, compression, **further):
 
 def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read(model, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "SMALL", 2**20)
-    path = packed(model, tmp_path / "model", zipfile.ZIP_DEFLATED, bomb=np.zeros(2**18))
+    path = packed(model, tmp_path / "model", zipfile.ZIP_DEFLATED, covariance_=np.zeros(2**18))
     monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("an array is read"))
     with pytest.raises(ContractError, match=r"unpacks to 2,\d{3},\d{3}, at most 1,048,576 are read.*most_bytes=2\d{6}"):
         PCAModel.load(path)

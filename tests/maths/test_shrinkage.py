@@ -49,3 +49,10 @@ def test_the_formula():
     np.testing.assert_allclose(spike + 4 * spike / (spike - 1), 12)
     np.testing.assert_allclose(found[0], (spike - 1) / (spike + 3))
     assert np.isnan(found[1])
+
+
+def test_a_component_without_variance_has_no_factor_and_divides_nothing():
+    with np.errstate(all="raise"):
+        found = shrinkage(np.array([4.0, 0.0]), 5.0, 20, 10)
+    assert found[0] > 0
+    assert np.isnan(found[1])

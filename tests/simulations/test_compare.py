@@ -18,7 +18,8 @@ from simulations import measuring, report_page
 from simulations.compare import main, parser
 from simulations.comparing import compare, table
 from simulations.recommending import Choice
-from simulations.records import FLAGS, command, title
+from simulations.records import FLAGS, command, read, title
+from simulations.report_page import write_report
 from strategies import METHODS
 
 
@@ -199,16 +200,25 @@ def test_megabytes_are_those_of_one_client(clients):
 
 
 def test_what_noise_claims_is_not_what_the_components_capture(tmp_path):
-    """dp-pca's model counts its own noise as variance."""
-    rows = load("digits").all_rows()
-    (noisy,) = compare(["dp-pca epsilon=1 release=two-stage clip=60 centre-clip=60 noise-seed=1"], output=tmp_path)
-    components = PCAModel.load(tmp_path / noisy["model"]).components_
-    captured = np.var(rows @ components.T, axis=0).sum() / np.var(rows, axis=0).sum()
-    np.testing.assert_allclose(noisy["captured variance"], captured, rtol=1e-9)
-    assert noisy["captured variance"] < 0.9 * noisy["explained variance"]
-    head, _, line = table([noisy]).splitlines()
+    """dp-pca's model counts its own noise as variance, and says nothing of variance where all components are noise."""
+    rows, two_stage = load("digits").all_rows(), "release=two-stage clip=60 centre-clip=60 noise-seed=1"
+    noise, noisy = compare([f"dp-pca epsilon={epsilon} {two_stage}" for epsilon in (1, 10)], output=tmp_path)
+    for record in (noise, noisy):
+        components = PCAModel.load(tmp_path / record["model"]).components_
+        captured = np.var(rows @ components.T, axis=0).sum() / np.var(rows, axis=0).sum()
+        np.testing.assert_allclose(record["captured variance"], captured, rtol=1e-9)
+    assert noise["measured"]["components_above_noise"] == 0
+    assert noise["explained variance"] is None
+    assert noisy["captured variance"] < 0.96 * noisy["explained variance"]
+    head, _, unknown, line = table([noise, noisy]).splitlines()
     assert "| variance captured | variance claimed |" in head
+    assert f"| {noise['captured variance']:.2%} |  |" in unknown
     assert f"| {noisy['captured variance']:.2%} | {noisy['explained variance']:.2%} |" in line
+    again = read(tmp_path)
+    assert [record["explained variance"] for record in again] == [None, noisy["explained variance"]]
+    page = write_report(tmp_path, again).read_text()
+    assert "components 1 to 10 do not stand out of the noise" in page
+    assert "nan%" not in page
 
 
 @pytest.mark.parametrize("options", ["", " scale=true", " center=false"])

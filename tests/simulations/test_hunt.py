@@ -186,6 +186,22 @@ def test_models_of_a_wrong_form_are_found(parties):
         assert "form" in kinds(one, changed(model, **wrong)), wrong
 
 
+def test_variances_are_unknown_where_all_is_noise_and_there_alone(parties):
+    one = drawn("dp-pca", parties, noise_seed=1)
+    noise, clear = run_draw(one).model, run_draw(drawn("dp-pca", parties, epsilon="infinity")).model
+    assert noise.log["measured"]["components_above_noise"] == 0
+    assert findings(one, changed(noise)) == findings(one, changed(clear)) == []
+    nothing = np.full(2, np.nan)
+    for wrong in (
+        changed(noise, noise_variance_=1.0),
+        changed(noise, singular_values_=np.ones(2)),
+        changed(noise, components_=noise.components_ * np.nan),
+        claiming(noise, components_above_noise=1),
+        changed(clear, explained_variance_=nothing, explained_variance_ratio_=nothing),
+    ):
+        assert "form" in kinds(one, wrong)
+
+
 def test_components_in_another_order_are_found(parties):
     one = drawn("p-cov", parties)
     model = run_draw(one).model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr import table
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.blocks import Blocks, whole
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.site import bed_file
@@ -159,7 +159,14 @@ def test_sites_with_files_of_their_own_get_the_components_of_all(method, way, tm
     listed = write_list(tmp_path / "list.bim", known)
     scores = [str(tmp_path / f"{party}.npy") for party in range(2)]
     nodes = [
-        {"data": file, "variants": listed, "scores": path, "journal": f"{path} journal", "min-parties": 2}
+        {
+            "data": file,
+            "variants": listed,
+            "gaps": "all",
+            "scores": path,
+            "journal": f"{path} journal",
+            "min-parties": 2,
+        }
         for file, path in zip(files, scores, strict=True)
     ]
     server = server_of(method, [G[:50], G[50:]], n_components=2, genotypes=True, **way)
@@ -168,6 +175,15 @@ def test_sites_with_files_of_their_own_get_the_components_of_all(method, way, tm
     assert principal_angles(model.components_.T, vectors[:2].T).max() <= 1e-6
     written = np.vstack([np.load(path) for path in scores])
     np.testing.assert_allclose(written, by_hand(G) @ model.components_.T, atol=1e-6)
+
+
+def test_a_site_whose_file_lacks_calls_refuses_unless_it_takes_all_people(tmp_path):
+    G, known = people(90, 60, missing=0.05), variants(60)
+    parts = [G[:50], G[50:]]
+    own = [{"data": write(tmp_path / f"{i}.bed", part, known)} for i, part in enumerate(parts)]
+    server = server_of("qr-pca", parts, n_components=2, genotypes=True)
+    with pytest.raises(DisclosureError, match=r"client 1: this site's genotypes have missing calls.*gaps='all'"):
+        finish(at_sites(server, [{**own[0], "gaps": "all"}, own[1]]))
 
 
 def test_sites_without_a_list_and_with_other_variants_are_refused(tmp_path):

@@ -79,7 +79,7 @@ def test_columns_that_vary_too_little_to_be_scaled_are_zero():
 
 
 def test_a_refusal_of_scaled_columns_with_their_means_says_what_helps():
-    with pytest.raises(ConfigError, match="'bound' is 1e\\+90, .* or center=true, with which scaled columns need no"):
+    with pytest.raises(ConfigError, match="'bound' is 1e\\+90, .* or center=True, with which scaled columns need no"):
         fit("vertical-kernel", by_columns(rows(60)), n_components=2, scale=True, bound=1e90, **SECURE)
 
 

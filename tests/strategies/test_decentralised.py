@@ -171,13 +171,13 @@ def test_the_models_components_are_the_mean_of_the_reports():
 
 @pytest.mark.parametrize("method", DECENTRALISED)
 def test_a_run_that_diverges_says_so(method):
-    with pytest.raises(ConfigError, match="'step-size' is 30, too large .* ring graph: the iterates diverge; lower it"):
+    with pytest.raises(ConfigError, match="'step_size' is 30, too large .* ring graph: the iterates diverge; lower it"):
         run(method, parties(), engine="loopback", n_components=2, step_size=30.0, iterations=50)
 
 
 def test_a_step_of_its_own_that_diverges_is_told_with_its_size(monkeypatch):
     monkeypatch.setattr("fedpca_flwr.statistics.graphs.safe_step", lambda largest, mixing: 40 / largest)
-    with pytest.raises(ConfigError, match="'step-size' is 'auto', here .*: the iterates diverge; give a lower one"):
+    with pytest.raises(ConfigError, match="'step_size' is 'auto', here .*: the iterates diverge; give a lower one"):
         run("dsa", parties(), engine="loopback", n_components=2, iterations=50)
 
 
@@ -232,7 +232,7 @@ def test_an_explicit_step_is_taken_as_it_is():
 
 def test_a_graph_that_cannot_be_connected_is_named():
     with pytest.raises(
-        ConfigError, match="'edge-probability' is 1e-06: none of 1000 graphs of 4 parties was connected"
+        ConfigError, match="'edge_probability' is 1e-06: none of 1000 graphs of 4 parties was connected"
     ):
         run("dsa", parties(), engine="loopback", graph="erdos-renyi", edge_probability=1e-6)
 

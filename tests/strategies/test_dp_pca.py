@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
 
-from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr import analyses, plots
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths.grid import STEPS, on_grid, whole_products, whole_sum
 from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.noise import fixed
@@ -146,8 +147,15 @@ def test_where_no_component_stands_out_variances_are_unknown(tmp_path):
             assert np.isnan(again.singular_values_).all()
             assert np.isnan(again.noise_variance_)
             assert "explained variance    unknown: no component stands out of the noise" in again.summary()
-            assert "nan" not in again.summary()
+            assert "nan" not in f"{again.summary()} {again!r} {again._repr_html_()}"
             assert np.isfinite(again.transform(few[0])).all()
+            assert np.isnan(again.shrinkage_).all()
+            assert np.isnan(again.squared_error)
+            (told,) = plots.scree(again).legends[0].get_texts()
+            assert "no component stands out of the noise" in told.get_text().replace("\n", " ")
+            assert np.isnan(analyses.projected(again, few[0])).all()
+            with pytest.raises(ContractError, match="unknown: no component stands out of the noise"):
+                analyses.whitened(again, few[0])
 
 
 @pytest.mark.parametrize("options", [o for o in RELEASES if "trust" not in o], ids=str)

@@ -113,7 +113,7 @@ def test_the_forecast_of_what_is_left_to_go_is_of_the_right_size():
     for steps in (6, 9, 12):
         model = fit("em", parties, **WIDE, max_rounds=steps)
         assert angle(model, limit.components_.T) <= 10 * model.log["measured"]["degrees_ahead"]
-        assert any(f"after max_rounds = {steps} steps" in note for note in model.log["notes"])
+        assert any(f"after max-rounds = {steps} steps" in note for note in model.log["notes"])
 
 
 def test_rows_without_any_value_are_left_out_and_counted():

@@ -62,20 +62,44 @@ def test_exact_methods_give_the_pooled_components(method, family):
 
 
 @every_family
-@every_method
+@every_determined_method
 def test_every_model_is_well_formed(method, family):
     model = fit(method, family.parties, n_components=family.k)
-    np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(family.k), atol=1e-10)
-    assert (np.diff(model.explained_variance_) <= 0).all()
-    share, truth = model.explained_variance_ratio_.sum(), pooled_pca(family.pooled, family.k)
-    assert 0 < share <= 1 + 1e-12
-    if method in DETERMINED:  # a private method knows a noisy number of rows
-        assert model.n_samples_ == len(family.pooled)
+    require_directions(model, family.k)
+    require_variances(model)
+    assert model.n_samples_ == len(family.pooled)
     if method not in OWN_TOTAL:
+        share, truth = model.explained_variance_ratio_.sum(), pooled_pca(family.pooled, family.k)
         np.testing.assert_allclose(model.explained_variance_.sum() / share, pooled_total(family), rtol=1e-9)
         assert share <= truth.explained_variance_ratio_.sum() * (1 + CODEC)
+
+
+@every_family
+@pytest.mark.parametrize("epsilon", [1.0, 100.0, "infinity"])
+@pytest.mark.parametrize("method", sorted(set(BY_ROWS) - set(DETERMINED)))
+def test_every_private_model_is_well_formed(method, epsilon, family):
+    """Its variances are unknown, all of them, where no component stands out of the noise, and there alone."""
+    model = fit(method, family.parties, n_components=family.k, epsilon=epsilon)
+    require_directions(model, family.k)
+    if model.log["measured"].get("components_above_noise") != 0:
+        require_variances(model)
+        return
+    assert epsilon != "infinity"
+    numbers = [model.explained_variance_, model.explained_variance_ratio_, model.singular_values_]
+    assert np.isnan([*np.concatenate(numbers), model.noise_variance_]).all()
+
+
+def require_directions(model, k):
+    """Components are orthonormal, and their largest loadings positive."""
+    np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(k), atol=1e-10)
     largest = np.abs(model.components_).argmax(axis=1)
-    assert (model.components_[np.arange(family.k), largest] > 0).all()
+    assert (model.components_[np.arange(k), largest] > 0).all()
+
+
+def require_variances(model):
+    """Variances descend, and their shares are of a whole."""
+    assert (np.diff(model.explained_variance_) <= 0).all()
+    assert 0 < model.explained_variance_ratio_.sum() <= 1 + 1e-12
 
 
 @every_determined_method

@@ -100,9 +100,9 @@ def test_masked_sums_need_no_bound_and_no_more_rounds_than_the_method():
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"scale": True}, "goes only with scale=false"),
-        ({"center": False}, "goes only with center=true"),
-        ({"keep": "moments", "scale": True}, "scale=false and keep=nothing"),
+        ({"scale": True}, "goes only with scale=False"),
+        ({"center": False}, "goes only with center=True"),
+        ({"keep": "moments", "scale": True}, "scale=False and keep=nothing"),
     ],
     ids=str,
 )
@@ -131,7 +131,7 @@ def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
 
 
 def test_missing_calls_say_what_to_do():
-    with pytest.raises(DataError, match="of genotypes, genotypes=true"):
+    with pytest.raises(DataError, match="of genotypes, genotypes=True"):
         fit("qr-pca", parties_of(people(missing=0.1)), n_components=2)
 
 
