@@ -3,7 +3,7 @@
 This is the one place where rows are centred and multiplied for an answer. No number of the server's is subtracted from
 a row: in float64 a subtraction rounds, and with a centre near 2^53 rounding would tell each row above a threshold from
 each one below. What was asked enters the algebra of the sums instead. So an answer is a function of count, mean and
-scatter, whatever was asked: rows with the same three give the same answers up to rounding (`tests/privacy`).
+scatter, whatever was asked: rows with the same three give the same answers up to rounding (`tests/attacks`).
 
 The scatter is formed once where that is cheaper than multiplying the rows each time, and kept for the run, in the state
 that Flower holds for a party between the messages of a run: in a simulation in memory, on a site in its SuperNode,

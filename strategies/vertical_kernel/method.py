@@ -153,8 +153,7 @@ class VerticalKernelClient(ColumnsClient):
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         if phase == "spread":
-            deviation = self.own_columns.X - asked["level"]
-            return {"spread": np.asarray(np.vdot(deviation, deviation))}
+            return {"spread": self._spread(asked["level"])}
         if phase == "distances":
             return {"distances": packed_distances(self._compared)}
         if phase == "products":
@@ -162,6 +161,13 @@ class VerticalKernelClient(ColumnsClient):
         if phase == "landmarks":
             return self._to_landmarks(asked["places"])
         return super().statistics(phase, asked)
+
+    def _spread(self, level: Array) -> Array:
+        """Squares of all entries less a ``level``: of their own mean it is subtracted, and of no single entry."""
+        X = self.own_columns.X
+        mean = X.mean()
+        deviation = X - mean
+        return np.asarray(np.vdot(deviation, deviation) + X.size * (mean - level) ** 2)
 
     @cached_property
     def _compared(self) -> Array:

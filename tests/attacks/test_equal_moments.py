@@ -102,8 +102,10 @@ class Thresholds(Questions):
         if kind in {"positive", "size"}:
             return np.full(shape, self.rng.choice([1e-300, 1.0, 1e3, 5e10, 1e150]))
         values = np.zeros(shape)
-        if 0 in shape or not shape:
+        if 0 in shape:
             return values
+        if not shape:
+            return np.asarray(-self.rng.choice(THRESHOLDS))
         first = 1.0 if self.rng.random() < 0.8 else float(self.rng.choice([1e300, 5e-324, 2.0**53]))
         if len(shape) > 1 and shape[0] > 1:  # a block: a direction in which two features differ
             values[0], values[1] = first, -first

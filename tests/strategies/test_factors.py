@@ -67,7 +67,7 @@ def test_stacking_without_row_counts_does_not_converge_and_with_them_does():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"rank": 3}, "'rank' is 3, expected at least n-components = 4"),
+        ({"rank": 3}, "'rank' is 3, expected at least n_components = 4"),
         ({"rank": 8, "scale": True}, "'rank' goes only with"),
         ({"rank": 8, "n_components": 0.9}, "'rank' needs a number of components"),
     ],
@@ -110,7 +110,7 @@ def test_factors_in_float32_take_half_the_bytes_and_the_stated_bound_holds(unit,
 
 @pytest.mark.parametrize("options", [{"rank": 10}, {"scale": True}], ids=str)
 def test_factors_in_float32_are_whole_and_of_one_scale(options):
-    with pytest.raises(ConfigError, match="'wire' is 'float32', which goes only with rank=0 and scale=false"):
+    with pytest.raises(ConfigError, match="'wire' is 'float32', which goes only with rank=0 and scale=False"):
         angle("qr-pca", wire="float32", **options)
 
 

@@ -1,0 +1,348 @@
+"""No number that came from the server meets a row before the rows are summed.
+
+Two tables say where rows are read for an answer. `MEETS`: functions of a party in which a number that may be the
+server's stands in one statement with single rows. `READS`: functions that read rows at all. Whoever adds a place adds a
+line with its reason, which a reviewer sees. Names are followed within one function, as far as a reader would.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTIES = [
+    *ROOT.glob("fedpca_flwr/statistics/*client*.py"),
+    *ROOT.glob("fedpca_flwr/statistics/own_*.py"),
+    *(ROOT / "fedpca_flwr/maths" / name for name in ("own_rows.py", "gap_groups.py")),
+    *ROOT.glob("strategies/**/*.py"),
+]
+READING = [
+    path
+    for folder in ("fedpca_flwr/statistics", "fedpca_flwr/maths", "strategies")
+    for path in ROOT.glob(f"{folder}/**/*.py")
+]
+
+ROWS = {"data", "used", "_unscaled", "rows", "chunk", "own_columns", "_compared"}
+"""Attributes and names that hold single rows."""
+
+READERS = {
+    "chunks", "centred_chunks", "own_chunks", "sparse_chunks", "pieces", "whole", "scatter_product",
+    "head_and_diagonal", "standard_chunks", "Moments.of", "triangular", "truncated", "truncated_fields", "column_sums",
+    "columns_of", "Columns", "spectrum",
+}  # fmt: skip
+"""What reads rows."""
+
+SUMS = {"len", "head_and_diagonal", "Moments.of", "triangular", "truncated", "truncated_fields", "column_sums",
+        "vdot", "OwnScatter", "own_rows", "GappedRows", "require_few_rows"}  # fmt: skip
+"""Calls that make sums of rows, or what holds them and gives sums only."""
+
+NUMBERS = {"Array", "Fields", "float", "Head"}
+"""Types of parameters that the server may have chosen."""
+
+HOME = "the scores and the loadings, which stay at the site"
+FACTOR = "multiplies rows that are about their own mean: no number is subtracted from one"
+PRODUCTS = "the columns' inner products, which a site allows or counts"
+NOISE = "one row changes the sum by no more than the noise hides"
+PASSES = "passes rows on, and knows no number of the server's"
+OWN = "sums about the rows' own mean"
+PART = "of what a site tells in the form that its method names, into which nothing that is asked goes"
+
+STATISTICS, MATHS = "fedpca_flwr/statistics", "fedpca_flwr/maths"
+
+MEETS = {
+    f"{MATHS}/own_rows.py::own_rows": OWN + "; the centre moves that",
+    f"{STATISTICS}/columns_client.py::ColumnsClient.energies": PRODUCTS,
+    f"{STATISTICS}/columns_client.py::ColumnsClient.project": PRODUCTS + "; " + HOME,
+    f"{STATISTICS}/incomplete_client.py::IncompleteClient._keep_scores": HOME,
+    f"{STATISTICS}/incomplete_client.py::IncompleteClient.centred": HOME,
+    f"{STATISTICS}/merging_client.py::MergeClient._step": "directions of rows, which a site must allow",
+    f"{STATISTICS}/own_adjustment.py::OwnAdjustment.centred": HOME,
+    f"{STATISTICS}/own_scatter.py::OwnScatter.__init__": "keeps rows and how far a centre may be side by side",
+    f"{STATISTICS}/own_scatter.py::OwnScatter.squares": FACTOR,
+    f"{STATISTICS}/own_scatter.py::OwnScatter.times": FACTOR,
+    f"{STATISTICS}/rows_client.py::RowsClient.centred": HOME,
+    f"{STATISTICS}/rows_client.py::RowsClient.keep_scores": HOME,
+    "strategies/dp_pca/client.py::DPPCAClient._whole": NOISE,
+    "strategies/personalised/client.py::PersonalisedClient.statistics": "gives both to own_rows, which see",
+    "strategies/pooled_covariance/client.py::PooledCovarianceClient.centred": HOME
+    + "; of odd rows how many there are, where a site allows that it tells a distribution",
+    "strategies/vertical.py::VerticalClient.statistics": PRODUCTS,
+    "strategies/vertical_kernel/method.py::VerticalKernelClient.measures": "a question without any number",
+    "strategies/vertical_scores.py::VerticalScoresClient.statistics": "by the site's own loadings: places are asked",
+}
+"""Where a number that may be the server's stands beside single rows, and why that is no answer about one."""
+
+READS = {
+    **{f"{MATHS}/blocks.py::{name}": PASSES for name in ("chunks", "of_columns", "whole")},
+    f"{MATHS}/blocks.py::column_sums": "sums",
+    f"{MATHS}/blocks.py::largest_size": "whether rows are of a size that can be computed with",
+    f"{MATHS}/centred.py::own_chunks": PASSES,
+    f"{MATHS}/centred.py::centred_chunks": "subtracts a centre: who calls it is in this table",
+    f"{MATHS}/columns.py::Columns._chunks": "about what the site itself computed, now or for loadings that it kept",
+    f"{MATHS}/columns.py::columns_of": OWN,
+    f"{MATHS}/factors.py::_singular": "of factors that a server has",
+    f"{MATHS}/factors.py::triangular": OWN,
+    f"{MATHS}/factors.py::truncated": OWN,
+    f"{MATHS}/forecast.py::spectrum": OWN,
+    f"{MATHS}/gap_groups.py::Patterns.in_rows": "which values are missing",
+    f"{MATHS}/gap_groups.py::_placed": PASSES,
+    f"{MATHS}/gap_groups.py::GappedRows.totals": "sums",
+    f"{MATHS}/gap_groups.py::GappedRows.own_values": OWN,
+    f"{MATHS}/genotypes.py::columns_of_others": "before a run: which columns are no genotypes",
+    f"{MATHS}/genotypes.py::count_alleles": "sums",
+    f"{MATHS}/genotypes.py::standardised": "genotypes by the frequencies that a run told: each has one of three values",
+    f"{MATHS}/genotypes.py::standard_chunks": "the same",
+    f"{MATHS}/grid.py::_about": NOISE,
+    f"{MATHS}/held_out.py::digests": "digests by the site's own key",
+    f"{MATHS}/moments.py::Moments.of": OWN,
+    f"{MATHS}/own_rows.py::own_rows": OWN,
+    f"{MATHS}/products.py::head_and_diagonal": OWN,
+    f"{MATHS}/products.py::scatter_product": "about the head that it is given: who calls it is in this table",
+    f"{MATHS}/subspace_tracking.py::track": PART,
+    f"{STATISTICS}/columns_client.py::ColumnsClient.own_columns": OWN,
+    f"{STATISTICS}/incomplete_client.py::IncompleteClient.centred": HOME,
+    f"{STATISTICS}/merging_client.py::MergeClient.own_columns": OWN,
+    f"{STATISTICS}/moment_fields.py::truncated_fields": OWN,
+    f"{STATISTICS}/own_adjustment.py::OwnAdjustment.centred": HOME,
+    **{
+        f"{STATISTICS}/own_scatter.py::OwnScatter.{name}": OWN
+        for name in ("head_and_diagonal", "moments", "squares", "times")
+    },
+    f"{STATISTICS}/rows_client.py::RowsClient.centred": HOME,
+    f"{STATISTICS}/rows_client.py::RowsClient.sums": "sums",
+    "strategies/adaptive/method.py::AdaptiveClient.statistics": PART,
+    "strategies/approximate_stack.py::ApproximateStackClient.statistics": PART,
+    "strategies/compressed/client.py::CompressedClient.statistics": PART,
+    "strategies/personalised/client.py::PersonalisedClient._known_head": OWN,
+    "strategies/personalised/client.py::PersonalisedClient.statistics": OWN,
+    "strategies/qr_pca.py::QRPCAClient.statistics": PART,
+    "strategies/sapca/client.py::SAPCAClient.summary": PART,
+    "strategies/streaming/client.py::StreamingClient.moments": OWN,
+    "strategies/subspace_iteration/client.py::SubspaceIterationClient._sketch": PART,
+    "strategies/vertical_kernel/method.py::VerticalKernelClient._compared": OWN,
+    "strategies/vertical_scores.py::VerticalScoresClient.own_columns": "about the mean of loadings that the site kept",
+}
+"""Where rows are read at all, and what for."""
+
+Function = ast.FunctionDef
+
+
+def name_of(called: ast.expr) -> str:
+    """Of a function, or of what NumPy or a class has; nothing of what an object does, which knows its own rows."""
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+        owner = called.value.id
+        return called.attr if owner == "np" else f"{owner}.{called.attr}" if owner[:1].isupper() else ""
+    return called.id if isinstance(called, ast.Name) else ""
+
+
+def functions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str, Function]]:
+    """Class, name and definition of all functions, those within others as a part of them."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from functions(node, node.name)
+        elif isinstance(node, Function):
+            yield owner, node.name, node
+
+
+class Names:
+    """Which names of a function hold single rows, and which numbers that may be the server's."""
+
+    def __init__(self, function: Function, asked_here: set[str], methods: Collection[str] = ()) -> None:
+        self.rows, self.asked = {"rows", "chunk"}, {"asked"}
+        self.rows_here, self.asked_here = ROWS.difference(methods), asked_here
+        for argument in function.args.args + function.args.kwonlyargs:
+            kind = ast.unparse(argument.annotation) if argument.annotation else "Array"
+            if kind in {"OwnRows", "GappedRows"}:
+                self.rows.discard(argument.arg)
+            elif argument.arg in ROWS or kind in {"Rows", "Block", "Array | Columns", "Columns"}:
+                self.rows.add(argument.arg)
+            elif argument.arg not in {"self", "cls"} and NUMBERS & set(re.findall(r"\w+", kind)):
+                self.asked.add(argument.arg)
+
+    def has_asked(self, node: ast.AST) -> bool:
+        return any(
+            (isinstance(one, ast.Name) and one.id in self.asked)
+            or (isinstance(one, ast.Attribute) and one.attr in self.asked_here and ast.unparse(one.value) == "self")
+            for one in ast.walk(node)
+        )
+
+    def has_rows(self, node: ast.AST) -> bool:
+        """Whether it holds single rows, but for sums of these into which nothing asked goes."""
+        if isinstance(node, ast.Attribute) and node.attr in {"shape", "mean", "dtype", "size", "ndim"}:
+            return False
+        if isinstance(node, ast.Call) and name_of(node.func) in SUMS and not self.has_asked(node):
+            return False
+        if isinstance(node, ast.Attribute) and node.attr in self.rows_here:
+            return True
+        if isinstance(node, ast.Name) and node.id in self.rows:
+            return True
+        return any(map(self.has_rows, ast.iter_child_nodes(node)))
+
+    def bind(self, target: ast.expr, value: ast.expr, *, always: bool) -> None:
+        """What the names of a target hold from here on; what they held before too, unless they ``always`` come here."""
+        summed = isinstance(value, ast.Call) and name_of(value.func) in SUMS
+        for one in ast.walk(target):
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+                holds = {"rows": self.has_rows(value) and not summed, "asked": self.has_asked(value)}
+                for kind, known in (("rows", self.rows), ("asked", self.asked)):
+                    if holds[kind]:
+                        known.add(one.id)
+                    elif always:
+                        known.discard(one.id)
+
+
+def heads(node: ast.AST) -> Iterator[ast.AST]:
+    """The expressions of a statement itself, without the statements in it."""
+    yield from (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
+
+
+def meets(function: Function, names: Names) -> bool:
+    """Whether one statement has both."""
+    found = False
+    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
+    for node in sorted(statements, key=lambda one: (one.lineno, one.col_offset)):
+        for part in heads(node):
+            for inner in ast.walk(part):
+                if isinstance(inner, ast.comprehension):
+                    names.bind(inner.target, inner.iter, always=False)
+        parts = list(heads(node))
+        found |= any(map(names.has_rows, parts)) and any(map(names.has_asked, parts))
+        always = node in function.body
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                names.bind(target, node.value, always=always)
+        elif isinstance(node, ast.AnnAssign) and node.value:
+            names.bind(node.target, node.value, always=always)
+        elif isinstance(node, ast.For):
+            names.bind(node.target, node.iter, always=False)
+    return found
+
+
+def asked_attributes(tree: ast.AST) -> set[str]:
+    """Attributes of `self` that are made of what was asked."""
+    known, before = {"asked"}, set[str]()
+    while known != before:
+        before = set(known)
+        for _, name, function in functions(tree):
+            if [one.arg for one in function.args.args] == ["self"] and function.decorator_list:
+                known |= {name} if Names(function, known).has_asked(function) else set()
+    return known
+
+
+def meeting(code: str, *, parties_only: bool = False) -> set[str]:
+    """Functions in which a row may meet a number of the server's."""
+    tree = ast.parse(code)
+    asked = asked_attributes(tree)
+    methods = {name for owner, name, function in functions(tree) if owner and not function.decorator_list}
+    return {
+        f"{owner}.{name}".strip(".")
+        for owner, name, function in functions(tree)
+        if (owner.endswith("Client") or not parties_only) and meets(function, Names(function, asked, methods))
+    }
+
+
+def reading(code: str) -> set[str]:
+    """Functions that read rows."""
+    return {
+        f"{owner}.{name}".strip(".")
+        for owner, name, function in functions(ast.parse(code))
+        if any(isinstance(node, ast.Call) and name_of(node.func) in READERS for node in ast.walk(function))
+    }
+
+
+def places(paths, find) -> set[str]:
+    return {f"{path.relative_to(ROOT)}::{name}" for path in paths for name in find(path)}
+
+
+def test_numbers_of_the_servers_meet_rows_nowhere_else():
+    found = places(PARTIES, lambda path: meeting(path.read_text(), parties_only="strategies" in path.parts))
+    assert not found - MEETS.keys(), "form the rows' sums first, or say in MEETS why no answer is about a single row"
+    assert not MEETS.keys() - found, "these are no more: leave them out of MEETS"
+
+
+def test_rows_are_read_nowhere_else():
+    found = places(READING, lambda path: reading(path.read_text()))
+    assert not found - READS.keys(), "say in READS what rows are read for, and which numbers they meet"
+    assert not READS.keys() - found, "these are no more: leave them out of READS"
+
+
+AS_THEY_WERE = {
+    "times_about": """
+        return scatter_product(self.rows, Head(len(self.rows), centre, np.zeros_like(centre)), V)""",
+    "standardised": """
+        for chunk in chunks(self.data, ELEMENTS):
+            rows = np.subtract(chunk, centre, dtype=np.float64) / unit
+            yield rows[~np.isnan(rows).all(axis=1)]""",
+    "deviations": """
+        for part in chunks(self.data):
+            deviations = np.nan_to_num(np.subtract(part, asked["centre"], dtype=np.float64))
+            shift += deviations.sum(axis=0)""",
+    "statistics": """
+        rows = _centred(self.used, asked["mean"], asked["remainder"])
+        return {"product": scatter_times(rows, asked["block"])}""",
+    "squared_error": """
+        squared = 0.0
+        for centred in self.centred(self.own.rows):
+            scores = centred @ components.T
+            squared += float(np.vdot(centred, centred)) - float(np.vdot(scores, scores))
+        return max(0.0, squared)""",
+    "spread": """
+        deviation = self.own_columns.X - asked["level"]
+        return {"spread": np.asarray(np.vdot(deviation, deviation))}""",
+    "later": """
+        part = self.used
+        if len(part):
+            mine, centre = part[1:], asked["centre"]
+        return (mine - centre).sum()""",
+    "each": """
+        return sum((row - asked["centre"] for row in self.data))""",
+}
+"""Statements of places that once were, and of such as could be."""
+
+HARMLESS = {
+    "deviation": """
+        head, diagonal = head_and_diagonal(self.data)
+        return head.mean - asked["centre"]""",
+    "count": """
+        return {"count": np.asarray(len(self.data)), "block": asked["block"]}""",
+    "product": """
+        return self.own.times_about(asked["centre"], asked["block"])""",
+}
+
+
+def snippet(name: str, body: str) -> str:
+    return f"class Some:\n    def {name}(self, asked, centre, unit, V, components):{body}\n"
+
+
+@pytest.mark.parametrize("name", AS_THEY_WERE)
+def test_places_that_once_were_are_found(name):
+    assert meeting(snippet(name, AS_THEY_WERE[name])) == {f"Some.{name}"}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_sums_may_meet_what_is_asked(name):
+    assert not meeting(snippet(name, HARMLESS[name]))
+
+
+def test_a_new_reader_of_rows_is_found():
+    assert reading(snippet("new", "\n        return sum(map(energy, chunks(self.rows)))")) == {"Some.new"}
+    assert reading(snippet("new", "\n        return Moments.of(self.data)")) == {"Some.new"}
+    assert not reading(snippet("new", "\n        return self.own.head_and_diagonal()"))
+
+
+def test_what_a_property_makes_of_a_question_is_followed():
+    code = """
+class Some:
+    @property
+    def _mean(self):
+        return self.asked["mean"]
+
+    def error(self):
+        return np.square(self.rows - self._mean).sum()
+"""
+    assert meeting(code) == {"Some.error"}
