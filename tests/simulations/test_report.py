@@ -133,7 +133,7 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     repeated = []
     for number, command in enumerate(commands(page)):
         assert command[:4] == ["python", "-m", "fedpca_flwr", "compare"]
-        assert main([*command[3:], "--output", str(tmp_path / f"again {number}")]) == 0
+        assert main([*command[4:], "--output", str(tmp_path / f"again {number}")]) == 0
         repeated += read(tmp_path / f"again {number}")
     assert [identity(record) for record in repeated] == [identity(record) for record in wanted]
     assert [record["max angle"] for record in repeated] == [record["max angle"] for record in wanted]
