@@ -19,16 +19,14 @@ class GridOfThisProcess(Grid):
     ) -> None:
         self.app = app
         self.contexts = {
-            party + 1: Context(
-                1,
-                party + 1,
-                {"partition-id": party, "num-partitions": parties, **node(party)},
-                RecordDict(),
-                run_config,
-            )
+            party + 1: Context(1, party + 1, self._node_config(party, parties) | node(party), RecordDict(), run_config)
             for party in range(parties)
         }
         self.replies: dict[str, Message] = {}
+
+    @staticmethod
+    def _node_config(party: int, parties: int) -> dict:
+        return {"partition-id": party, "num-partitions": parties}
 
     def set_run(self, run_id):
         pass

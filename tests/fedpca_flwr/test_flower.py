@@ -26,7 +26,7 @@ def rows_of(context: Context):
 )
 def test_the_message_api_gives_the_bits_of_run(method, options):
     strategy = FedPCA(method, clients=3, **options)
-    result = strategy.start(GridOfThisProcess(len(PARTIES), client_app(rows_of, method, **options)))
+    result = strategy.start(GridOfThisProcess(3, client_app(rows_of, method, **options)))
     expected = run(method, PARTIES, **options)
     components, mean, variances = result.arrays.to_numpy_ndarrays()
     assert components.tobytes() == expected.components_.tobytes()
@@ -40,7 +40,7 @@ def by_components(app: ClientApp, strategy, num_rounds: int) -> None:
     """As Flower's ServerApp does with `server_fn`, on its own `Server`."""
     parts = ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=num_rounds))
     start_grid(
-        grid=GridOfThisProcess(len(PARTIES), app, own_key="of the app's own", seed="another meaning"),
+        grid=GridOfThisProcess(3, app, own_key="of the app's own", seed="another meaning"),
         strategy=parts.strategy,
         config=parts.config,
     )
@@ -81,9 +81,7 @@ def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path):
 
     def started(**node):
         app = client_app(lambda context: rows_of(context).T[:40], "vertical", n_components=2)
-        return FedPCA("vertical", n_components=2, clients=3).start(
-            GridOfThisProcess(len(PARTIES), app, lambda party: node)
-        )
+        return FedPCA("vertical", n_components=2, clients=3).start(GridOfThisProcess(3, app, lambda party: node))
 
     with pytest.raises(Exception, match="'may-show'"):
         started()
@@ -91,7 +89,7 @@ def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path):
 
     def secure(node):
         return FedPCA("p-cov", clients=3, **options).start(
-            GridOfThisProcess(len(PARTIES), client_app(rows_of, "p-cov", **options), node)
+            GridOfThisProcess(3, client_app(rows_of, "p-cov", **options), node)
         )
 
     with pytest.raises(Exception, match="'identity'"):
