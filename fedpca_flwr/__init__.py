@@ -27,6 +27,25 @@ if TYPE_CHECKING:
     from simulations.engines import run
     from simulations.estimator import FederatedPCA
     from strategies import METHODS
+    from strategies.adaptive.method import Adaptive
+    from strategies.approximate_covariance import ApproximateCovariance
+    from strategies.approximate_stack import ApproximateStack
+    from strategies.compressed.method import Compressed
+    from strategies.dp_pca.method import DPPCA
+    from strategies.dsa import DSA
+    from strategies.em.method import EM
+    from strategies.fast_pca import FastPCA
+    from strategies.personalised.method import Personalised
+    from strategies.pooled_covariance.method import PooledCovariance
+    from strategies.qr_pca import QRPCA
+    from strategies.sapca.method import SAPCA
+    from strategies.streaming.method import Streaming
+    from strategies.subspace_iteration.method import SubspaceIteration
+    from strategies.vertical import Vertical
+    from strategies.vertical_kernel.method import VerticalKernel
+    from strategies.vertical_scores import VerticalScores
+    from strategies.vfedakpca import VFedAKPCA
+    from strategies.vfedpca import VFedPCA
 
 __version__ = "0.1.0"
 
@@ -45,20 +64,62 @@ HOMES = {
 }
 """Where each name is at home."""
 
+STRATEGIES = {
+    "PooledCovariance": "p-cov",
+    "ApproximateCovariance": "ap-cov",
+    "SubspaceIteration": "sub-it",
+    "QRPCA": "qr-pca",
+    "ApproximateStack": "ap-stack",
+    "Compressed": "compressed",
+    "Adaptive": "adaptive",
+    "EM": "em",
+    "DSA": "dsa",
+    "FastPCA": "fast-pca",
+    "Streaming": "streaming",
+    "DPPCA": "dp-pca",
+    "Personalised": "personalised",
+    "SAPCA": "sapca",
+    "Vertical": "vertical",
+    "VerticalKernel": "vertical-kernel",
+    "VerticalScores": "vertical-scores",
+    "VFedPCA": "vfedpca",
+    "VFedAKPCA": "vfedakpca",
+}
+"""Of each method, its strategy for a Flower app of one's own."""
+
 __all__ = [
+    "DPPCA",
+    "DSA",
+    "EM",
     "METHODS",
+    "QRPCA",
+    "SAPCA",
+    "Adaptive",
+    "ApproximateCovariance",
+    "ApproximateStack",
+    "Compressed",
     "ConfigError",
     "ContractError",
     "DataError",
     "DisclosureError",
+    "FastPCA",
     "FedPCA",
     "FedPCAError",
     "FederatedPCA",
     "Federation",
     "PCAModel",
     "PartyError",
+    "Personalised",
+    "PooledCovariance",
     "QuorumError",
     "SecondMoments",
+    "Streaming",
+    "SubspaceIteration",
+    "VFedAKPCA",
+    "VFedPCA",
+    "Vertical",
+    "VerticalKernel",
+    "VerticalScores",
     "__version__",
     "client_app",
     "compare",
@@ -69,13 +130,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOMES:
+    if name not in HOMES and name not in STRATEGIES:
         raise AttributeError(f"module 'fedpca_flwr' has no attribute '{name}'")
     from fedpca_flwr.packages import module
 
+    if name in STRATEGIES:
+        return module("strategies").METHODS[STRATEGIES[name]].strategy
     home = HOMES[name]
     return getattr(import_module(home) if home.startswith("fedpca_flwr.") else module(home), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *HOMES})
+    return sorted({*globals(), *HOMES, *STRATEGIES})

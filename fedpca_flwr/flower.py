@@ -23,6 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import MessageTypeLegacy
 from flwr.server import ServerConfig
 from flwr.server.compat import start_grid
 from flwr.serverapp import Grid
@@ -117,17 +118,31 @@ class FedPCA(Strategy):
         raise NotImplementedError("FedPCA evaluates nothing at clients")
 
 
+class PCAClientApp(ClientApp):
+    """A ClientApp that answers what `FedPCA` asks by ``client_fn``, and all else by the functions given to it."""
+
+    def __init__(self, client_fn: Callable[[Context], Client]) -> None:
+        super().__init__()
+        self._pca = ClientApp(client_fn, mods=[one_blas_thread])
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        asked = message.content.config_records.get("fitins.config", ConfigRecord())
+        ours = message.metadata.message_type == MessageTypeLegacy.GET_PROPERTIES or "phase" in asked
+        return self._pca(message, context) if ours else super().__call__(message, context)
+
+
 def client_app(rows: Callable[[Context], ArrayLike], method: str = "p-cov", **options: Any) -> ClientApp:
     """A ClientApp whose party holds ``rows(context)``, an array or a data frame (n, d); the rest as `FedPCA`.
 
-    Outside a simulation they are the site's own data, and its node-config may have all keys of a site.
+    Outside a simulation they are the site's own data, and its node-config may have all keys of a site. With functions
+    of one's own, ``@app.train()`` say, the app answers what another strategy asks before or after the PCA, too.
     """
     run_config = _run_config(method, options)
 
     def client_fn(context: Context) -> Client:
         return strategies.client_of_rows(context, rows(context), run_config).to_client()
 
-    return ClientApp(client_fn, mods=[one_blas_thread])
+    return PCAClientApp(client_fn)
 
 
 def run_on(grid: Grid, strategy: PCAStrategy, timeout: float | None = None) -> PCAModel:

@@ -17,35 +17,34 @@ import pytest
 import fedpca_flwr
 import strategies
 from strategies import METHODS
+from tests.environment import wheel_of
 
 ROOT = Path(__file__).parents[1]
+ENGINES = "fedpca_flwr/simulations"
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """Names of the files in the wheel."""
-    from hatchling.builders.wheel import WheelBuilder
-
-    (built,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path_factory.mktemp("wheel")))
-    with ZipFile(built) as archive:
+    with ZipFile(wheel_of(ROOT, tmp_path_factory.mktemp("wheel"))) as archive:
         return set(archive.namelist())
 
 
 def test_the_wheel_holds_what_people_run_and_nothing_else(wheel):
+    """Under one name: a user's own `strategies` and `simulations` meet none of ours."""
     others = {name.split("/")[0] for name in wheel if ".dist-info/" not in name}
-    assert others == {"fedpca_flwr", "strategies", "simulations"}
-    kept = {"/".join(name.split("/")[:2]) for name in wheel if name.startswith("simulations/") and name.count("/") > 1}
-    assert kept == {"simulations/deployment", "simulations/notebooks"}
-    assert "simulations/programs.py" not in wheel  # of the benchmarks and papers, which are not there
+    assert others == {"fedpca_flwr"}
+    engines = {name.removeprefix(f"{ENGINES}/") for name in wheel if name.startswith(f"{ENGINES}/")}
+    assert {name.split("/")[0] for name in engines if "/" in name} == {"deployment", "notebooks"}
+    assert "programs.py" not in engines  # of the benchmarks and papers, which are not there
 
 
 def test_the_wheel_holds_every_module_of_the_library_and_its_types(wheel):
-    ours = {
-        str(path.relative_to(ROOT))
-        for folder in ("fedpca_flwr", "strategies")
-        for path in (ROOT / folder).rglob("*.py")
-    }
-    assert ours <= wheel
+    library = {path.relative_to(ROOT).as_posix() for path in (ROOT / "fedpca_flwr").rglob("*.py")}
+    methods = {f"fedpca_flwr/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "strategies").rglob("*.py")}
+    engines = {f"{ENGINES}/{path.name}" for path in (ROOT / "simulations").glob("*.py")} - {f"{ENGINES}/programs.py"}
+    modules = {name for name in wheel if name.endswith(".py")}
+    assert modules == library | methods | engines
     assert "fedpca_flwr/py.typed" in wheel
 
 
@@ -75,6 +74,22 @@ def test_all_that_is_shown_can_be_imported():
     assert set(fedpca_flwr.__all__) <= set(dir(fedpca_flwr))
     with pytest.raises(AttributeError, match="no attribute 'pca'"):
         fedpca_flwr.pca  # noqa: B018
+
+
+def test_every_methods_strategy_can_be_imported():
+    """Add a new one to `STRATEGIES`, `__all__` and the imports for types in fedpca_flwr/__init__.py."""
+    for name, method in METHODS.items():
+        kind = method.strategy
+        assert fedpca_flwr.STRATEGIES.get(kind.__name__) == name
+        assert getattr(fedpca_flwr, kind.__name__) is kind
+        assert kind.__name__ in fedpca_flwr.__all__
+    assert len(fedpca_flwr.STRATEGIES) == len(METHODS)
+
+
+def test_no_module_hides_a_name_that_people_import():
+    """A module that is imported becomes an attribute of its package."""
+    modules = {module.name for module in pkgutil.iter_modules(fedpca_flwr.__path__)}
+    assert not modules & {*fedpca_flwr.__all__}
 
 
 def test_the_version_is_that_of_the_project():
@@ -108,7 +123,7 @@ HEAVY = ["sklearn", "scipy.stats", "scipy.optimize", "scipy.spatial", "matplotli
 OTHERS = [module.name for module in pkgutil.iter_modules(strategies.__path__, "strategies.")]
 
 
-@pytest.mark.parametrize("app", ["client", "server"])
+@pytest.mark.parametrize("app", ["site", "server"])
 def test_a_message_loads_its_own_method_and_nothing_heavy(app):
     """Every message to a site starts a process, in which the app is imported."""
     use = f"import fedpca_flwr.{app}_app; from strategies import METHODS; METHODS['p-cov']"

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, RecordDict
 from flwr.common.config import parse_config_args
 
 from fedpca_flwr.config import RunConfig
@@ -23,6 +24,7 @@ from simulations.hunt.options import OPTION_VALUES
 from strategies import METHODS, TRAVEL, method_of, script_of, transports_of
 from strategies.__main__ import descriptions, measurements_page, methods_page, with_questions, with_table
 from tests.families import cut, rows
+from tests.grid import GridOfThisProcess
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -163,8 +165,19 @@ def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     run("p-cov", cut(rows(60), 40, 20), n_components=2, engine="loopback").save("model")  # as the first command does
     for example in blocks(page, "python"):
-        exec(compile(example, page, "exec"), {})
+        names = {}
+        exec(compile(example, page, "exec"), names)
+        if "server" in names:  # a Flower app of three clients
+            context = Context(1, 0, {}, RecordDict(), {})
+            names["server"](GridOfThisProcess(3, names["client"]), context)
         assert capsys.readouterr().out
+
+
+def test_the_page_of_apps_has_the_examples_as_they_are():
+    """Without their first lines, which the page says in its own words; here they run too, on a grid of this process."""
+    examples = {path.read_text().split('"""\n\n', 1)[1] for path in ROOT.glob("simulations/examples/*/pca_app.py")}
+    assert examples == set(blocks("docs/flower-app.md", "python"))
+    assert len(examples) == 3
 
 
 @every_page

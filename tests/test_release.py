@@ -7,11 +7,10 @@ import re
 import shlex
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
-import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import yaml
@@ -19,6 +18,7 @@ import yaml
 import fedpca_flwr
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.node_config import NodeConfig
+from tests.environment import fresh_environment
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -30,12 +30,7 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("release")
     run("-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT), at=folder)
     (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
-    venv.create(folder / "fresh", with_pip=False)
-    home = folder / "fresh" / ("Scripts" if sys.platform == "win32" else "bin")
-    run("-m", "pip", "--python", str(home / "python"), "install", "--quiet", "--no-deps", str(wheel), at=folder)
-    (packages,) = (folder / "fresh").rglob("site-packages")
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    return source, str(home / "python")
+    return source, fresh_environment(folder / "fresh", wheel)
 
 
 def run(*arguments, at, python=sys.executable):
@@ -56,10 +51,8 @@ def test_the_wheel_runs_where_there_is_no_repository(built, tmp_path):
     where, model = run("-c", code, at=tmp_path, python=python).splitlines()
     assert Path(where).is_relative_to(Path(python).parents[1])
     assert model.startswith("PCAModel(p-cov: 2 components")
-    compared = run(
-        "-m", "simulations.compare", "--methods", "p-cov", "--dataset", "wine", "--components", "2", at=tmp_path,
-        python=python,
-    )  # fmt: skip
+    compare = ["compare", "--methods", "p-cov", "--dataset", "wine", "--components", "2"]
+    compared = run("-m", "fedpca_flwr", *compare, at=tmp_path, python=python)
     assert "p-cov" in compared
 
 
@@ -73,7 +66,12 @@ def test_the_source_is_an_app_of_flowers_newest_format(built, tmp_path):
     folder = unpacked.rename(tmp_path / PROJECT["project"]["name"])  # Flower takes no folder with a version in its name
     code = "from flwr.cli.app import app; app()"
     run("-c", code, "build", "--app", str(folder), at=tmp_path)
-    assert list(tmp_path.glob("*.fab"))
+    (fab,) = tmp_path.glob("*.fab")
+    with ZipFile(fab) as archive:
+        held = set(archive.namelist())
+    packages = ("fedpca_flwr", "strategies", "simulations")
+    assert {f"{name}/__init__.py" for name in packages} <= held
+    assert {name.split("/")[0] for name in held if name.endswith(".py")} == {*packages}
 
 
 def test_the_citation_is_of_this_version():

@@ -24,7 +24,7 @@ from .timing import ratio
 FLOWER = "import flwr.clientapp, flwr.serverapp"
 METHOD = "from strategies import METHODS; METHODS['p-cov']"
 PROGRAMS = {
-    "ClientApp and p-cov": f"import fedpca_flwr.client_app; {METHOD}",
+    "ClientApp and p-cov": f"import fedpca_flwr.site_app; {METHOD}",
     "ServerApp and p-cov": f"import fedpca_flwr.server_app; {METHOD}",
 }
 

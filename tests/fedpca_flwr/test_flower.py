@@ -2,70 +2,23 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.compat.server import ServerAppComponents
 from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
-from flwr.serverapp import Grid
 
-from fedpca_flwr import ConfigError, ContractError, FedPCA, client_app, run
-from strategies import METHODS
+from fedpca_flwr import ConfigError, ContractError, FedPCA, PooledCovariance, SubspaceIteration, client_app, run
+from tests.grid import GridOfThisProcess
 from tests.harness import identities
 
 PARTIES = [np.random.default_rng(i).normal(size=(n, 4)) * [4, 3, 2, 1] for i, n in enumerate((50, 40, 60))]
-PooledCovariance = METHODS["p-cov"].strategy
-SubspaceIteration = METHODS["sub-it"].strategy
 
 
 def rows_of(context: Context):
     return PARTIES[int(context.node_config["partition-id"])]
-
-
-class GridOfThisProcess(Grid):
-    """Flower's messages, handed to a ClientApp in this process."""
-
-    def __init__(self, app: ClientApp, node: Callable[[int], dict] = lambda party: {}, **run_config) -> None:
-        self.app, n = app, len(PARTIES)
-        self.contexts = {
-            party + 1: Context(
-                1, party + 1, {"partition-id": party, "num-partitions": n, **node(party)}, RecordDict(), run_config
-            )
-            for party in range(n)
-        }
-        self.replies: dict[str, Message] = {}
-
-    def set_run(self, run_id):
-        pass
-
-    @property
-    def run(self):
-        return SimpleNamespace(run_id=1)
-
-    def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
-        return Message(content, dst_node_id, message_type, group_id=group_id)
-
-    def get_node_ids(self):
-        return list(self.contexts)
-
-    def push_messages(self, messages):
-        ids = []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = ids.append(str(uuid.uuid4())) or ids[-1]
-            self.replies[ids[-1]] = self.app(message, self.contexts[message.metadata.dst_node_id])
-        return ids
-
-    def pull_messages(self, message_ids):
-        return [self.replies.pop(one) for one in list(message_ids) if one in self.replies]
-
-    def send_and_receive(self, messages, *, timeout=None):
-        return self.pull_messages(self.push_messages(messages))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +26,7 @@ class GridOfThisProcess(Grid):
 )
 def test_the_message_api_gives_the_bits_of_run(method, options):
     strategy = FedPCA(method, clients=3, **options)
-    result = strategy.start(GridOfThisProcess(client_app(rows_of, method, **options)))
+    result = strategy.start(GridOfThisProcess(3, client_app(rows_of, method, **options)))
     expected = run(method, PARTIES, **options)
     components, mean, variances = result.arrays.to_numpy_ndarrays()
     assert components.tobytes() == expected.components_.tobytes()
@@ -87,7 +40,7 @@ def by_components(app: ClientApp, strategy, num_rounds: int) -> None:
     """As Flower's ServerApp does with `server_fn`, on its own `Server`."""
     parts = ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=num_rounds))
     start_grid(
-        grid=GridOfThisProcess(app, own_key="of the app's own", seed="another meaning"),
+        grid=GridOfThisProcess(3, app, own_key="of the app's own", seed="another meaning"),
         strategy=parts.strategy,
         config=parts.config,
     )
@@ -128,7 +81,7 @@ def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path):
 
     def started(**node):
         app = client_app(lambda context: rows_of(context).T[:40], "vertical", n_components=2)
-        return FedPCA("vertical", n_components=2, clients=3).start(GridOfThisProcess(app, lambda party: node))
+        return FedPCA("vertical", n_components=2, clients=3).start(GridOfThisProcess(3, app, lambda party: node))
 
     with pytest.raises(Exception, match="'may-show'"):
         started()
@@ -136,7 +89,7 @@ def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path):
 
     def secure(node):
         return FedPCA("p-cov", clients=3, **options).start(
-            GridOfThisProcess(client_app(rows_of, "p-cov", **options), node)
+            GridOfThisProcess(3, client_app(rows_of, "p-cov", **options), node)
         )
 
     with pytest.raises(Exception, match="'identity'"):

@@ -94,6 +94,6 @@ def test_what_is_wrong_where_is_told_to_whoever_hands_over_the_rows():
 
 def test_a_party_starts_without_scikit_learn():
     """A SuperNode starts a process for every message, and the import would take longer than most answers."""
-    code = "import sys, fedpca_flwr.client_app; print({'sklearn', 'pandas', 'torch'} & set(sys.modules))"
+    code = "import sys, fedpca_flwr.site_app; print({'sklearn', 'pandas', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

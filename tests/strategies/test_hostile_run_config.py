@@ -9,11 +9,11 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr import config_errors, method_text
-from fedpca_flwr.client_app import client_fn
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.messages import ErrorReport
+from fedpca_flwr.site_app import client_fn
 from strategies import build_client, build_strategy
 
 LONG = "x" * 10**6

@@ -1,0 +1,28 @@
+"""A fresh environment with nothing but the project's wheel; what the wheel needs, it finds in this one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+
+def wheel_of(project: Path, folder: Path) -> Path:
+    """The wheel of the project in a folder, built into another."""
+    from hatchling.builders.wheel import WheelBuilder
+
+    (built,) = WheelBuilder(str(project)).build(directory=str(folder))
+    return Path(built)
+
+
+def fresh_environment(folder: Path, wheel: Path) -> str:
+    """Its Python."""
+    venv.create(folder, with_pip=False)
+    python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", str(wheel)]
+    subprocess.run([sys.executable, *install], check=True)
+    (packages,) = folder.rglob("site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return str(python)
