@@ -28,5 +28,6 @@ def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
     b = 1 + variances / level - gamma
     root = b**2 - 4 * variances / level
     population = (b + np.sqrt(root.clip(min=0.0))) / 2
-    factor: Array = (population - 1) / (population + gamma - 1)
-    return np.where((root > 0) & (population > 1), factor, np.nan)
+    stands = (root > 0) & (population > 1)
+    factor: Array = (population - 1) / np.where(stands, population + gamma - 1, 1.0)  # else that may be 0
+    return np.where(stands, factor, np.nan)

@@ -89,6 +89,8 @@ def _other_unit(rng: Generator, method: str) -> Case:
     factor = float(rng.choice([1000.0, 0.01]))
     parties[place][:, feature] *= factor
     chosen = options(rng, method, int(rng.integers(1, d + 1)), sum(map(len, parties)), d)
+    for truncating in ("rank", "filler", "warm_start", "warm_rank"):  # of a site's factor nobody sees deviations
+        chosen.pop(truncating, None)
     about = f"{d} features, {count} parties, of which party {place} has feature {feature} times {factor:g}"
     return Case(parties, chosen, about, masked=False, unit=(place, feature))
 

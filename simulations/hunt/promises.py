@@ -51,7 +51,7 @@ def tiny_scales(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
         return
     moved = np.where(still, np.where(largest > 0, largest, 1) / 1000, 0)
     new = (rows[::-1] + moved).astype(np.float64)
-    lengths = np.sqrt((((new.astype(Long) - rows.mean(axis=0)) / np.where(still, 1, deviation)) ** 2).sum(axis=1))
+    lengths = np.sqrt((((new.astype(Long) - truth.mean) / np.where(still, 1, deviation)) ** 2).sum(axis=1))
     scores = (new - model.mean_) / model.scale_ @ model.components_.T
     most = 100 * float(lengths.max() + 1)
     if not np.isfinite(scores).all() or np.abs(scores).max() > most:

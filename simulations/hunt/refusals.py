@@ -56,7 +56,7 @@ def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
             return holds(draw, truth)
     if not isinstance(error, ConfigError):
         return False
-    set_by_draw = draw.options.keys() - {"n_components", "bound"}
+    set_by_draw, text = draw.options.keys() - {"n_components", "bound"}, text.replace("_", "-")
     return any(re.search(rf"\b{key.replace('_', '-')}\b", text) for key in set_by_draw)
 
 
