@@ -39,7 +39,7 @@ class Case:
 def case_of(rng: Generator, method: str) -> Case | None:
     """A case of those that trouble this method, now and then."""
     kinds = [kind for kind, methods in TROUBLES.items() if method in methods]
-    if not kinds or rng.random() < 0.5:
+    if rng.random() >= 0.2 * len(kinds):
         return None
     return kinds[int(rng.integers(len(kinds)))](rng, method)
 

@@ -81,7 +81,7 @@ def draw(seed: int, index: int) -> Draw:
     orders: list[list[int]] = []
     if not vertical(method) and not drawn.hostile and rng.random() < 0.15:
         orders = [rng.permutation(drawn.pooled.shape[1]).tolist() for _ in drawn.parties]
-    turn = int(rng.integers(2**31)) if rng.random() < 0.3 and turnable(drawn) else None
+    turn = int(rng.integers(2**31)) if rng.random() < 0.5 and turnable(drawn) else None
     return replace(drawn, orders=orders, turn=turn)
 
 
@@ -120,17 +120,14 @@ def _troubled(rng: Generator, method: str, case: Case) -> Draw:
 def turnable(drawn: Draw) -> bool:
     """Whether the method's answers are functions of moments, and its variances move little where these do."""
     own = drawn.options
-    settled = not re.search("tied|clustered|copies|one-hot|times|indicators", drawn.about)
+    if drawn.transport != "clear" or drawn.hostile or not isinstance(own["n_components"], int):
+        return False
+    settled = not re.search("tied|clustered|copies|one-hot|first variance|indicators", drawn.about)
     smooth = own.get("tolerance", 1e-6) <= 1e-3 and own.get("max_rounds", 100) == 100
     smooth &= drawn.method != "compressed" or own.get("codec") in {"low-rank", "sketch"}
     whole = drawn.method in {"p-cov", "ap-cov", "streaming"}
-    return (
-        (whole or (drawn.method in {"sub-it", "qr-pca", "ap-stack", "compressed"} and settled and smooth))
-        and drawn.transport == "clear"
-        and not drawn.hostile
-        and isinstance(own["n_components"], int)
-        and len(drawn.pooled) <= 100
-    )
+    others = drawn.method in {"sub-it", "qr-pca", "ap-stack", "compressed"} and settled and smooth
+    return whole or others
 
 
 def _generator(seed: int, index: int) -> Generator:
