@@ -71,6 +71,8 @@ def _constant(rng: Generator, method: str) -> Case:
     within = min(n, int((~still).sum()))
     chosen = options(rng, method, int(rng.integers(1, within + 1)), n, d)
     chosen["scale"] = True
+    for other in ("warm_start", "keep", "outliers", "fourth_moments"):  # refused with it
+        chosen.pop(other, None)
     if rng.random() < 0.5 and method == "em":
         chosen["model"] = "factors"
     parties = _cut(rng, X, 2)
