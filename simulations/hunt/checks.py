@@ -9,8 +9,10 @@ import numpy as np
 from fedpca_flwr.model import PCAModel
 from simulations.hunt.claims import claims_of
 from simulations.hunt.draw import Draw, vertical
+from simulations.hunt.equal_moments import unequal_moments
 from simulations.hunt.exactness import basis_of, truth_findings
 from simulations.hunt.oracle import Long, Truth, truth_of, truth_of_kernel
+from simulations.hunt.promises import feature_findings
 from simulations.hunt.refusals import Finding, error_findings
 from simulations.hunt.running import Outcome
 from strategies import METHODS
@@ -34,7 +36,8 @@ def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
         return found + [("accepted", f"{draw.hostile} was not refused")]
     if found or draw.method == "vertical-scores":
         return found
-    return found + list(truth_findings(draw, model, truth)) + list(wrong_squared_error(draw, model, truth))
+    found += [*truth_findings(draw, model, truth), *wrong_squared_error(draw, model, truth)]
+    return found + [*feature_findings(draw, model, truth), *unequal_moments(draw, model, truth)]
 
 
 def truth_about(draw: Draw) -> Truth | None:
