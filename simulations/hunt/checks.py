@@ -11,8 +11,10 @@ from fedpca_flwr.packages import strategies
 
 from .claims import claims_of
 from .draw import Draw, vertical
+from .equal_moments import unequal_moments
 from .exactness import basis_of, truth_findings
 from .oracle import Long, Truth, truth_of, truth_of_kernel
+from .promises import feature_findings
 from .refusals import Finding, error_findings
 from .running import Outcome
 
@@ -35,7 +37,8 @@ def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
         return found + [("accepted", f"{draw.hostile} was not refused")]
     if found or draw.method == "vertical-scores":
         return found
-    return found + list(truth_findings(draw, model, truth)) + list(wrong_squared_error(draw, model, truth))
+    found += [*truth_findings(draw, model, truth), *wrong_squared_error(draw, model, truth)]
+    return found + [*feature_findings(draw, model, truth), *unequal_moments(draw, model, truth)]
 
 
 def truth_about(draw: Draw) -> Truth | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.packages import strategies
 
 from . import data, hostile
+from .cases import Case, case_of
 from .options import options
 
 
@@ -39,6 +41,12 @@ class Draw:
     earlier : list of ndarray
         The parties of the run before, where the method goes on from one (``streaming`` with ``append``,
         ``vertical-scores``).
+    unit : tuple of int, or None
+        The party and the feature that are in another unit than the others.
+    orders : list of list of int
+        In which order each party's data frame has the features; empty where parties are arrays.
+    turn : int or None
+        The seed of a turn of every party's rows that leaves their moments (`simulations.hunt.equal_moments`).
     """
 
     method: str
@@ -48,6 +56,9 @@ class Draw:
     about: str
     hostile: str = ""
     earlier: list[NDArray[Any]] = field(default_factory=list)
+    unit: tuple[int, int] | None = None
+    orders: list[list[int]] = field(default_factory=list)
+    turn: int | None = None
 
     @property
     def pooled(self) -> NDArray[Any]:
@@ -66,18 +77,27 @@ def draw(seed: int, index: int) -> Draw:
     """The draw with this number."""
     rng = _generator(seed, index)
     method = str(rng.choice(list(strategies.METHODS)))
+    case = case_of(rng, method)
+    drawn = _ordinary(rng, method) if case is None else _troubled(rng, method, case)
+    orders: list[list[int]] = []
+    if not vertical(method) and not drawn.hostile and rng.random() < 0.15:
+        orders = [rng.permutation(drawn.pooled.shape[1]).tolist() for _ in drawn.parties]
+    turn = int(rng.integers(2**31)) if rng.random() < 0.5 and turnable(drawn) else None
+    return replace(drawn, orders=orders, turn=turn)
+
+
+def _ordinary(rng: Generator, method: str) -> Draw:
     X, about = data.rows(rng)
     parties, cut = (data.cut_columns if vertical(method) else data.cut_rows)(rng, X)
     n, d = X.shape
     k = int(rng.integers(1, max(2, min(n, d) + 1))) if rng.random() < 0.5 else min(2, n, d)
     if rng.random() < 0.02:
         k = min(n, d) + 1
-    largest = max(float(np.abs(np.asarray(part, dtype=np.float64)).max()) for part in parties) or 1.0
     chosen = options(rng, method, k, n, d)
-    chosen |= _needed(rng, method, chosen, largest * d**0.5, len(parties))
-    transport = _transport(rng, method, len(parties), chosen)
+    chosen |= _needed(rng, method, chosen, _largest(parties) * d**0.5, len(parties))
+    transport = str(rng.choice(_transports(method, len(parties), chosen)))
     if transport != "clear":
-        chosen |= _secure(rng, largest, transport, len(parties))
+        chosen |= _secure(rng, _largest(parties), transport, len(parties))
     earlier: list[NDArray[Any]] = []
     if method == "vertical-scores":
         again = rng.integers(0, n, rng.integers(1, n + 1))
@@ -87,6 +107,28 @@ def draw(seed: int, index: int) -> Draw:
         chosen["append"] = True
     parties, chosen, wrong = _spoilt(rng, method, parties, chosen)
     return Draw(method, transport, parties, chosen, f"{about}, {cut}", wrong, earlier)
+
+
+def _troubled(rng: Generator, method: str, case: Case) -> Draw:
+    allowed = _transports(method, len(case.parties), case.options)
+    allowed = [name for name in allowed if case.masked is None or case.masked == (name != "clear")]
+    transport, chosen = str(rng.choice(allowed)), case.options
+    if transport != "clear":
+        chosen = chosen | _secure(rng, _largest(case.parties), transport, len(case.parties))
+    return Draw(method, transport, case.parties, chosen, case.about, unit=case.unit)
+
+
+def turnable(drawn: Draw) -> bool:
+    """Whether the method's answers are functions of moments, and its variances move little where these do."""
+    own = drawn.options
+    if drawn.transport != "clear" or drawn.hostile or not isinstance(own["n_components"], int):
+        return False
+    settled = not re.search("tied|clustered|copies|one-hot|first variance|indicators", drawn.about)
+    smooth = own.get("tolerance", 1e-6) <= 1e-3 and own.get("max_rounds", 100) == 100
+    smooth &= drawn.method != "compressed" or own.get("codec") in {"low-rank", "sketch"}
+    whole = drawn.method in {"p-cov", "ap-cov", "streaming"}
+    others = drawn.method in {"sub-it", "qr-pca", "ap-stack", "compressed"} and settled and smooth
+    return whole or others
 
 
 def _generator(seed: int, index: int) -> Generator:
@@ -102,8 +144,12 @@ def _needed(rng: Generator, method: str, chosen: dict[str, Any], size: float, pa
     return {**bounds, "trust": "distributed", "honest_parties": parties} if rng.random() < 0.3 else bounds
 
 
-def _transport(rng: Generator, method: str, parties: int, chosen: dict[str, Any]) -> str:
-    """A transport that the method has."""
+def _largest(parties: list[Any]) -> float:
+    return max(float(np.abs(np.asarray(part, dtype=np.float64)).max()) for part in parties) or 1.0
+
+
+def _transports(method: str, parties: int, chosen: dict[str, Any]) -> list[str]:
+    """The transports that the method has."""
     known = ["clear"]
     allowed = strategies.transports_of(strategies.METHODS[method])
     if "masked" in allowed and parties > 1 and chosen.get("solver") != "merge":
@@ -111,7 +157,7 @@ def _transport(rng: Generator, method: str, parties: int, chosen: dict[str, Any]
     one_sum = method != "dp-pca" or chosen.get("release") == "joint" or chosen.get("epsilon") == "infinity"
     if "surviving" in allowed and parties > 2 and one_sum:
         known.append("survivors")
-    return str(rng.choice(known))
+    return known
 
 
 def _secure(rng: Generator, largest: float, transport: str, parties: int) -> dict[str, Any]:

@@ -87,9 +87,9 @@ def exceeded_claims(draw: Draw, claims: Claims, miss: float) -> Iterator[Finding
 
 
 def certified_ties(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
-    """Of a tie at the cut the data determine no basis, and none is certified."""
-    k = model.n_components_
-    if claims.certificate is not None and claims.certified >= k and tied(truth, k):
+    """Of a tie after the certified components the data determine none of these, and none is certified."""
+    k = min(claims.certified, model.n_components_)
+    if claims.certificate is not None and k and tied(truth, k):
         yield "certificate", f"told {claims.certificate:.2g} of components {k} and {k + 1}, which have equal variance"
 
 

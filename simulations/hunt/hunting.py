@@ -46,6 +46,7 @@ def hunt(seed: int, indices: Iterator[int], tally: Tally) -> Iterator[str]:
         for kind, text in found:
             options = " ".join(f"{key}={value!r}" for key, value in drawn.options.items())
             wrong = f", {drawn.hostile}" if drawn.hostile else ""
+            wrong += ", frames in other orders" if drawn.orders else ""
             about = f"{drawn.method} ({drawn.transport}), {drawn.about}{wrong}, {options}"
             again = f"python -m simulations.hunt --seed {seed} --only {index}"
             yield f"{kind}: {text} | {about} | {again}".replace("\n", " ")

@@ -8,9 +8,13 @@ import tempfile
 import time
 import traceback
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedpca_flwr.model import PCAModel
 
@@ -61,13 +65,48 @@ def _run(draw: Draw, folder: Path) -> PCAModel:
         options.setdefault("state", str(folder / "state"))
         if draw.earlier:
             first = {key: value for key, value in options.items() if key != "append"}
-            run("streaming", draw.earlier, engine="loopback", **first)
+            run("streaming", _given(draw, draw.earlier), engine="loopback", **first)
     if draw.method == "vertical-scores":
         loadings = [str(folder / f"{party}.npz") for party in range(len(draw.parties))]
         fit = {"n_components": options["n_components"], "min_rows": 1, "loadings": loadings}
         run("vertical", draw.earlier, engine="loopback", **fit)
         options.setdefault("loadings", loadings)
-    return run(draw.method, draw.parties, engine="loopback", **options)
+    return _in_drawn_order(run(draw.method, _given(draw, draw.parties), engine="loopback", **options))
+
+
+def framed(draw: Draw) -> bool:
+    """Whether the parties are given as data frames."""
+    return bool(draw.orders) and find_spec("pandas") is not None
+
+
+def names_of(features: int) -> list[str]:
+    """How data frames call so many features, in the order that is drawn."""
+    return [f"f{number}" for number in range(features)]
+
+
+def _given(draw: Draw, parties: Sequence[Any]) -> Sequence[Any]:
+    """The parties, as data frames where the draw has orders of columns for these."""
+    if not framed(draw):
+        return parties
+    from pandas import DataFrame  # here: it may be missing
+
+    frames = [DataFrame(part, columns=names_of(part.shape[1])) for part in parties]
+    return [frame[[frame.columns[j] for j in order]] for frame, order in zip(frames, draw.orders, strict=True)]
+
+
+def _in_drawn_order(model: PCAModel) -> PCAModel:
+    """The model with its features by name in the order that is drawn; as it is without these names."""
+    names = [] if model.feature_names_in_ is None else [str(name) for name in model.feature_names_in_]
+    if not names or sorted(names) != sorted(names_of(len(names))) or model.components_ is None:
+        return model
+    order = [names.index(name) for name in names_of(len(names))]
+    return replace(
+        model,
+        components_=model.components_[:, order],
+        mean_=None if model.mean_ is None else model.mean_[order],
+        scale_=None if model.scale_ is None else model.scale_[order],
+        feature_names_in_=np.array(names_of(len(names)), dtype=object),
+    )
 
 
 def _hangs(signum: int, frame: Any) -> None:

@@ -42,6 +42,12 @@ def test_few_features_shrink_nothing():
     assert model.log["notes"] == []
 
 
+def test_a_component_without_variance_beside_the_noise_is_none():
+    """Beside a level of 1e28 a variance of 1 is nothing: l + gamma - 1 is 0, and nothing is divided by it."""
+    with np.errstate(all="raise"):
+        assert np.isnan(shrinkage(np.array([1e30, 1.0]), 1e30 + 1.0 + 5e29, 100, 30)[1])
+
+
 def test_the_formula():
     """gamma = 4, level 1: a component of 12 stands for l with l + 4 l / (l - 1) = 12."""
     found = shrinkage(np.array([12.0, 4.0]), 12.0 + 4.0 + 4.0 * 98, 101, 400)

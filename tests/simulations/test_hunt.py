@@ -19,6 +19,7 @@ from simulations.hunt import hunting, running
 from simulations.hunt.__main__ import main
 from simulations.hunt.checks import findings
 from simulations.hunt.draw import Draw, draw, method_of
+from simulations.hunt.equal_moments import turn, turned
 from simulations.hunt.hunting import Tally, hunt
 from simulations.hunt.oracle import angle, truth_of, truth_of_kernel
 from simulations.hunt.running import Outcome, run_draw
@@ -78,6 +79,7 @@ def test_a_draw_depends_on_its_numbers_alone():
             other.about,
             repr(other.options),
         )
+        assert (one.orders, one.turn, one.unit) == (other.orders, other.turn, other.unit)
         assert [repr(party) for party in one.parties] == [repr(party) for party in other.parties]
         assert method_of(3, index) == one.method
 
@@ -94,6 +96,38 @@ def test_draws_are_of_every_kind():
     assert max(array.shape[1] for array in arrays) >= LANCZOS_FROM
     assert Counter(one.method for one in draws).keys() == METHODS.keys()
     assert any(one.earlier for one in draws if one.method == "streaming")
+
+
+def draws_of(*methods):
+    return [draw(5, index) for index in range(2500) if method_of(5, index) in methods]
+
+
+def test_draws_are_of_every_trouble():
+    draws = draws_of("p-cov", "ap-cov", "sub-it", "qr-pca", "ap-stack", "streaming", "em")
+    turned = {one.method for one in draws if one.turn is not None}
+    assert {"p-cov", "ap-cov", "sub-it", "qr-pca", "ap-stack", "streaming"} <= turned
+    assert any(one.orders and one.orders[0] != one.orders[-1] for one in draws)
+    constant = [one for one in draws if "constant features" in one.about]
+    assert {one.method for one in constant} == {"p-cov", "sub-it", "em"}
+    assert "clear" not in {one.transport for one in constant}
+    assert all(one.options["scale"] for one in constant)
+    assert {one.method for one in draws if one.unit} == {"p-cov", "sub-it", "qr-pca"}
+    assert {one.transport for one in draws if one.unit} == {"clear"}
+    repeated = [one for one in draws if "first variance" in one.about]
+    assert {one.options["block_size"] for one in repeated} == {1, 2, 3}
+
+
+def test_repeated_variances_are_the_same_to_the_last_bit():
+    """Of whole numbers: the scatter is one, too."""
+    exact = [one for one in draws_of("sub-it") if "first variance" in one.about and "turned" not in one.about]
+    assert exact
+    for one in exact:
+        times = int(re.search(r"first variance (\d) times", one.about)[1])
+        scatter = np.vstack(one.parties).T @ np.vstack(one.parties)
+        assert (scatter == np.round(scatter)).all()
+        assert np.linalg.matrix_rank(scatter - np.linalg.eigvalsh(scatter)[-1] * np.eye(len(scatter))) == (
+            len(scatter) - times
+        )
 
 
 # The oracle
@@ -239,6 +273,121 @@ def test_a_certificate_of_a_tie_is_found():
     assert findings(one, outcome) == []
     wrong = {"certified_angle_degrees": 1e-9, "certified_components": 2}
     assert "certificate" in kinds(one, claiming(outcome.model, **wrong))
+
+
+def test_a_certificate_that_ends_within_a_tie_is_found():
+    X = np.linalg.qr(rows(40, 5) - rows(40, 5).mean(axis=0)).Q * [9.0, 9.0, 9.0, 2.0, 1.0]
+    one = drawn("sub-it", cut(X, 30, 10), n_components=3)
+    outcome = run_draw(one)
+    assert findings(one, outcome) == []
+    for certified, found in ((1, True), (2, True), (3, False)):
+        wrong = claiming(outcome.model, certified_angle_degrees=1e-5, certified_components=certified)
+        assert ("certificate" in kinds(one, wrong)) == found
+
+
+def test_columns_of_data_frames_in_other_orders_are_held_by_name(parties):
+    pytest.importorskip("pandas")
+    orders = [[3, 1, 0, 2, 5, 4], [0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]]
+    one = replace(drawn("p-cov", parties, scale=True), orders=orders)
+    outcome = run_draw(one)
+    assert findings(one, outcome) == []
+    np.testing.assert_allclose(outcome.model.mean_, one.pooled.mean(axis=0), atol=1e-12)
+    assert "names" in kinds(one, changed(outcome.model, feature_names_in_=None))
+    assert "names" in kinds(one, changed(outcome.model, feature_names_in_=outcome.model.feature_names_in_[::-1]))
+    by_place = changed(outcome.model, mean_=outcome.model.mean_[orders[0]])
+    assert "mean" in kinds(one, by_place)
+
+
+def test_without_pandas_there_are_no_data_frames(parties, monkeypatch):
+    monkeypatch.setattr(running, "find_spec", lambda name: None)
+    one = replace(drawn("p-cov", parties), orders=[[5, 4, 3, 2, 1, 0]] * 3)
+    outcome = run_draw(one)
+    assert outcome.model.feature_names_in_ is None
+    assert findings(one, outcome) == []
+
+
+def test_a_constant_feature_that_is_divided_by_rounding_is_found():
+    X = rows(60, 4)
+    X[:, 2] = 100.0
+    one = Draw("p-cov", "secure_aggregation", cut(X, 30, 30), {"n_components": 2, "scale": True}, "rows")
+    one = replace(one, options={**one.options, "secure_aggregation": True, "bound": 200.0, "min_parties": 2})
+    outcome = run_draw(one)
+    assert findings(one, outcome) == []
+    scale = outcome.model.scale_.copy()
+    scale[2] = 1e-11
+    assert "tiny scale" in kinds(one, changed(outcome.model, scale_=scale))
+    scale[2] = 1e-9
+    mixed = np.eye(4)[[0, 2]]
+    assert "new rows" in kinds(one, changed(outcome.model, scale_=scale, components_=mixed))
+
+
+def another_unit(count):
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal((20, 3)) + [0, 0, 50.0] for _ in range(count)]
+    parts[0][:, 2] *= 1000
+    return parts
+
+
+@pytest.mark.parametrize("method", ["p-cov", "sub-it", "qr-pca"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_feature_in_another_unit_that_nobody_names_is_found(method, count):
+    one = replace(drawn(method, another_unit(count)), unit=(0, 2))
+    outcome = run_draw(one)
+    assert findings(one, outcome) == []
+    log = {**outcome.model.log, "notes": []}
+    assert "units" in kinds(one, changed(outcome.model, log=log))
+    assert "units" in kinds(one, changed(outcome.model, log={**log, "other_units": []}))
+    assert "units" in kinds(replace(one, unit=(0, 1)), outcome)
+
+
+def test_a_feature_that_is_named_without_a_reason_is_found():
+    one = drawn("p-cov", another_unit(4))
+    outcome = run_draw(one)
+    assert "units" in kinds(one, outcome)  # "rows" are alike at all parties, as far as a draw says
+    shifted = replace(one, about="shifted")
+    assert "units" not in kinds(shifted, outcome)
+    wrong = [{**outcome.model.log["other_units"][0], "feature": 1}]
+    assert "units" in kinds(shifted, changed(outcome.model, log={**outcome.model.log, "other_units": wrong}))
+
+
+def test_turned_rows_have_the_same_moments():
+    X = rows(9, 4) + [1e6, 0, 3, -1]
+    X[:, 1] = 0.1
+    other = turn(np.random.default_rng(0), X)
+    np.testing.assert_allclose(other.mean(axis=0), X.mean(axis=0), rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(np.cov(other.T), np.cov(X.T), atol=1e-8)
+    assert (other[:, 1] == 0.1).all()
+    assert np.abs(other - X).max() > 0.1
+    for few in (1, 2):
+        assert turn(np.random.default_rng(0), X[:few]).shape == (few, 4)
+
+
+def test_other_variances_of_equal_moments_are_found(parties, monkeypatch):
+    """A method that tells more than moments: its variances depend on the largest value."""
+    one = replace(drawn("p-cov", parties), turn=3)
+    assert findings(one, run_draw(one)) == []
+    assert len(turned(one).pooled) == 60
+    honest = running.run
+
+    def wrong(method, parties, **options):
+        model = honest(method, parties, **options)
+        larger = 1 + 1e-8 * float(np.vstack(parties).max())
+        return replace(
+            model,
+            explained_variance_=model.explained_variance_ * larger,
+            singular_values_=model.singular_values_ * np.sqrt(larger),
+            explained_variance_ratio_=model.explained_variance_ratio_ * larger,
+        )
+
+    monkeypatch.setattr(running, "run", wrong)
+    assert "equal moments" in kinds(one, run_draw(one))
+
+    def refuses(method, parties, **options):
+        raise DataError("no")
+
+    outcome = run_draw(replace(one, turn=None))
+    monkeypatch.setattr(running, "run", refuses)
+    assert "equal moments" in kinds(one, outcome)
 
 
 def test_no_direction_misses_nothing():
