@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -33,7 +34,8 @@ def built(tmp_path_factory):
 
 
 def run(*arguments, at, python=sys.executable):
-    done = subprocess.run([python, *arguments], cwd=at, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([python, *arguments], cwd=at, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
