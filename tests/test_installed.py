@@ -88,6 +88,9 @@ def test_the_wheel_runs_on_ray_beside_decoys(installed, folder):
     assert "PCAModel(p-cov: 2 components" in said(installed, code, folder)
 
 
+COMPONENTS = {"server-app-components": 5, "message-api": 5, "components-then-model": 20}
+"""By example, how many it asks for."""
+
 SIMULATED = """
 import pca_app
 from flwr.simulation import run_simulation
@@ -97,9 +100,7 @@ run_simulation(pca_app.server, pca_app.client, 3, backend_config={"client_resour
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(
-    ("example", "components"), [("server_app_components", 5), ("message_api", 5), ("components_then_model", 20)]
-)
+@pytest.mark.parametrize(("example", "components"), COMPONENTS.items())
 def test_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path, example, components):
     for name in DECOYS["a folder strategies, a file simulations.py"]:
         decoy(tmp_path / name)
@@ -107,17 +108,21 @@ def test_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path, 
     told = said(installed, SIMULATED, tmp_path)
     model = PCAModel.load(tmp_path / "model")
     assert principal_angles(model, pooled_pca(data.load("digits").all_rows(), components)).max <= 1e-6
-    if example == "components_then_model":
+    if example == "components-then-model":
         assert float(told.split("accuracy")[1].split()[0]) > 0.95
 
 
-def test_every_example_is_an_app():
-    """All of them are run above."""
-    assert {path.parent.name for path in EXAMPLES.glob("*/pyproject.toml")} == {
-        "server_app_components",
-        "message_api",
-        "components_then_model",
-    }
+@pytest.mark.parametrize("example", COMPONENTS)
+def test_flower_builds_the_example_apps(tmp_path, example):
+    shutil.copytree(EXAMPLES / example, tmp_path / example, ignore=shutil.ignore_patterns("__pycache__"))
+    command = ["-c", "from flwr.cli.app import app; app()", "build", "--app", example]
+    done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.glob("*.fab"))
+
+
+def test_all_examples_are_tried():
+    assert {path.name for path in EXAMPLES.iterdir()} == {*COMPONENTS}
 
 
 IN_PLACE = """

@@ -30,4 +30,5 @@ def client_fn(context: Context) -> Client:
     return PooledCovariance.client(context, rows, n_components=5).to_client()
 
 
-server, client = ServerApp(server_fn=server_fn), ClientApp(client_fn)
+server = ServerApp(server_fn=server_fn)
+client = ClientApp(client_fn)
