@@ -147,6 +147,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def score(self, X: Any, y: object = None) -> float:
         """Mean log-likelihood of rows under the probabilistic model (Tipping and Bishop 1999), as scikit-learn's."""
         check_is_fitted(self)
+        if np.isnan(self.model_.explained_variance_).any():  # none stands out of the noise: no likelihood is known
+            self.transform(X)  # or X is refused
+            return float("nan")
         return float(self.model_.to_sklearn().score(X))
 
     def __sklearn_tags__(self) -> Tags:

@@ -182,7 +182,7 @@ def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_
     assert title(secure) == f"{title(plain)}, secure sums, bound 16"
     line = command([secure])
     assert line.endswith("--engine loopback --bound 16.0")
-    assert main([*shlex.split(line)[3:], "--output", str(tmp_path)]) == 0
+    assert main([*shlex.split(line)[4:], "--output", str(tmp_path)]) == 0
     assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
 
 

@@ -200,3 +200,9 @@ def test_rows_that_do_not_fit_are_refused_as_by_the_model():
         fitted.transform(X[:, :3])
     with pytest.raises(DataError, match="shape"):
         fitted.inverse_transform(np.ones((2, 3)))
+
+
+def test_a_model_without_known_variances_has_no_score():
+    fitted = FederatedPCA(2, method="dp-pca", run_options={"epsilon": 0.01, "noise_seed": 1}).fit(X)
+    assert np.isnan(fitted.explained_variance_).all()
+    assert np.isnan(fitted.score(X))

@@ -208,5 +208,5 @@ def test_a_limit_is_refused_where_there_are_no_moments(method):
 
 @pytest.mark.parametrize("survivors", [0, 3])
 def test_a_limit_is_refused_where_nobody_sees_shares(survivors):
-    with pytest.raises(ConfigError, match="'max_share' is 0.5, but secure_aggregation=True shows the server sums"):
+    with pytest.raises(ConfigError, match="'max-share' is 0.5, but secure-aggregation=true shows the server sums"):
         server_of("p-cov", cut(rows(90), 30, 30, 30), max_share=0.5, **HIDDEN, survivors=survivors)

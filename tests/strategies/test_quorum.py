@@ -124,7 +124,8 @@ def test_the_last_round_is_checked_too(field, value, text):
     in_the_last_round(server, 1, change)
     with pytest.raises(ContractError, match=f"client 1: .*{text}"):
         finish(server)
-    assert server.strategy.model is None
+    with pytest.raises(ContractError, match="no model"):
+        server.strategy.model  # noqa: B018
 
 
 @pytest.mark.parametrize(
