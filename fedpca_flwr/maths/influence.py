@@ -27,9 +27,12 @@ from fedpca_flwr.maths.moments import Head
 LEADING = 10
 """Of so many components at most: what each party has of more costs more than the components themselves."""
 
-CHEAP = 2**31
-"""Of K parties and d features, K d^3 up to which the components without each party are computed: some seconds at most.
-Beyond, angles are bounds."""
+CHEAP = 2**25
+"""Of K parties and d features, K d^3 up to which the components without each party are computed: some 20 ms."""
+
+SHARE = 2.0**-8
+"""Beyond it they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost; else angles
+are bounds."""
 
 HOLDS, FAIR = 0.35, 3.0
 """A party is told that holds more than this share of a component, and more than so many times its share of the rows."""
@@ -124,7 +127,7 @@ def influences(
     held = np.einsum("di,kdi->ki", V, products)
     traces = own + np.einsum("kd,kd->k", deviations, deviations)
     leaving = total / np.where(rows == total, total, total - rows) if center else np.ones_like(rows)
-    if len(parts) * mean.size**3 <= CHEAP:
+    if len(parts) * mean.size**3 <= max(CHEAP, SHARE * total * mean.size**2):
         turns = _exact_turns(parts, deviations, leaving, weights, unit, V)
     else:
         taken = products + leaving[:, None, None] * deviations[:, :, None] * inner[:, None, :]

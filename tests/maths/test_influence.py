@@ -103,6 +103,7 @@ def test_angles_are_those_to_the_components_without_the_party(part, scaled, cent
 @pytest.mark.parametrize("scaled", [True, False])
 def test_where_components_without_each_party_are_dear_angles_are_bounded(monkeypatch, scaled, center, name):
     monkeypatch.setattr(influence, "CHEAP", 0)
+    monkeypatch.setattr(influence, "SHARE", 0)
     parties = PARTIES[name]
     scale = np.vstack(parties).std(axis=0) if scaled else None
     for k in (1, 2, 4):
@@ -118,6 +119,7 @@ def test_bounds_are_near_where_a_party_has_little(monkeypatch):
     parties = cut(rows(5000, 6), 2990, 2000, 10)
     exact = found(parties, 3)[0][2].turn
     monkeypatch.setattr(influence, "CHEAP", 0)
+    monkeypatch.setattr(influence, "SHARE", 0)
     bound = found(parties, 3)[0][2].turn
     assert (bound.axes <= 5 * exact.axes).all()
     assert bound.span <= 5 * exact.span
