@@ -16,7 +16,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.blocks import Rows, chunks
 from fedpca_flwr.maths.moments import pack, symmetric
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.statistics.own_scatter import OwnScatter
+from fedpca_flwr.statistics.own_scatter import OwnScatter, left_of
 from fedpca_flwr.table import Table
 
 
@@ -95,7 +95,7 @@ class OwnAdjustment:
         deviation = np.zeros_like(head.mean) if self.within else self.own.deviation(self.asked["mean"])
         between = head.n * (self.adjustment.residuals(deviation[None])[0] / self._scale) ** 2
         total = (self.diagonal / self._scale**2 + between).sum()
-        return max(0.0, float(total) - self.own.squares(self._directions(components), deviation))
+        return left_of(float(total), self.own.squares(self._directions(components), deviation))
 
     def centred(self, rows: Rows) -> Iterator[Array]:
         """Chunks of adjusted rows, as this party projects them for itself."""

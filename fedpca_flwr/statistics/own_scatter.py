@@ -26,6 +26,9 @@ from fedpca_flwr.protocol.state import State
 MOST_KEPT = 2**29
 """Bytes of the scatters of all parties together: in a simulation one process holds them."""
 
+ROUNDING = 2.0**-43
+"""Share of a sum of squares below which what is left of it is rounding."""
+
 MOMENTS, MEANS = "own moments", "own means"
 
 
@@ -135,7 +138,7 @@ class OwnScatter:
         deviation, unit = self.deviation(mean), scale if scale.size else np.ones_like(mean)
         with np.errstate(over="ignore", invalid="ignore"):
             total = ((diagonal + head.n * deviation**2) / unit**2).sum()
-        return max(0.0, float(total) - self.squares(components / unit, deviation))
+        return left_of(float(total), self.squares(components / unit, deviation))
 
     def _kept(self, name: str) -> bool:
         """Whether it is there, of these rows: a method may ask about a part of them first (`personalised`)."""
@@ -145,6 +148,13 @@ class OwnScatter:
         """Forget it: the run needs it no more."""
         self.state.drop(MOMENTS)
         self.state.drop(MEANS)
+
+
+def left_of(total: float, explained: float) -> float:
+    """What components leave of a sum of squares; nothing where only rounding is left, which would differ for other rows
+    of the same moments."""
+    left = total - explained
+    return 0.0 if left <= ROUNDING * total else left
 
 
 def worth_forming(rows: int, features: int, columns: int) -> bool:
