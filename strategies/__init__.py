@@ -235,9 +235,9 @@ def client_of_rows(context: Context, rows: ArrayLike, run_config: Mapping[str, A
 
 
 def _in_a_simulation() -> bool:
-    """Whether this process is a worker of Ray's, in which Flower simulates parties."""
+    """Whether this process is an actor of Ray's, in which Flower simulates parties; what merely started Ray is none."""
     ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
+    return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
 
 def alternatives(card: MethodCard, public: Public, rows: int, most: int) -> str:

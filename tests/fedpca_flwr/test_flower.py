@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from flwr.app import Context
@@ -76,8 +79,15 @@ def test_wrong_options_name_what_is_allowed():
         FedPCA("pcov")
 
 
-def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path):
-    """So a site shows no scores that its node-config does not allow, and secure sums need a journal and identities."""
+def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeypatch):
+    """So a site shows no scores that its node-config does not allow, and secure sums need a journal and identities.
+
+    A process that has started Ray, as a notebook after a simulation, is no simulated party.
+    """
+    ray = SimpleNamespace(
+        is_initialized=lambda: True, get_runtime_context=lambda: SimpleNamespace(get_actor_id=lambda: None)
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
 
     def started(**node):
         app = client_app(lambda context: rows_of(context).T[:40], "vertical", n_components=2)

@@ -57,8 +57,9 @@ def test_four_times_the_parties_do_not_need_the_memory_of_their_replies(method):
 
 
 def test_what_is_needed_of_each_party_is_kept():
-    few, many = (peak(number, max_share=1.0) for number in (8, 32))
-    assert many - few > 24 * REPLY / 2
+    """At so many parties that their replies outweigh what the influence of one needs."""
+    few, many = (peak(number, max_share=1.0) for number in (32, 128))
+    assert many - few > 96 * REPLY / 2
 
 
 def in_order(monkeypatch, order):
