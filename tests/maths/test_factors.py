@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -97,6 +99,33 @@ def test_directions_without_variance_are_completed():
     pairs = leading_of_factor(Factor(Moments.of(F).head, F, 1.0), 3)
     np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
     assert pairs.values[2] <= 1e-30 * pairs.values[0]
+
+
+def off_the_first_component(F, found):
+    """Degrees from ``found`` to the first right singular vector of ``F`` (n, 2), whose scatter is had in fractions."""
+    x, y = ([Fraction(value) for value in column] for column in F.T.tolist())
+    xx, xy, yy = (sum(a * b for a, b in zip(p, q, strict=True)) for p, q in ((x, x), (x, y), (y, y)))
+    off = float(np.arctan2(found[1], found[0]) - np.arctan2(float(2 * xy), float(xx - yy)) / 2) % np.pi
+    return np.degrees(min(off, np.pi - off))
+
+
+@pytest.mark.parametrize("beside", [1e-15, 4e-15, 9e-15, 1.05e-14, 1.2e-14, 5e-14])
+@pytest.mark.parametrize("apart", [1e-2, 1.5e-7, 1e-9])
+def test_no_angle_is_larger_than_what_factors_resolve(beside, apart):
+    """The fault: `exact` at 1.9e-6 degrees. LAPACK takes up to 1.1e-14 for zero, the bound took in 1.4e-15."""
+    F = np.array([[1.0, beside], [0.0, 1.0 - apart]])
+    pairs = leading_of_factor(Factor(Moments.of(F).head, F, 1.0), 1)
+    assert off_the_first_component(F, pairs.vectors[:, 0]) <= pairs.resolution.angle
+
+
+@pytest.mark.parametrize("huge", [1e4, 1e8])
+def test_a_huge_value_in_one_of_few_rows_rounds_no_other_feature(huge):
+    """The fault: the order of the rows turned the components by 600,000 times what rounding was said to."""
+    F = np.random.default_rng(1).standard_normal((3, 5))
+    F[2, 0] = huge
+    first, second = (leading_of_factor(Factor(Moments.of(F).head, rows, 1.0), 2) for rows in (F, F[::-1]))
+    apart = principal_angles(first.vectors, second.vectors).max()
+    assert apart <= first.resolution.angle + second.resolution.angle <= 1e-11
 
 
 def test_the_filler_halves_the_error_bound_and_keeps_it():

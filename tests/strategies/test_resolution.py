@@ -114,6 +114,16 @@ def test_an_angle_by_which_rounding_may_turn_the_components_is_said(k):
     assert fit("qr-pca", cut(X, 150, 100, 50), n_components=k).log["exact"]
 
 
+def test_two_salaries_that_vary_alike_are_not_called_exact_beyond_a_millionth_of_a_degree():
+    """The fault: `exact` at 1.7e-6 degrees."""
+    first, second = np.array([[1.0, 1, -1, -1], [1, -1, 1, -1]]) * 1e5
+    X = np.column_stack([first, (1 - 1.5e-7) * second + 9e-15 * first])
+    assert not fit("qr-pca", [X], n_components=1).log["exact"]
+    assert not fit("qr-pca", cut(X, 3, 1), n_components=1).log["exact"]
+    apart = np.column_stack([first, 0.9 * second + 9e-15 * first])
+    assert fit("qr-pca", [apart], n_components=1).log["exact"]
+
+
 SPLITS = {"tall": (150, 100, 50), "few rows": (280, 14, 6), "single rows": (297, 1, 1, 1), "all few": (10,) * 30}
 
 
