@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.files import site_file
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.centred import energy
-
-
-def projections(rows: Iterable[Any], components: Array) -> Iterator[tuple[Array, float]]:
-    """Chunk by chunk, the scores (m, k) of rows and the sum of the squared errors of the reconstruction from them.
-
-    Parameters
-    ----------
-    rows : iterable
-        Chunks (m, d) that are centred and scaled, as `centred_chunks` gives them.
-    components : ndarray of shape (k, d)
-    """
-    for centred in rows:
-        scores = centred @ components.T
-        # Pythagoras, since the components are orthonormal
-        yield scores, energy(centred) - float(np.vdot(scores, scores))
-
 
 SCORE_FILES = (".npy", ".csv")
 """Kinds of files that scores are written to."""

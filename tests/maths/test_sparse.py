@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from flwr.app import RecordDict
 from scipy import sparse
 
 from fedpca_flwr.maths import centred
@@ -11,7 +12,8 @@ from fedpca_flwr.maths.blocks import Blocks, column_sums, largest_size, sparse_r
 from fedpca_flwr.maths.centred import centred_chunks, energy, sparse_chunks
 from fedpca_flwr.maths.moments import Moments, unpack
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
-from fedpca_flwr.site.scores import projections
+from fedpca_flwr.protocol.state import State
+from fedpca_flwr.statistics.own_scatter import OwnScatter
 
 N, D = 300, 40
 ALMOST = [9, 11]
@@ -78,11 +80,14 @@ def test_projections_are_those_of_dense_rows(rows):
     components = np.linalg.qr(np.random.default_rng(3).standard_normal((D, 4)))[0].T
     for divided in (np.empty(0), scale):
         exact = (X.astype(np.longdouble) - mean) / (divided if divided.size else 1)
-        parts = list(projections(centred_chunks(rows, mean, divided if divided.size else None), components))
+        parts = centred_chunks(rows, mean, divided if divided.size else None)
         scores = exact @ components.T
-        np.testing.assert_allclose(np.vstack([own for own, _ in parts]), scores.astype(float), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(
+            np.vstack([part @ components.T for part in parts]), scores.astype(float), rtol=0, atol=1e-9
+        )
         left = float((exact**2).sum() - (scores**2).sum())
-        np.testing.assert_allclose(sum(error for _, error in parts), left, rtol=1e-12)
+        own = OwnScatter(rows, State(RecordDict()), columns=0, parties=1)
+        np.testing.assert_allclose(own.squared_error(mean, divided, components), left, rtol=1e-12)
 
 
 def test_energies_are_sums_of_squares_about_any_centre(rows):

@@ -9,12 +9,14 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from flwr.app import RecordDict
 
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.maths.centred import centred_chunks
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.site.scores import projections, score_file
+from fedpca_flwr.protocol.state import State
+from fedpca_flwr.site.scores import score_file
+from fedpca_flwr.statistics.own_scatter import OwnScatter
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, server_of
@@ -61,7 +63,8 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
     tracemalloc.start()
     moments = Moments.of(data)
     components = np.eye(20)[:5]
-    squared = sum(error for _, error in projections(centred_chunks(data, moments.mean), components))
+    own = OwnScatter(data, State(RecordDict()), columns=0, parties=1)
+    squared = own.squared_error(moments.mean, np.empty(0), components)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)
