@@ -19,7 +19,6 @@ from fedpca_flwr.maths.incomplete import FLOOR, squared_error_of
 from fedpca_flwr.maths.moments import pack, symmetric
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import SERVER
-from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.statistics.incomplete_factors import unit_of
 from fedpca_flwr.statistics.rows_client import RowsClient
 
@@ -136,7 +135,7 @@ class IncompleteClient(RowsClient):
     def project(self, asked: Fields) -> Fields:
         """Keep the scores of all of this party's rows; rows that took part, and the squared error that is left."""
         squared = np.maximum(self._squared_error(asked), 0.0)
-        self._keep_scores(asked)
+        self.keep_scores(asked)
         return {"count": np.asarray(len(self.data)), "squared": np.asarray(squared)}
 
     def _squared_error(self, asked: Fields) -> float:
@@ -149,14 +148,6 @@ class IncompleteClient(RowsClient):
             return squared_error_of(self.gapped, covariance, mean, scale, components)
         except ValueError as error:
             raise ContractError(f"{SERVER}: 'covariance': {error}") from None
-
-    def _keep_scores(self, asked: Fields) -> None:
-        components, node, rows = asked["components"], self.site.node, self.site.table.rows
-        with score_file(node.scores, len(rows), len(components)) as keep:
-            for centred in self.centred(rows, asked) if node.scores else ():
-                keep(centred @ components.T)
-        if node.loadings:
-            self.own_loadings(asked, components).save(node.loadings)
 
     def centred(self, rows: Rows, asked: Fields) -> Iterator[Array]:
         """As `RowsClient.centred`, with what is expected of rows in place of missing values."""
