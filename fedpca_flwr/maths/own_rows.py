@@ -20,6 +20,7 @@ from fedpca_flwr.maths.blocks import Rows, whole
 from fedpca_flwr.maths.columns import Columns, gram_product
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.products import head_and_diagonal
+from fedpca_flwr.maths.scaling import scaled_columns
 from fedpca_flwr.maths.stiefel import transposed
 
 FARTHEST = 1e300
@@ -71,11 +72,9 @@ class OwnRows:
         sizes = np.abs(V)
         if sizes.min() > SMALLEST and sizes.max() < 1 / SMALLEST:
             return self.times(V)
-        largest = sizes.max(axis=0)
-        unit = np.exp2(np.clip(np.frexp(largest)[1], -1000, 1000))
+        block, exponents = scaled_columns(np.where(sizes > SMALLEST * sizes.max(axis=0), V, 0.0))
         with np.errstate(over="ignore"):
-            scaled: Array = self.times(np.where(sizes > SMALLEST * largest, V, 0.0) / unit) * unit
-        return scaled
+            return np.ldexp(self.times(block), exponents)
 
     def gram(self, U: Array) -> Array:
         """``U' T U`` (k, k) for the scatter T and ``U`` (d, k)."""

@@ -1,4 +1,4 @@
-"""By what features are divided, and which of them are constant."""
+"""By what features and directions are divided, and which features are constant."""
 
 from __future__ import annotations
 
@@ -34,3 +34,11 @@ def certainly_varying(diagonal: Array, mean: Array) -> int:
     """How many features are not constant for certain, by the diagonal (d,) of the scatter and their means (d,)."""
     # the least change of one value adds (eps mean)^2 / 8, a constant's mean in two floats (eps^2 mean)^2 for each row
     return int((diagonal > (np.finfo(np.float64).eps * mean) ** 2 / 16).sum())
+
+
+def scaled_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
+    """Columns of ``V`` (d, b) divided by powers of two, so that the largest size of an entry in each is between 1/2 and
+    1, and the exponents (b,): a column of any size makes no row's product overflow or vanish, and no bit is lost."""
+    exponents: NDArray[np.int32]
+    _, exponents = np.frexp(np.abs(V).max(axis=0, initial=0.0))
+    return np.ldexp(V, -exponents), exponents

@@ -13,7 +13,6 @@ which hands it to the process of the next message. It never leaves the site.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import BeyondLimitError
 from fedpca_flwr.maths.arrays import Array
@@ -21,6 +20,7 @@ from fedpca_flwr.maths.blocks import Blocks, Rows
 from fedpca_flwr.maths.centred import centred_chunks
 from fedpca_flwr.maths.moments import Head, Moments, packed_size
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
+from fedpca_flwr.maths.scaling import scaled_columns
 from fedpca_flwr.protocol.state import State
 
 MOST_KEPT = 2**29
@@ -163,11 +163,3 @@ def worth_forming(rows: int, features: int, columns: int) -> bool:
     In multiplications and additions n d^2, 2 d^2 c, and 4 n d c.
     """
     return rows * features + 2 * features * columns < 4 * rows * columns
-
-
-def scaled_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
-    """Columns of ``V`` (d, b) divided by powers of two, so that the largest size of an entry in each is between 1/2 and
-    1, and the exponents (b,): a column of any size makes no row's product overflow or vanish, and no bit is lost."""
-    exponents: NDArray[np.int32]
-    _, exponents = np.frexp(np.abs(V).max(axis=0, initial=0.0))
-    return np.ldexp(V, -exponents), exponents
