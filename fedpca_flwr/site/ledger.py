@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Self
 
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
@@ -20,19 +21,24 @@ RELEASE = "release"
 
 
 @dataclass(frozen=True)
-class Release:
-    """A noisy reply."""
-
-    phase: str
-    relation: str
-    multiplier: float
+class Noted:
+    """What an event of a journal is about, as the journal holds it."""
 
     def text(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of(cls, text: str) -> Release:
+    def of(cls, text: str) -> Self:
         return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Release(Noted):
+    """A noisy reply."""
+
+    phase: str
+    relation: str
+    multiplier: float
 
 
 def require_budget(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fedpca_flwr.errors import DataError, DisclosureError
 from fedpca_flwr.maths.blocks import Rows, chunks, largest_size
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.protocol.journal import Journal
-from fedpca_flwr.site.ledger import RELEASE, Release
+from fedpca_flwr.site.ledger import RELEASE, Noted, Release
 
 BOUNDS = 3
 """Answers to whether rows are within a bound, as far as no earlier one tells them."""
@@ -31,31 +31,23 @@ ALLOW = ". If this site is content with that, set repeat='allow' in its node-con
 
 
 @dataclass(frozen=True)
-class SecureSum:
+class SecureSum(Noted):
     """A secure sum that this site's rows were in, or may have been in.
 
     Attributes
     ----------
-    members : tuple of str
+    members : sequence of str
         Whose sum, in words that mean the same in every run; sorted.
     rows : int
         This site's.
     """
 
-    members: tuple[str, ...]
+    members: Sequence[str]
     rows: int
-
-    def text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of(cls, text: str) -> SecureSum:
-        held = json.loads(text)
-        return cls(tuple(held["members"]), held["rows"])
 
 
 @dataclass(frozen=True)
-class Bounded:
+class Bounded(Noted):
     """Whether this site's rows are within a bound."""
 
     bound: float
@@ -64,13 +56,6 @@ class Bounded:
     def tells(self, bound: float) -> bool:
         """Whether from this follows whether they are within another."""
         return self.bound <= bound if self.within else bound <= self.bound
-
-    def text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of(cls, text: str) -> Bounded:
-        return cls(**json.loads(text))
 
 
 def permit_sum(journal: Journal, node: NodeConfig, rows: Rows, members: Sequence[str], *, split: str) -> None:
@@ -93,7 +78,7 @@ def permit_sum(journal: Journal, node: NodeConfig, rows: Rows, members: Sequence
     """
     if not journal.data_key:  # a simulation
         return
-    now = SecureSum(tuple(sorted(members)), len(rows))
+    now = SecureSum(sorted(members), len(rows))
 
     def decide(same: Sequence[str], others: Sequence[str]) -> str:
         if node.repeat != "allow":
