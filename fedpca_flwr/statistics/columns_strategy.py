@@ -187,7 +187,12 @@ class ColumnsStrategy(ColumnsRun):
     @property
     def instead_of_bound(self) -> str:
         scaled_only = self.options.scale and not self.options.center
-        return ", or center=true, with which scaled columns need no bound" if scaled_only else ""
+        if not scaled_only:
+            return ""
+        return (
+            ", or center=true, with which scaled columns need no bound, or the columns must be in a larger unit: with "
+            "center=false 'bound' stands beside columns whose deviation is 1"
+        )
 
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:

@@ -113,13 +113,17 @@ def _below_rounding(draw: Draw, truth: Truth) -> bool:
     return bool(truth.levels[draw.options["n_components"] - 1] < max(1e-11, truth.rounding))
 
 
+WITHOUT_UNIT = {"vertical-kernel": 1e6, "vertical": 1e25}
+"""Above this, steps of `bound` may hide columns that are scaled but not centred; a sum of energies has more words."""
+
+
 def _coarse(draw: Draw, truth: Truth | None) -> bool:
     """Fixed point steps of the bound are near the deviation of a column; one that is constant may be taken for it."""
     own = draw.options
     if "bound" not in own:
         return False
-    if draw.method == "vertical-kernel" and own.get("scale") and not own.get("center"):
-        return bool(own["bound"] > 1e6)  # of columns without a unit
+    if draw.method in WITHOUT_UNIT and own.get("scale") and not own.get("center"):
+        return bool(own["bound"] > WITHOUT_UNIT[draw.method])
     deviation = draw.pooled.astype(Long).std(axis=0)
     smallest = deviation.min() if own.get("scale") else deviation.max()
     return bool(own["bound"] > 1e6 * float(smallest))

@@ -78,9 +78,14 @@ def test_columns_that_vary_too_little_to_be_scaled_are_zero():
     assert principal_angles(model, others).max < 1e-6
 
 
-def test_a_refusal_of_scaled_columns_with_their_means_says_what_helps():
-    with pytest.raises(ConfigError, match="'bound' is 1e\\+90, .* or center=True, with which scaled columns need no"):
-        fit("vertical-kernel", by_columns(rows(60)), n_components=2, scale=True, bound=1e90, **SECURE)
+@pytest.mark.parametrize("method", ["vertical", "vertical-kernel"])
+def test_a_refusal_of_scaled_columns_with_their_means_says_what_helps(method):
+    """A nearer bound does not help where the columns are as large; another unit does."""
+    options = {"n_components": 2, "scale": True, "center": False, **SECURE}
+    text = "'bound' is 1e\\+90, .* or center=True, with which scaled columns need no bound, or .* in a larger unit"
+    with pytest.raises(ConfigError, match=text):
+        fit(method, by_columns(1e89 * rows(60)), bound=1e90, **options)
+    assert fit(method, by_columns(rows(60)), bound=10.0, **options).n_components_ == 2
 
 
 def test_new_rows_of_small_units_have_scores_in_secure_sums(tmp_path):
