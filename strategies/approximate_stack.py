@@ -34,7 +34,7 @@ from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 class StackOptions(CountOptions):
     """Options of AP-STACK."""
 
-    rank: Annotated[int, Limits(ge=0)] = 0
+    rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
     """Eigenvectors that each party sends; 0: n-components."""
     weights: Literal["none", "rows"] = "none"
     """Whether parties count the same, or by their rows and with their means."""
@@ -61,6 +61,7 @@ CARD = MethodCard(
     options=StackOptions,
     phases=phases,
     reference="Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis",
+    own_total="the parties' own variances, with weights='none' each of equal weight",
 )
 
 

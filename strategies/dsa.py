@@ -34,6 +34,7 @@ CARD = MethodCard(
     options=GraphOptions,
     phases=lambda config, options: graph_phases(config, options, EXCHANGED),
     reference="Gang and Bajwa 2022, A Linearly Convergent Algorithm for Distributed PCA",
+    own_components="iterates",
 )
 
 

@@ -38,6 +38,7 @@ CARD = MethodCard(
     options=GraphOptions,
     phases=lambda config, options: graph_phases(config, options, EXCHANGED),
     reference="Gang and Bajwa 2021, arXiv 2108.12373",
+    own_components="iterates",
 )
 
 

@@ -68,7 +68,7 @@ NEGLIGIBLE = 1e-15
 class QROptions(PCAOptions, GenotypeOptions):
     """Options of QR-PCA."""
 
-    rank: Annotated[int, Limits(ge=0)] = 0
+    rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
     """Rows of a truncated factor; 0: the whole factor, exact."""
     filler: bool = True
     """Whether to fill the directions that truncation leaves out."""

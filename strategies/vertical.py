@@ -56,13 +56,13 @@ class VerticalOptions(ColumnsOptions):
 
     solver: Literal["krylov", "gram", "merge"] = "krylov"
     """How the server learns the scores: see above."""
-    block_size: Annotated[int, Limits(ge=0)] = 0
+    block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", 1000])] = 0
     """Columns b of a block of ``krylov``; 0: n-components + 5."""
-    tolerance: Annotated[float, Limits(gt=0, le=90)] = 1e-6
+    tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
     """Certified largest angle to the exact scores at which ``krylov`` stops, in degrees."""
-    max_rounds: Count = 100
+    max_rounds: Annotated[Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
     """Of ``krylov``."""
-    rank: Annotated[int, Limits(ge=0)] = 0
+    rank: Annotated[int, Limits(ge=0, examples=[1, "k", 100])] = 0
     """Directions that each party sends to ``merge``; 0: 2 n-components."""
 
     def width(self, rows: int) -> int:

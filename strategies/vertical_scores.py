@@ -79,6 +79,7 @@ CARD = MethodCard(
     reference="Cheung et al. 2022, equation 10",
     split="columns",
     exposes="scores",
+    after="vertical",
 )
 
 

@@ -27,15 +27,15 @@ class VFedAKPCAOptions(MergeOptions):
     kernel: Name = "rbf"
     """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
     ``linear``: x'y."""
-    gamma: Annotated[float, Limits(ge=0)] = 0.0
+    gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
     """0: 1 / (f var X) of each party's own columns."""
-    coef0: float = 1.0
+    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
     """Of ``sigmoid`` and ``polynomial``."""
-    degree: Count = 3
+    degree: Annotated[Count, Limits(examples=[1, 2, 3])] = 3
     """Of ``polynomial``."""
     center: bool = False
     """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
-    periods: Count = 1
+    periods: Annotated[Count, Limits(examples=[1, 2, 4])] = 1
     """Communication periods for each component."""
 
 
@@ -53,6 +53,8 @@ CARD = MethodCard(
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
+    own_total="that of the kernels",
+    beyond_moments="directions of rows, which a site must allow, after many steps that enlarge rounding",
 )
 
 

@@ -7,7 +7,9 @@ of earlier periods.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field as Limits
 
 from fedpca_flwr.config import Count
 from fedpca_flwr.maths.arrays import Array
@@ -20,7 +22,7 @@ from fedpca_flwr.statistics.merging_client import MergeClient
 class VFedPCAOptions(MergeOptions):
     """Options of VFedPCA."""
 
-    local_iterations: Count = 10
+    local_iterations: Annotated[Count, Limits(examples=[1, 10])] = 10
     """L, of the power method in each period."""
     warm_start: Literal["random", "previous"] = "random"
     """What the power method starts from: chance, or the merged vector (algorithm 3)."""
@@ -44,6 +46,7 @@ CARD = MethodCard(
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
+    beyond_moments="directions of rows, which a site must allow, after many steps that enlarge rounding",
 )
 
 

@@ -20,7 +20,7 @@ from fedpca_flwr.method_text import options_of, own_keys
 from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.site.local_table import local_table
 from simulations import run
-from simulations.hunt.options import OPTION_VALUES
+from simulations.hunt.options import option_values
 from strategies import METHODS, TRAVEL, method_of, script_of, transports_of
 from strategies.__main__ import descriptions, measurements_page, methods_page, with_questions, with_table
 from tests.families import cut, rows
@@ -124,7 +124,7 @@ def script(method, travel, options):
 
 def combinations_of(method):
     """Options of which one or two are not the default."""
-    drawn = OPTION_VALUES[method](2, 50, 6)
+    drawn = option_values(method, 2, 50, 6)
     single = [(name.replace("_", "-"), value) for name, values in drawn.items() for value in values]
     return [dict(pair) for pair in itertools.combinations(single, 2)]
 
@@ -136,15 +136,6 @@ def test_every_method_is_in_the_table_of_who_sees_what(method):
     assert any(f"`{method}`" in line.split("|")[1] for line in table.splitlines()), (
         f"SECURITY.md's first table does not say what '{method}' shows to whom; add a row by hand"
     )
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_hunt_knows_the_options_of_every_method(method):
-    assert method in OPTION_VALUES, (
-        f"add the values of the options of '{method}' to OPTION_VALUES of simulations/hunt/options.py"
-    )
-    options = METHODS[method].strategy.card.options.model_fields
-    assert set(OPTION_VALUES[method](2, 50, 6)) <= set(options)
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

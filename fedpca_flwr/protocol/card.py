@@ -16,9 +16,14 @@ Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
 
 
 class PCAOptions(Config):
-    """Options that every method has."""
+    """Options that every method has.
 
-    n_components: Components = 10
+    Tests and the hunt try every value of an option that is a flag or lists its values, and of another those that its
+    field has as `examples`; where these are empty, none. In them "k", "n" and "d" stand for the components, rows and
+    features of what is tried (`simulations.hunt.options`).
+    """
+
+    n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10
     """How many components, or the fraction of the variance that they must exceed."""
 
 
@@ -42,7 +47,7 @@ class CountOptions(PCAOptions):
 class ScaledOptions(PCAOptions):
     """Options of the methods that know every variance."""
 
-    n_components: Wanted = 10  # type: ignore[assignment]  # what others cannot tell, these can
+    n_components: Annotated[Wanted, Field(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, these can
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
     unrelated features of the same variances (parallel analysis)."""
     center: bool = True
@@ -106,6 +111,15 @@ class MethodCard:
     exposes : {"", "scores", "inner products"}
         What is shown of single rows, beyond what the model of pooled rows tells: their scores (with products of the
         same kind), or all inner products or distances between them.
+    after : str
+        The method whose run leaves the loadings by which this one projects new rows; empty where it fits components.
+    own_components : {"", "iterates", "personal"}
+        Whether each party projects its rows with components of its own: with iterates that have not met those of the
+        others, or with personal ones, which need not meet.
+    own_total : str
+        What the shares of variance are of, where that is not the variance of the pooled rows.
+    beyond_moments : str
+        Why a party's answers tell more of its rows than count, mean and scatter do; empty where they do not.
     """
 
     name: str
@@ -125,3 +139,7 @@ class MethodCard:
     differentially_private: bool = False
     split: Literal["rows", "columns"] = "rows"
     exposes: Literal["", "scores", "inner products"] = ""
+    after: str = ""
+    own_components: Literal["", "iterates", "personal"] = ""
+    own_total: str = ""
+    beyond_moments: str = ""

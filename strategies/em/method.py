@@ -67,6 +67,7 @@ CARD = MethodCard(
     examples=({}, {"model": "factors"}),
     reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Varadhan and Roland 2008; factors: "
     "Tipping and Bishop 1999, Henderson and Varadhan 2019",
+    beyond_moments="a group of rows for each pattern of gaps",
 )
 
 

@@ -57,6 +57,7 @@ CARD = MethodCard(
     phases=phases,
     reference="Grammenos et al. 2019, algorithms 1 to 3",
     examples=({}, {"topology": "tree"}),
+    beyond_moments="a summary of blocks of rows, in their order; nothing that is asked enters it",
 )
 
 

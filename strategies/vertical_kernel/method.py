@@ -59,6 +59,7 @@ CARD = MethodCard(
     split="columns",
     examples=({}, {"kernel": "linear"}, {"landmarks": 20}),
     exposes="inner products",
+    own_total="that of the kernel",
 )
 
 

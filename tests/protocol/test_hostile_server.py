@@ -33,7 +33,7 @@ each_script = pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def sessions(script: Script, folder, *worlds) -> list[HostileSession]:
     node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}
     run = {"bound": 1000.0, **script.run} if "secure-aggregation" in script.run else script.run
-    if script.run["method"] == "vertical-scores":
+    if METHODS[script.run["method"]].strategy.card.after:
         node["loadings"] = kept_loadings(folder)
     of_genotypes = "genotypes" in script.run
     if of_genotypes:
