@@ -21,7 +21,7 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import Factor, leading_of_factor, stack
-from fedpca_flwr.protocol.card import CountOptions, MethodCard
+from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases
 from fedpca_flwr.solution import Solution, require_variance
@@ -58,6 +58,9 @@ CARD = MethodCard(
     rounds="1",
     upload="d `rank` + d + 3",
     server_sees="leading local components",
+    shows=Shown(
+        "number of rows, mean, total variance, its leading components",
+    ),
     options=StackOptions,
     phases=phases,
     reference="Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -72,6 +72,14 @@ class MomentsOptions(ScaledOptions):
     tell); 'parties': in clear also each party's."""
 
 
+class Shown(NamedTuple):
+    """Who learns what of a party, in the words of SECURITY.md's first table."""
+
+    server: str
+    parties: str = "the pooled components and mean"
+    network: str = "sizes and times of messages"
+
+
 @dataclass(frozen=True, kw_only=True)
 class MethodCard:
     """Attributes
@@ -82,7 +90,7 @@ class MethodCard:
     exact : bool
         Whether the model equals the PCA of the pooled rows up to rounding.
     rounds : str
-        How many rounds before the parties project their rows, in clear; so are `upload` and `server_sees`.
+        How many rounds before the parties project their rows, in clear; so are `upload`, `server_sees` and `shows`.
     options : type
         The method's own options, which `method` holds beside the name; `n_components` is a key of every run.
     phases : callable
@@ -96,6 +104,11 @@ class MethodCard:
     upload : str
         What a party sends, in float64 values of d features, k components, n rows.
     server_sees : str
+        In a few words.
+    shows : Shown
+        All that others learn.
+    shows_summed : Shown or None
+        The same where only sums over the parties open, about these; None where it is what `shows` says, of all.
     pools_moments : bool
         Whether the server adds up the parties' moments, or factors of them. Where it sees them, the model says what
         influence each party has.
@@ -131,6 +144,8 @@ class MethodCard:
     reference: str
     upload: str
     server_sees: str
+    shows: Shown
+    shows_summed: Shown | None = None
     pools_moments: bool = False
     result: str = ""
     examples: Sequence[Mapping[str, Any]] = ({},)
