@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedpca_flwr.model import PCAModel
     from fedpca_flwr.reference import pooled_pca
     from fedpca_flwr.second_moments import SecondMoments
+    from simulations.battery import battery
     from simulations.comparing import compare
     from simulations.engines import run
     from simulations.estimator import FederatedPCA
@@ -54,6 +55,7 @@ HOMES = {
     "FederatedPCA": "simulations.estimator",
     "Federation": "fedpca_flwr.federation",
     "METHODS": "strategies",
+    "battery": "simulations.battery",
     "client_app": "fedpca_flwr.flower",
     "compare": "simulations.comparing",
     "SecondMoments": "fedpca_flwr.second_moments",
@@ -121,6 +123,7 @@ __all__ = [
     "VerticalKernel",
     "VerticalScores",
     "__version__",
+    "battery",
     "client_app",
     "compare",
     "pooled_pca",
