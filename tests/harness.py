@@ -22,7 +22,7 @@ from fedpca_flwr.site.identity_files import make_key
 from simulations import run
 from simulations.engines import POLICY
 from simulations.loopback import assemble
-from strategies import METHODS, build_client, run_config_of
+from strategies import build_client, method_of, run_config_of
 
 
 class Clock:
@@ -48,7 +48,7 @@ def own(method: str) -> dict[str, Any]:
     Noise is the same each time. On other graphs than the complete one, a result depends on who sits where; with
     directions truncated, on the order of the rows.
     """
-    card = METHODS[method].strategy.card
+    card = method_of(method).strategy.card
     known = card.options.model_fields
     few = {"iterations": 3, "noise_seed": 1, "tracked": 80}
     needed: dict[str, Any] = {name: value for name, value in few.items() if name in known}
