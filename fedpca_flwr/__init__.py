@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedpca_flwr.model import PCAModel
     from fedpca_flwr.reference import pooled_pca
     from fedpca_flwr.second_moments import SecondMoments
+    from simulations.battery import battery
     from simulations.comparing import compare
     from simulations.engines import run
     from simulations.estimator import FederatedPCA
@@ -54,6 +55,7 @@ HOMES = {
     "FederatedPCA": "simulations.estimator",
     "Federation": "fedpca_flwr.federation",
     "METHODS": "strategies",
+    "battery": "simulations.battery",
     "client_app": "fedpca_flwr.flower",
     "compare": "simulations.comparing",
     "SecondMoments": "fedpca_flwr.second_moments",
@@ -63,29 +65,6 @@ HOMES = {
     "run": "simulations.engines",
 }
 """Where each name is at home."""
-
-STRATEGIES = {
-    "PooledCovariance": "p-cov",
-    "ApproximateCovariance": "ap-cov",
-    "SubspaceIteration": "sub-it",
-    "QRPCA": "qr-pca",
-    "ApproximateStack": "ap-stack",
-    "Compressed": "compressed",
-    "Adaptive": "adaptive",
-    "EM": "em",
-    "DSA": "dsa",
-    "FastPCA": "fast-pca",
-    "Streaming": "streaming",
-    "DPPCA": "dp-pca",
-    "Personalised": "personalised",
-    "SAPCA": "sapca",
-    "Vertical": "vertical",
-    "VerticalKernel": "vertical-kernel",
-    "VerticalScores": "vertical-scores",
-    "VFedPCA": "vfedpca",
-    "VFedAKPCA": "vfedakpca",
-}
-"""Of each method, its strategy for a Flower app of one's own."""
 
 __all__ = [
     "DPPCA",
@@ -121,6 +100,7 @@ __all__ = [
     "VerticalKernel",
     "VerticalScores",
     "__version__",
+    "battery",
     "client_app",
     "compare",
     "pooled_pca",
@@ -130,15 +110,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOMES and name not in STRATEGIES:
-        raise AttributeError(f"module 'fedpca_flwr' has no attribute '{name}'")
     from fedpca_flwr.packages import module
 
-    if name in STRATEGIES:
-        return module("strategies").METHODS[STRATEGIES[name]].strategy
-    home = HOMES[name]
-    return getattr(import_module(home) if home.startswith("fedpca_flwr.") else module(home), name)
+    if name in HOMES:
+        home = HOMES[name]
+        return getattr(import_module(home) if home.startswith("fedpca_flwr.") else module(home), name)
+    strategy = module("strategies").METHODS.strategy_named(name) if name[:1].isupper() else None
+    if strategy is None:
+        raise AttributeError(f"module 'fedpca_flwr' has no attribute '{name}'")
+    return strategy
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *HOMES, *STRATEGIES})
+    return sorted({*globals(), *__all__})

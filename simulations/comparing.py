@@ -14,7 +14,7 @@ from fedpca_flwr.files import writable
 from fedpca_flwr.packages import strategies
 
 from .columns import HEADS, columns_of, shown
-from .measuring import WITHOUT_COMPONENTS, measured
+from .measuring import measured
 from .progress import with_a_bar
 from .records import Record, append, identity, named, parsed, read
 
@@ -112,7 +112,7 @@ def compare(
 
 def everything() -> list[str]:
     """The methods that compute components."""
-    return [name for name in strategies.METHODS if name not in WITHOUT_COMPONENTS]
+    return [name for name, method in strategies.METHODS.items() if not method.strategy.card.after]
 
 
 def table(records: Iterable[Record]) -> str:

@@ -25,6 +25,7 @@ from fedpca_flwr.metrics import Angles, captured_variance, knn_accuracy, princip
 from fedpca_flwr.model import PCAModel
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.partition import split, split_columns
+from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.reference import pooled_pca
 
 from .engines import run
@@ -36,9 +37,6 @@ MOST_ROWS = 5000
 KERNELS = {"rbf": "rbf", "sigmoid": "sigmoid", "polynomial": "poly", "linear": "linear"}
 """Our names of kernels, and scikit-learn's."""
 
-WITHOUT_COMPONENTS = {"vertical-scores": "projects new rows by what a run with 'vertical' left; it has no components"}
-"""Methods that cannot be compared, and why."""
-
 
 def measured(one: Record, folder: Path | None) -> Record:
     """Run a method, and measure its model against the pooled rows; with a folder, keep the model there.
@@ -47,8 +45,11 @@ def measured(one: Record, folder: Path | None) -> Record:
     ------
     FedPCAError
     """
-    if one["method"] in WITHOUT_COMPONENTS:
-        raise ConfigError(f"'{one['method']}' {WITHOUT_COMPONENTS[one['method']]}: there is nothing to compare")
+    if _card(one).after:
+        raise ConfigError(
+            f"'{one['method']}' projects new rows by what a run with '{_card(one).after}' left; it has no components: "
+            "there is nothing to compare"
+        )
     pool = pool_of(one)
     source, _ = truth(*pool)
     rows = source.all_rows()
@@ -84,6 +85,11 @@ def measured(one: Record, folder: Path | None) -> Record:
     }
 
 
+def _card(one: Record) -> MethodCard:
+    card: MethodCard = strategies.METHODS[one["method"]].strategy.card
+    return card
+
+
 def pool_of(one: Record) -> tuple[str, str, int, bool, bool]:
     """What the reference of a run depends on."""
     center, scale = (bool(one["options"].get(key, default)) for key, default in (("center", True), ("scale", False)))
@@ -93,7 +99,7 @@ def pool_of(one: Record) -> tuple[str, str, int, bool, bool]:
 def parties_of(one: Record, source: data.Dataset) -> list[NDArray[Any]]:
     """Rows by the setting's partition, or for a method of columns all rows of consecutive columns."""
     rows = source.all_rows()
-    if strategies.METHODS[one["method"]].strategy.card.split == "columns":
+    if _card(one).split == "columns":
         return [rows[:, part] for part in split_columns(rows.shape[1], one["clients"], "even")]
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
@@ -110,9 +116,9 @@ def _common(one: Record) -> dict[str, Any]:
 def _extra_options(one: Record, parties: int) -> Iterator[dict[str, Any]]:
     """A new federation that all clients join; files for components that are each client's own."""
     with TemporaryDirectory(prefix="fedpca-compare-") as folder:
-        if one["method"] == "streaming" and "state" not in one["options"]:
+        if "state" in _card(one).examples[0] and "state" not in one["options"]:
             yield {"state": f"{folder}/state"}
-        elif one["method"] == "personalised":
+        elif _card(one).own_components == "personal":
             yield {"loadings": [f"{folder}/{party}.npz" for party in range(parties)]}
         else:
             yield {}
@@ -125,7 +131,7 @@ def _judged(
     _, reference = truth(*pool_of(one))
     if own:  # each client's components are judged by its own rows, and need not be the pool's
         return None, _captured_by_each(reference, parties, own)
-    if "kernel" in strategies.METHODS[one["method"]].strategy.card.options.model_fields:
+    if "kernel" in _card(one).options.model_fields:
         return _angles_in_feature_space(one, model, rows), None
     if model.adjustment_ is not None:  # the pool's components are those of rows from which nothing was taken out
         return None, None
@@ -151,7 +157,7 @@ def _angles_in_feature_space(one: Record, model: PCAModel, rows: NDArray[Any]) -
 
     if len(rows) > MOST_ROWS:
         return None
-    fields = strategies.METHODS[one["method"]].strategy.card.options.model_fields
+    fields = _card(one).options.model_fields
     kernel, gamma, coef0, degree, center = (
         one["options"].get(key, fields[key].default) for key in ("kernel", "gamma", "coef0", "degree", "center")
     )

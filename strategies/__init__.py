@@ -248,7 +248,7 @@ def alternatives(card: MethodCard, public: Public, rows: int, most: int) -> str:
         own = {**other.examples[0], "n-components": public.config.n_components}
         script = script_of(method, public.config, own)
         unlike = any(getattr(card, what) != getattr(other, what) for what in ALIKE)
-        if script is None or unlike or other.goes_on_as or not other.exact:
+        if script is None or unlike or other.goes_on_as or other.after or not other.exact:
             continue
         known = replace(public, options=other.options.parse(own))
         asked = [(phase, {"n": rows, **phase.asked_sizes(known)}) for phase in script.values()]

@@ -19,12 +19,31 @@ from fedpca_flwr.config import Config, RunConfig
 from fedpca_flwr.markdown import table
 from fedpca_flwr.measurements import MEASUREMENTS
 from fedpca_flwr.method_text import own_keys, text_of
+from fedpca_flwr.protocol.card import Shown
 from fedpca_flwr.protocol.method import Method
 from fedpca_flwr.protocol.phase import Phase
 
 from . import METHODS, TRAVEL, script_of, transports_of
 
 HEADS = ("method", "result", "rounds", "upload per party", "server sees", "privacy", "split")
+WHO = ("method", "the server sees, of each party", "other parties see", "a network observer sees (TLS)")
+NOTHING = ("", "")
+WAYS = {
+    "clear": ("", NOTHING, NOTHING, NOTHING),
+    "masked": (" with secure aggregation", ("random words; of all parties together ", ""), NOTHING, NOTHING),
+    "surviving": (
+        " with `survivors`",
+        (
+            "random words, public keys, encrypted shares, and the seed of its own mask or the key of its pairwise "
+            "masks; of the survivors together ",
+            "",
+        ),
+        ("public keys, encrypted shares, who takes part; ", ""),
+        ("", ", who dropped out"),
+    ),
+}
+"""How answers travel: what the first column says of it, and what each other column says before and after a method's."""
+
 PAGE = """# Methods
 
 This page is made from the code (`python -m fedpca_flwr methods write`): what each method does, its source, and its
@@ -77,6 +96,30 @@ def measurements_page() -> str:
 def with_table(page: str) -> str:
     """A page whose method table is the present one."""
     return re.sub(r"^\| method \| result \|.*\n(\|.*\n)*", lambda _: method_table(), page, flags=re.M)
+
+
+def shown_table() -> str:
+    """Who sees what of a party: each method in clear, and where only sums open."""
+    heads: dict[tuple[str, Shown], list[str]] = {}
+    for way, (head, *_) in WAYS.items():
+        for name, method in METHODS.items():
+            if way in transports_of(method):
+                card = method.strategy.card
+                said = card.shows if way == "clear" else card.shows_summed or card.shows
+                heads.setdefault((way, said), []).append(f"`{name}`{head}")
+    rows = ([", ".join(names), *_shown(way, said)] for (way, said), names in heads.items())
+    return table(WHO, rows) + "\n"
+
+
+def _shown(way: str, said: Shown) -> list[str]:
+    """What a way adds to what a method says."""
+    _, *added = WAYS[way]
+    return [f"{before}{text}{after}" for text, (before, after) in zip(said, added, strict=True)]
+
+
+def with_shown(security: str) -> str:
+    """A SECURITY.md whose table of who sees what is the present one."""
+    return re.sub(r"^\| method \| the server sees.*\n(\|.*\n)*", lambda _: shown_table(), security, flags=re.M)
 
 
 def questions_table() -> str:
@@ -201,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which.write_text(with_table(which.read_text(encoding="utf-8")), encoding="utf-8")
     Path("docs/methods.md").write_text(methods_page(), encoding="utf-8")
     Path("docs/measurements.md").write_text(measurements_page(), encoding="utf-8")
-    security.write_text(with_questions(security.read_text(encoding="utf-8")), encoding="utf-8")
+    security.write_text(with_shown(with_questions(security.read_text(encoding="utf-8"))), encoding="utf-8")
     return 0
 
 

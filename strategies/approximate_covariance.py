@@ -17,7 +17,7 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
+from fedpca_flwr.protocol.card import MethodCard, ScaledOptions, Shown
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.statistics.rows import averaged_moments, moments_phases, projection_phase
@@ -32,6 +32,14 @@ CARD = MethodCard(
     rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
+    shows=Shown(
+        "number of rows, mean, covariance matrix, count and squared error of the last round",
+        "the pooled components, mean and scales",
+    ),
+    shows_summed=Shown(
+        "number of rows, mean, variances, scatter without that between means, squared error",
+        "mean, variances and number of rows of all; the pooled components",
+    ),
     pools_moments=True,
     options=ScaledOptions,
     phases=lambda config, options: {

@@ -21,7 +21,7 @@ from fedpca_flwr.config import RunConfig
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import Factor, leading_of_factor, stack
-from fedpca_flwr.protocol.card import CountOptions, MethodCard
+from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases
 from fedpca_flwr.solution import Solution, require_variance
@@ -34,7 +34,7 @@ from fedpca_flwr.statistics.rows_strategy import RowsStrategy
 class StackOptions(CountOptions):
     """Options of AP-STACK."""
 
-    rank: Annotated[int, Limits(ge=0)] = 0
+    rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
     """Eigenvectors that each party sends; 0: n-components."""
     weights: Literal["none", "rows"] = "none"
     """Whether parties count the same, or by their rows and with their means."""
@@ -58,9 +58,13 @@ CARD = MethodCard(
     rounds="1",
     upload="d `rank` + d + 3",
     server_sees="leading local components",
+    shows=Shown(
+        "number of rows, mean, total variance, its leading components",
+    ),
     options=StackOptions,
     phases=phases,
     reference="Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis",
+    own_total="the parties' own variances, with weights='none' each of equal weight",
 )
 
 

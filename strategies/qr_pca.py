@@ -49,7 +49,7 @@ from fedpca_flwr.maths.factors import (
 )
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.scaling import certainly_varying, safe_deviation
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases
@@ -68,7 +68,7 @@ NEGLIGIBLE = 1e-15
 class QROptions(PCAOptions, GenotypeOptions):
     """Options of QR-PCA."""
 
-    rank: Annotated[int, Limits(ge=0)] = 0
+    rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
     """Rows of a truncated factor; 0: the whole factor, exact."""
     filler: bool = True
     """Whether to fill the directions that truncation leaves out."""
@@ -110,6 +110,10 @@ CARD = MethodCard(
     rounds="1",
     upload="h d - h(h-1)/2 + d + 1, h = min(n - 1, d); `rank`: d `rank`",
     server_sees="each party's covariance, or its leading components",
+    shows=Shown(
+        "number of rows, mean, a factor of its covariance (all that a covariance tells; with `rank` its leading "
+        "components)",
+    ),
     pools_moments=True,
     options=QROptions,
     phases=lambda config, options: genotype_phases(config, options, phases),

@@ -32,7 +32,7 @@ from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.maths.shortfall import measured, shortfall_notes
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
 from fedpca_flwr.solution import check_rounds
@@ -56,13 +56,13 @@ class VerticalOptions(ColumnsOptions):
 
     solver: Literal["krylov", "gram", "merge"] = "krylov"
     """How the server learns the scores: see above."""
-    block_size: Annotated[int, Limits(ge=0)] = 0
+    block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", 1000])] = 0
     """Columns b of a block of ``krylov``; 0: n-components + 5."""
-    tolerance: Annotated[float, Limits(gt=0, le=90)] = 1e-6
+    tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
     """Certified largest angle to the exact scores at which ``krylov`` stops, in degrees."""
-    max_rounds: Count = 100
+    max_rounds: Annotated[Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
     """Of ``krylov``."""
-    rank: Annotated[int, Limits(ge=0)] = 0
+    rank: Annotated[int, Limits(ge=0, examples=[1, "k", 100])] = 0
     """Directions that each party sends to ``merge``; 0: 2 n-components."""
 
     def width(self, rows: int) -> int:
@@ -114,6 +114,19 @@ CARD = MethodCard(
     rounds="1 + until certified; `gram` 2, `merge` 3",
     upload="3, then n b in each round, b = k + 5; `gram` n(n+1)/2; `merge` n `rank` + k",
     server_sees="scores of all rows; `gram` their inner products",
+    shows=Shown(
+        "number of rows and of columns, energy of its columns, its part of each product `X X' Q` (`merge`: its "
+        "leading local scores; `gram`: all inner products of rows over its columns); in the last round the energy "
+        "that is left",
+        "the scores of all rows on the pooled components, and blocks that span them so far",
+        "sizes and times of messages, number of rounds",
+    ),
+    shows_summed=Shown(
+        "energy of the columns, each product `X X' Q` (`gram`: all inner products of rows) and the energy that is "
+        "left; of each its numbers of rows and of columns, and a digest of its ids",
+        "the scores of all rows on the pooled components, and blocks that span them so far",
+        "sizes and times of messages, number of rounds",
+    ),
     options=VerticalOptions,
     phases=phases,
     reference="Cheung et al. 2022, section 3.1, equations 1 and 2; Golub and Underwood 1977; Musco and Musco 2015",

@@ -21,7 +21,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import CountOptions, MethodCard
+from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
@@ -74,11 +74,22 @@ CARD = MethodCard(
     rounds="2",
     upload="5, then n k",
     server_sees="each party's part of the scores",
+    shows=Shown(
+        "number of rows and of columns, which earlier run the loadings are of (a digest of its scores), energy of "
+        "the new rows over its columns, its part of their scores",
+        "the scores of all new rows",
+    ),
+    shows_summed=Shown(
+        "energy of the columns, and the scores; of each its numbers of rows and of columns, a digest of its ids, "
+        "and which earlier run the loadings are of",
+        "the scores of all new rows",
+    ),
     options=ScoresOptions,
     phases=phases,
     reference="Cheung et al. 2022, equation 10",
     split="columns",
     exposes="scores",
+    after="vertical",
 )
 
 

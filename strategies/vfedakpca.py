@@ -15,7 +15,7 @@ from fedpca_flwr.config import Count
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import packed_gram
 from fedpca_flwr.maths.kernels import Kernel, Name, centred, default_gamma, kernel_pairs, packed_distances
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.statistics.columns import finite_kernel
 from fedpca_flwr.statistics.merging import MergeOptions, MergeStrategy, merge_phases
 from fedpca_flwr.statistics.merging_client import MergeClient
@@ -27,15 +27,15 @@ class VFedAKPCAOptions(MergeOptions):
     kernel: Name = "rbf"
     """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
     ``linear``: x'y."""
-    gamma: Annotated[float, Limits(ge=0)] = 0.0
+    gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
     """0: 1 / (f var X) of each party's own columns."""
-    coef0: float = 1.0
+    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
     """Of ``sigmoid`` and ``polynomial``."""
-    degree: Count = 3
+    degree: Annotated[Count, Limits(examples=[1, 2, 3])] = 3
     """Of ``polynomial``."""
     center: bool = False
     """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
-    periods: Count = 1
+    periods: Annotated[Count, Limits(examples=[1, 2, 4])] = 1
     """Communication periods for each component."""
 
 
@@ -47,12 +47,20 @@ CARD = MethodCard(
     rounds="2 + k `periods`; with `graph` 3 + k `periods`",
     upload="n + 1 in each period",
     server_sees="each party's leading scores",
+    shows=Shown(
+        "number of rows and of columns, energy of its columns, its leading local scores in each period and their "
+        "eigenvalues, the energies of the merged directions",
+        "the merged scores of all rows; with `graph` the leading local scores of neighbours",
+        "sizes and times of messages, which show the graph",
+    ),
     options=VFedAKPCAOptions,
     phases=merge_phases,
     reference="Cheung et al. 2022, section 3.3, algorithms 1 and 2",
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
+    own_total="that of the kernels",
+    beyond_moments="directions of rows, which a site must allow, after many steps that enlarge rounding",
 )
 
 

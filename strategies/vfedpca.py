@@ -7,12 +7,14 @@ of earlier periods.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field as Limits
 
 from fedpca_flwr.config import Count
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.power_merge import local_product, power_iteration
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.statistics.merging import MergeOptions, MergeStrategy, merge_phases
 from fedpca_flwr.statistics.merging_client import MergeClient
 
@@ -20,7 +22,7 @@ from fedpca_flwr.statistics.merging_client import MergeClient
 class VFedPCAOptions(MergeOptions):
     """Options of VFedPCA."""
 
-    local_iterations: Count = 10
+    local_iterations: Annotated[Count, Limits(examples=[1, 10])] = 10
     """L, of the power method in each period."""
     warm_start: Literal["random", "previous"] = "random"
     """What the power method starts from: chance, or the merged vector (algorithm 3)."""
@@ -38,12 +40,19 @@ CARD = MethodCard(
     rounds="2 + k `periods`; with `graph` 3 + k `periods`",
     upload="n + 1 in each period",
     server_sees="each party's leading scores",
+    shows=Shown(
+        "number of rows and of columns, energy of its columns, its leading local scores in each period and their "
+        "eigenvalues, the energies of the merged directions",
+        "the merged scores of all rows; with `graph` the leading local scores of neighbours",
+        "sizes and times of messages, which show the graph",
+    ),
     options=VFedPCAOptions,
     phases=merge_phases,
     reference="Cheung et al. 2022, algorithms 2 to 5",
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
+    beyond_moments="directions of rows, which a site must allow, after many steps that enlarge rounding",
 )
 
 

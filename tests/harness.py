@@ -22,7 +22,7 @@ from fedpca_flwr.site.identity_files import make_key
 from simulations import run
 from simulations.engines import POLICY
 from simulations.loopback import assemble
-from strategies import build_client, run_config_of
+from strategies import build_client, method_of, run_config_of
 
 
 class Clock:
@@ -48,17 +48,15 @@ def own(method: str) -> dict[str, Any]:
     Noise is the same each time. On other graphs than the complete one, a result depends on who sits where; with
     directions truncated, on the order of the rows.
     """
-    if method == "streaming":
-        return {"state": f"{_STATES.name}/{next(_NUMBERS)}"}
-    few = {"iterations": 3, "graph": "complete"}
-    needed = {
-        "dsa": few,
-        "fast-pca": few,
-        "dp-pca": {"noise_seed": 1},
-        "personalised": {"iterations": 3},
-        "sapca": {"tracked": 80},
-    }
-    return needed.get(method, {})
+    card = method_of(method).strategy.card
+    known = card.options.model_fields
+    few = {"iterations": 3, "noise_seed": 1, "tracked": 80}
+    needed: dict[str, Any] = {name: value for name, value in few.items() if name in known}
+    if {"iterations", "graph"} <= known.keys():
+        needed["graph"] = "complete"
+    if "state" in card.examples[0]:
+        needed["state"] = f"{_STATES.name}/{next(_NUMBERS)}"
+    return needed
 
 
 def fit(method: str, parties: Sequence[Any], **options: Any) -> PCAModel:

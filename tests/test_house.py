@@ -86,3 +86,29 @@ def test_no_file_is_longer_than_a_reader_holds():
     assert len(found) > 100
     long = {path: lines for path, lines in found.items() if lines > LONGEST}
     assert not long, f"longer than {LONGEST} lines: {long}; split each where its purposes part"
+
+
+def singled_out(code: str) -> set[str]:
+    """Methods by whose names code decides: what it compares with, keys of a dictionary, members of a set."""
+    places: list[ast.AST] = []
+    for node in ast.walk(ast.parse(code)):
+        places += [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        places += [key for key in node.keys if key] if isinstance(node, ast.Dict) else []
+        places += [node] if isinstance(node, ast.Set) else []
+    texts = [part.value for place in places for part in ast.walk(place) if isinstance(part, ast.Constant)]
+    return {text for text in texts if isinstance(text, str) and text in METHODS}
+
+
+def test_what_a_method_is_stands_on_its_card():
+    """Benchmarks and papers are about certain methods; whatever else is not in `strategies` is about any."""
+    folders = [ROOT / "fedpca_flwr", ROOT / "simulations" / "hunt"]
+    files = [path for folder in folders for path in folder.rglob("*.py")] + [*(ROOT / "simulations").glob("*.py")]
+    found = {str(path.relative_to(ROOT)): singled_out(path.read_text()) for path in files}
+    assert not {path: names for path, names in found.items() if names}, "say it on a MethodCard, or by an option's name"
+
+
+@pytest.mark.parametrize(
+    "code", ['one == "em"', 'one in {"em", "dsa"}', 'known = frozenset({"em"})', 'of = {"em": 1}', 'one in ("em", 1)']
+)
+def test_a_method_that_is_singled_out_is_seen(code):
+    assert "em" in singled_out(code)

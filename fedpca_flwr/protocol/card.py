@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -16,9 +16,14 @@ Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
 
 
 class PCAOptions(Config):
-    """Options that every method has."""
+    """Options that every method has.
 
-    n_components: Components = 10
+    Tests and the hunt try every value of an option that is a flag or lists its values, and of another those that its
+    field has as `examples`; where these are empty, none. In them "k", "n" and "d" stand for the components, rows and
+    features of what is tried (`simulations.hunt.options`).
+    """
+
+    n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10
     """How many components, or the fraction of the variance that they must exceed."""
 
 
@@ -42,7 +47,7 @@ class CountOptions(PCAOptions):
 class ScaledOptions(PCAOptions):
     """Options of the methods that know every variance."""
 
-    n_components: Wanted = 10  # type: ignore[assignment]  # what others cannot tell, these can
+    n_components: Annotated[Wanted, Field(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, these can
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
     unrelated features of the same variances (parallel analysis)."""
     center: bool = True
@@ -67,6 +72,14 @@ class MomentsOptions(ScaledOptions):
     tell); 'parties': in clear also each party's."""
 
 
+class Shown(NamedTuple):
+    """Who learns what of a party, in the words of SECURITY.md's first table."""
+
+    server: str
+    parties: str = "the pooled components and mean"
+    network: str = "sizes and times of messages"
+
+
 @dataclass(frozen=True, kw_only=True)
 class MethodCard:
     """Attributes
@@ -77,7 +90,7 @@ class MethodCard:
     exact : bool
         Whether the model equals the PCA of the pooled rows up to rounding.
     rounds : str
-        How many rounds before the parties project their rows, in clear; so are `upload` and `server_sees`.
+        How many rounds before the parties project their rows, in clear; so are `upload`, `server_sees` and `shows`.
     options : type
         The method's own options, which `method` holds beside the name; `n_components` is a key of every run.
     phases : callable
@@ -91,6 +104,11 @@ class MethodCard:
     upload : str
         What a party sends, in float64 values of d features, k components, n rows.
     server_sees : str
+        In a few words.
+    shows : Shown
+        All that others learn.
+    shows_summed : Shown or None
+        The same where only sums over the parties open, about these; None where it is what `shows` says, of all.
     pools_moments : bool
         Whether the server adds up the parties' moments, or factors of them. Where it sees them, the model says what
         influence each party has.
@@ -106,6 +124,15 @@ class MethodCard:
     exposes : {"", "scores", "inner products"}
         What is shown of single rows, beyond what the model of pooled rows tells: their scores (with products of the
         same kind), or all inner products or distances between them.
+    after : str
+        The method whose run leaves the loadings by which this one projects new rows; empty where it fits components.
+    own_components : {"", "iterates", "personal"}
+        Whether each party projects its rows with components of its own: with iterates that have not met those of the
+        others, or with personal ones, which need not meet.
+    own_total : str
+        What the shares of variance are of, where that is not the variance of the pooled rows.
+    beyond_moments : str
+        Why a party's answers tell more of its rows than count, mean and scatter do; empty where they do not.
     """
 
     name: str
@@ -117,6 +144,8 @@ class MethodCard:
     reference: str
     upload: str
     server_sees: str
+    shows: Shown
+    shows_summed: Shown | None = None
     pools_moments: bool = False
     result: str = ""
     examples: Sequence[Mapping[str, Any]] = ({},)
@@ -125,3 +154,7 @@ class MethodCard:
     differentially_private: bool = False
     split: Literal["rows", "columns"] = "rows"
     exposes: Literal["", "scores", "inner products"] = ""
+    after: str = ""
+    own_components: Literal["", "iterates", "personal"] = ""
+    own_total: str = ""
+    beyond_moments: str = ""

@@ -59,6 +59,11 @@ class Registry(Mapping[str, Method]):
     def __len__(self) -> int:
         return len(self._homes) + len(self._others)
 
+    def strategy_named(self, name: str) -> type[PCAStrategy] | None:
+        """The strategy of this project whose class has this name, for a Flower app of one's own."""
+        found = [method for method, (home, _) in self._homes.items() if home.endswith(f":{name}")]
+        return self[found[0]].strategy if found else None
+
     @cached_property
     def _others(self) -> dict[str, EntryPoint]:
         """Those of other packages."""

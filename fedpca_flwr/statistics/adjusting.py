@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field as Limits
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
@@ -43,7 +44,7 @@ class AdjustOptions(Config):
 
     adjust_for: str = ""
     """Columns (names, or numbers from 0, with commas between them) that are regressed out of all others first."""
-    harmonise: Literal["nothing", "means", "variances"] = "nothing"
+    harmonise: Annotated[Literal["nothing", "means", "variances"], Limits(examples=[])] = "nothing"
     """'means': nothing is left between the parties' means; 'variances': all parties' features also vary alike."""
 
     @property

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import numpy as np
+from pydantic import Field as Limits
 
 from fedpca_flwr.config import Config, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
@@ -59,7 +60,7 @@ KNOWN = ("sums", "deviations")
 class GenotypeOptions(Config):
     """The option of the methods that take genotypes."""
 
-    genotypes: bool = False
+    genotypes: Annotated[bool, Limits(examples=[])] = False
     """Rows are genotypes (0, 1 or 2 copies of an allele; missing ones allowed): allele frequencies of all rows come
     first, and the components are those of (g - 2p) / sqrt(2p(1 - p)) (docs/genotypes.md)."""
 

@@ -44,11 +44,13 @@ class GraphOptions(CountOptions):
 
     graph: Literal["ring", "star", "complete", "erdos-renyi"] = "ring"
     """Who is whose neighbour."""
-    edge_probability: Annotated[float, Limits(gt=0, le=1)] = 0.5
+    edge_probability: Annotated[float, Limits(gt=0, le=1, examples=[0.5, 1.0])] = 0.5
     """Of an Erdős-Rényi graph, which `seed` draws."""
-    iterations: Count = 500
+    iterations: Annotated[Count, Limits(examples=[1, 5, 20])] = 500
     """One round each."""
-    step_size: Annotated[float, Limits(gt=0, le=100)] | Literal["auto"] = "auto"
+    step_size: Annotated[
+        Annotated[float, Limits(gt=0, le=100)] | Literal["auto"], Limits(examples=["auto", 0.05, 0.2, 1.0])
+    ] = "auto"
     """Against the pooled scatter with trace one: a number as published, or 'auto', from the parties' largest eigenvalue
     and the graph."""
 

@@ -12,9 +12,10 @@ its own, and the model is the mean of these. The last rounds measure what every 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field as Limits
 from scipy.linalg import qr
 
 from fedpca_flwr.config import Count, RunConfig
@@ -53,7 +54,7 @@ class MergeOptions(ColumnsOptions):
 
     variant: Literal["corrected", "faithful"] = "corrected"
     """``faithful``: as the authors' program (`fedpca_flwr.maths.power_merge`), without ``center``."""
-    periods: Count = 10
+    periods: Annotated[Count, Limits(examples=[1, 2, 4])] = 10
     """Communication periods for each component."""
     weight_scaling: bool = False
     """Boost the larger weights (the paper's equation 15)."""

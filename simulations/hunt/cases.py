@@ -11,6 +11,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
+from fedpca_flwr.packages import strategies
+from fedpca_flwr.protocol.method import Method
+
 from .options import options
 
 
@@ -38,7 +41,9 @@ class Case:
 
 def case_of(rng: Generator, method: str) -> Case | None:
     """A case of those that trouble this method, now and then."""
-    kinds = [kind for kind, methods in TROUBLES.items() if method in methods]
+    method_of = strategies.METHODS[method]
+    by_rows = method_of.strategy.card.split == "rows"
+    kinds = [kind for kind, troubled in TROUBLES.items() if by_rows and troubled(method_of)]
     if rng.random() >= 0.2 * len(kinds):
         return None
     return kinds[int(rng.integers(len(kinds)))](rng, method)
@@ -73,8 +78,6 @@ def _constant(rng: Generator, method: str) -> Case:
     chosen["scale"] = True
     for other in ("warm_start", "keep", "outliers", "fourth_moments"):  # refused with it
         chosen.pop(other, None)
-    if rng.random() < 0.5 and method == "em":
-        chosen["model"] = "factors"
     parties = _cut(rng, X, 2)
     return Case(parties, chosen, f"{n} x {d} constant features, {len(parties)} parties", masked=True)
 
@@ -97,12 +100,16 @@ def _other_unit(rng: Generator, method: str) -> Case:
     return Case(parties, chosen, about, masked=False, unit=(place, feature))
 
 
-TROUBLES: dict[Callable[[Generator, str], Case], frozenset[str]] = {
-    _repeated: frozenset({"sub-it"}),
-    _constant: frozenset({"p-cov", "sub-it", "em"}),
-    _other_unit: frozenset({"p-cov", "sub-it", "qr-pca"}),
+def _has(method: Method, *options: str) -> bool:
+    return set(options) <= method.strategy.card.options.model_fields.keys()
+
+
+TROUBLES: dict[Callable[[Generator, str], Case], Callable[[Method], bool]] = {
+    _repeated: lambda method: _has(method, "block_size", "max_rounds"),
+    _constant: lambda method: _has(method, "scale") and "masked" in strategies.transports_of(method),
+    _other_unit: lambda method: method.strategy.card.exact and _has(method, "scale"),
 }
-"""Which methods each kind is drawn for."""
+"""Which methods for rows each kind is drawn for; those that are exact and can scale know every site's deviations."""
 
 
 def _cut(rng: Generator, X: NDArray[Any], least: int) -> list[NDArray[Any]]:

@@ -7,19 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.packages import strategies
 
 from .claims import claims_of
-from .draw import Draw, vertical
+from .draw import Draw, of_kernel, vertical
 from .equal_moments import unequal_moments
 from .exactness import basis_of, truth_findings
 from .oracle import Long, Truth, truth_of, truth_of_kernel
 from .promises import feature_findings
 from .refusals import Finding, error_findings
 from .running import Outcome
-
-OWN_DIRECTIONS = frozenset({"personalised", "dsa", "fast-pca"})
-"""Methods whose parties project their rows each with directions of its own."""
 
 
 def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
@@ -31,11 +27,11 @@ def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
     model = outcome.model
     assert model is not None
     found += malformed(draw, model)
-    if "NaN" in draw.hostile and strategies.METHODS[draw.method].strategy.card.incomplete:
+    if "NaN" in draw.hostile and draw.card.incomplete:
         return found  # a missing value, of which complete rows tell no truth
     if truth is None or "=" in draw.hostile:
         return found + [("accepted", f"{draw.hostile} was not refused")]
-    if found or draw.method == "vertical-scores":
+    if found or draw.card.after:
         return found
     found += [*truth_findings(draw, model, truth), *wrong_squared_error(draw, model, truth)]
     return found + [*feature_findings(draw, model, truth), *unequal_moments(draw, model, truth)]
@@ -47,7 +43,7 @@ def truth_about(draw: Draw) -> Truth | None:
         return None
     own = draw.options
     center, scale = own.get("center", True), own.get("scale", False)
-    if draw.method != "vertical-kernel":
+    if not of_kernel(draw):
         center = center and own.get("variant") != "faithful"
         return truth_of(draw.pooled, center=center, scale=scale, by_columns=vertical(draw.method))
     return truth_of_kernel(
@@ -65,9 +61,9 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     """Shapes, order, signs, orthonormality: what needs no truth."""
     by_columns = vertical(draw.method)
     k, variances, ratio = model.n_components_, model.explained_variance_, model.explained_variance_ratio_
-    wanted, private = draw.options.get("n_components"), draw.method == "dp-pca"
+    wanted, private = draw.options.get("n_components"), draw.card.differentially_private
     fixed = isinstance(wanted, int) and draw.options.get("rank_rule") != "paper" and "=" not in draw.hostile
-    if fixed and k != wanted and draw.method != "vertical-scores":
+    if fixed and k != wanted and not draw.card.after:
         yield "form", f"{k} components instead of {wanted}"
     main = model.scores_ if by_columns else model.components_
     shape = (model.n_samples_, k) if by_columns else (k, model.n_features_in_)
@@ -79,7 +75,7 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     if not np.isfinite(main).all() or not (np.isnan if unknown else np.isfinite)(numbers).all():
         yield "form", "variances of noise alone are told" if unknown and np.isfinite(main).all() else "not finite"
         return
-    if draw.method == "vertical-scores":
+    if draw.card.after:
         return
     if not unknown:
         yield from malformed_variances(draw, model)
@@ -89,7 +85,7 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
         yield "form", f"directions are not orthonormal: off by {skew:.1e}"
     if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 1e-9)).any():
         yield "form", "the largest loading of a component is negative"
-    if not private and not draw.hostile and draw.method != "sapca" and model.n_samples_ != len(draw.pooled):
+    if not private and not draw.hostile and "forgetting" not in draw.known and model.n_samples_ != len(draw.pooled):
         yield "form", f"{model.n_samples_} rows instead of {len(draw.pooled)}"
 
 
@@ -100,7 +96,7 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[Finding]:
         yield "form", f"variances {variances} in no order or below zero, noise {model.noise_variance_}"
     if not np.allclose(model.singular_values_, np.sqrt(variances * (model.n_samples_ - 1)), rtol=1e-9, atol=0):
         yield "form", "singular values are not the roots of (n - 1) variances"
-    rounded = draw.method in {"compressed", "dp-pca"} or draw.options.get("landmarks")
+    rounded = "codec" in draw.known or draw.card.differentially_private or draw.options.get("landmarks")
     if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
         yield "form", f"ratios add up to {ratio.sum():.12g}"
 
@@ -108,7 +104,7 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[Finding]:
 def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """The squared error that the parties measured, against that of the model on all rows."""
     measured = claims_of(model).squared_error
-    if measured is None or draw.method in OWN_DIRECTIONS or draw.earlier or model.components_ is None:
+    if measured is None or draw.card.own_components or draw.earlier or model.components_ is None:
         return
     assert model.mean_ is not None
     rows = draw.pooled.astype(Long) - model.mean_.astype(Long)

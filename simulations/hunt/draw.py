@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,15 +12,27 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fedpca_flwr.packages import strategies
+from fedpca_flwr.protocol.card import MethodCard
 
 from . import data, hostile
 from .cases import Case, case_of
 from .options import options
 
 
+def card_of(method: str) -> MethodCard:
+    """What a method says of itself."""
+    card: MethodCard = strategies.METHODS[method].strategy.card
+    return card
+
+
 def vertical(method: str) -> bool:
     """Whether a method is for data split by columns."""
-    return strategies.METHODS[method].strategy.card.split == "columns"
+    return card_of(method).split == "columns"
+
+
+def of_kernel(draw: Draw) -> bool:
+    """Whether the model is that of one kernel between all rows."""
+    return draw.card.exact and "kernel" in draw.known
 
 
 @dataclass(frozen=True)
@@ -39,8 +52,7 @@ class Draw:
     hostile : str
         What is wrong on purpose; empty where nothing is.
     earlier : list of ndarray
-        The parties of the run before, where the method goes on from one (``streaming`` with ``append``,
-        ``vertical-scores``).
+        The parties of the run before, where the method goes on from one: with ``append``, or to project new rows.
     unit : tuple of int, or None
         The party and the feature that are in another unit than the others.
     orders : list of list of int
@@ -59,6 +71,15 @@ class Draw:
     unit: tuple[int, int] | None = None
     orders: list[list[int]] = field(default_factory=list)
     turn: int | None = None
+
+    @property
+    def card(self) -> MethodCard:
+        return card_of(self.method)
+
+    @property
+    def known(self) -> Container[str]:
+        """The names of the method's options."""
+        return self.card.options.model_fields
 
     @property
     def pooled(self) -> NDArray[Any]:
@@ -99,10 +120,11 @@ def _ordinary(rng: Generator, method: str) -> Draw:
     if transport != "clear":
         chosen |= _secure(rng, _largest(parties), transport, len(parties))
     earlier: list[NDArray[Any]] = []
-    if method == "vertical-scores":
+    known = card_of(method).options.model_fields
+    if card_of(method).after:
         again = rng.integers(0, n, rng.integers(1, n + 1))
         earlier, parties = parties, [part[again] for part in parties]
-    elif method == "streaming" and min(map(len, parties)) > 2 and rng.random() < 0.4:
+    elif "append" in known and min(map(len, parties)) > 2 and rng.random() < 0.4:
         earlier, parties = [part[:-1] for part in parties], [part[-1:] for part in parties]
         chosen["append"] = True
     parties, chosen, wrong = _spoilt(rng, method, parties, chosen)
@@ -111,7 +133,7 @@ def _ordinary(rng: Generator, method: str) -> Draw:
 
 def _troubled(rng: Generator, method: str, case: Case) -> Draw:
     allowed = _transports(method, len(case.parties), case.options)
-    allowed = [name for name in allowed if case.masked is None or case.masked == (name != "clear")]
+    allowed = [way for way in allowed if case.masked in (None, way != "clear")] or ["secure_aggregation"]
     transport, chosen = str(rng.choice(allowed)), case.options
     if transport != "clear":
         chosen = chosen | _secure(rng, _largest(case.parties), transport, len(case.parties))
@@ -125,10 +147,11 @@ def turnable(drawn: Draw) -> bool:
         return False
     settled = not re.search("tied|clustered|copies|one-hot|first variance|indicators", drawn.about)
     smooth = own.get("tolerance", 1e-6) <= 1e-3 and own.get("max_rounds", 100) == 100
-    smooth &= drawn.method != "compressed" or own.get("codec") in {"low-rank", "sketch"}
-    whole = drawn.method in {"p-cov", "ap-cov", "streaming"}
-    others = drawn.method in {"sub-it", "qr-pca", "ap-stack", "compressed"} and settled and smooth
-    return whole or others
+    smooth &= "codec" not in drawn.known or own.get("codec") in {"low-rank", "sketch"}
+    card = drawn.card
+    if vertical(drawn.method) or card.beyond_moments or card.own_components or card.goes_on_as:
+        return False
+    return (card.pools_moments and not own.get("rank")) or (settled and smooth)
 
 
 def _generator(seed: int, index: int) -> Generator:
@@ -136,8 +159,8 @@ def _generator(seed: int, index: int) -> Generator:
 
 
 def _needed(rng: Generator, method: str, chosen: dict[str, Any], size: float, parties: int) -> dict[str, Any]:
-    """Options of DP-PCA that have no default: bounds near the data, where its release needs any."""
-    if method != "dp-pca":
+    """Options of private methods that have no default: bounds near the data, where the release needs any."""
+    if not card_of(method).differentially_private:
         return {}
     bounds = {"clip": size * float(rng.choice([0.1, 1.0, 10.0])), "centre_clip": size}
     bounds = bounds if chosen.get("release", "directions") != "directions" else {}
@@ -149,15 +172,15 @@ def _largest(parties: list[Any]) -> float:
 
 
 def _transports(method: str, parties: int, chosen: dict[str, Any]) -> list[str]:
-    """The transports that the method has."""
-    known = ["clear"]
-    allowed = strategies.transports_of(strategies.METHODS[method])
-    if "masked" in allowed and parties > 1 and chosen.get("solver") != "merge":
-        known.append("secure_aggregation")
-    one_sum = method != "dp-pca" or chosen.get("release") == "joint" or chosen.get("epsilon") == "infinity"
-    if "surviving" in allowed and parties > 2 and one_sum:
-        known.append("survivors")
-    return known
+    """The transports that the method has with these options."""
+    own = {key: value for key, value in chosen.items() if key in card_of(method).options.model_fields}
+    own = {**card_of(method).examples[0], **own}
+
+    def travels(way: str) -> bool:
+        return strategies.script_of(strategies.METHODS[method], strategies.TRAVEL[way], own) is not None
+
+    masked = ["secure_aggregation"] if parties > 1 and travels("masked") else []
+    return ["clear", *masked, *(["survivors"] if parties > 2 and travels("surviving") else [])]
 
 
 def _secure(rng: Generator, largest: float, transport: str, parties: int) -> dict[str, Any]:
@@ -175,7 +198,7 @@ def _spoilt(
     luck, parties = rng.random(), list(parties)
     place = int(rng.integers(len(parties)))
     if luck < 0.04:
-        key, value = hostile.option(rng, strategies.METHODS[method].strategy.card.options.keys())
+        key, value = hostile.option(rng, card_of(method).options.keys())
         return parties, {**chosen, key: value}, f"{key}={value!r}"
     if luck < 0.08:
         kinds = hostile.UNUSABLE if rng.random() < 0.7 else hostile.HUGE

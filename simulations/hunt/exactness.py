@@ -22,9 +22,6 @@ from .refusals import Finding
 EXACT = 1e-6
 """Degrees from the determined subspace up to which a model may be called exact."""
 
-OWN_TOTAL = frozenset({"dp-pca", "vertical-kernel", "vfedakpca"})
-"""Methods whose ratios are not against the variance of the rows."""
-
 
 def truth_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """The findings about a model whose form is right."""
@@ -34,7 +31,7 @@ def truth_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Findin
         return
     claims, exact = claims_of(model), model.log["exact"]
     miss = truth.miss(basis_of(model))
-    if draw.method == "dp-pca" and draw.options.get("epsilon") != "infinity":
+    if draw.card.differentially_private and draw.options.get("epsilon") != "infinity":
         return
     if exact and miss > EXACT:
         yield "exact", f"exact, but at least {miss:.2g} degrees off{_why(model)}"
@@ -51,7 +48,7 @@ def truth_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Findin
     yield from wrong_totals(draw, model, truth, claims)
     yield from wrong_notes(model, truth, claims)
     if exact:
-        yield from wrong_eigenvalues(model, truth, claims)
+        yield from wrong_eigenvalues(draw, model, truth, claims)
         yield from wrong_order(model, truth)
     elif claims.certificate is not None and claims.every and draw.options.get("warm_start") != "svd":
         yield from wrong_ritz_values(model, truth, claims)
@@ -61,7 +58,7 @@ def needlessly_approximate(draw: Draw, model: PCAModel, truth: Truth) -> Iterato
     """An exact method is not called approximate where nothing hinders it."""
     k, clear = model.n_components_, draw.transport == "clear"
     rounded = draw.options.get("rank") or draw.options.get("wire") == "float32"
-    whole = draw.method in {"p-cov", "streaming"} or (draw.method == "qr-pca" and not rounded)
+    whole = draw.card.exact and draw.card.pools_moments and not rounded
     squares = np.append(truth.levels, 0.0) ** 2
     if clear and whole and not model.log["exact"] and squares[k - 1] - squares[k] > 1e-5:
         yield "exact", "called approximate, but the gap is wide"
@@ -81,7 +78,7 @@ def exceeded_claims(draw: Draw, claims: Claims, miss: float) -> Iterator[Finding
     least = claims.at_most
     if least is not None and miss > least + 1e-12:
         yield "certificate", f"told {least:.2g} degrees at most, at least {miss:.2g} off"
-    target = draw.options.get("target", 0.0) if draw.method == "adaptive" else 0.0
+    target = draw.options.get("target", 0.0)
     if target and miss > target:
         yield "target", f"wanted {target:g} degrees, got at least {miss:.2g}"
 
@@ -100,15 +97,15 @@ def tied(truth: Truth, k: int) -> bool:
 
 def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
     """Total variance, mean and scale, which every method but a few has exactly."""
-    own = draw.method in OWN_TOTAL or (draw.method == "ap-stack" and draw.options.get("weights") != "rows")
+    own = draw.card.own_total and draw.options.get("weights") != "rows"
     total = float(truth.total) / (model.n_samples_ - 1)
     ratio = model.explained_variance_ratio_[0]
     if not own and ratio > 0:
         claimed = float(model.explained_variance_[0] / ratio)
-        rounding = 1e-6 if draw.method == "qr-pca" and draw.options.get("wire") == "float32" else 1e-9
+        rounding = 1e-6 if draw.options.get("wire") == "float32" else 1e-9
         if abs(claimed - total) > (rounding + claims.fixed_point) * total:
             yield "ratio", f"shares of {claimed:.12g}, but the variance is {total:.12g}"
-    if model.mean_ is None or draw.method == "dp-pca":
+    if model.mean_ is None or draw.card.differentially_private:
         return
     hidden = draw.options.get("bound", 0.0) * 1e-12 if draw.transport != "clear" else 0.0
     size = np.abs(truth.mean) + np.abs(draw.pooled.astype(np.longdouble)).max(axis=0)
@@ -119,14 +116,14 @@ def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> I
         yield "scale", f"off by {float(np.abs(model.scale_ / truth.scale - 1).max()):.2g} of itself"
 
 
-def wrong_eigenvalues(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
+def wrong_eigenvalues(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
     """Of an exact model: variances, their shares, what is left out."""
     k, n = model.n_components_, model.n_samples_
     true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
     allowed = 1e-8 * true + (100 * truth.rounding * truth.values[0] + claims.fixed_point * truth.total) / (n - 1)
     if (np.abs(model.explained_variance_ - true) > allowed).any():
         yield "eigenvalues", f"{_short(model.explained_variance_)} instead of {_short(true.astype(float))}"
-    if model.log["method"] not in OWN_TOTAL:
+    if not draw.card.own_total:
         rest = min(n, model.n_features_in_) - k
         noise = float(max(0.0, truth.total / (n - 1) - true.sum()) / rest) if rest > 0 else 0.0
         if abs(model.noise_variance_ - noise) > 1e-6 * noise + float(allowed.sum()) + 1e-9 * float(true[0]):

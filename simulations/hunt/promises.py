@@ -39,7 +39,7 @@ def wrong_names(draw: Draw, model: PCAModel) -> Iterator[Finding]:
 
 def tiny_scales(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     """No feature is divided by rounding: neither in the model, nor in what it makes of new rows."""
-    if model.scale_ is None or model.mean_ is None or model.components_ is None or draw.method == "dp-pca":
+    if model.scale_ is None or model.mean_ is None or model.components_ is None or draw.card.differentially_private:
         return
     rows = draw.pooled.astype(Long)
     still, largest = (rows == rows[0]).all(axis=0), np.abs(rows).max(axis=0)
@@ -68,8 +68,8 @@ def wrong_units(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     if draw.unit is not None:
         place, feature = draw.unit
         place = 1 if len(draw.parties) == 2 else place  # of two none is the odd one
-        text = f"client {place} seems to have features in another unit than the others: feature {feature + 1} (mean"
-        if found != {(place, feature)} or not any(note.startswith(text) for note in notes):
+        text = f"{place} seems to have features in another unit than the others: feature {feature + 1} (mean"
+        if found != {(place, feature)} or not any(note.partition(" ")[2].startswith(text) for note in notes):
             yield "units", f"told {sorted(found)} of {(place, feature)}: {notes}"
         return
     if bool(notes) != bool(found):

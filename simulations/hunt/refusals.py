@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError
 
-from .draw import Draw
+from .draw import Draw, of_kernel
 from .oracle import EPS, Long, Truth
 from .running import HangError
 
@@ -67,7 +67,7 @@ def _no_variance(draw: Draw, truth: Truth | None) -> bool:
         return _constant(draw)
     if truth.unsure:
         return True
-    if draw.method == "vertical-kernel":
+    if of_kernel(draw):
         return not truth.rank or truth.rounding > (1e-6 if draw.options.get("landmarks") else 1e-2)
     return _constant(draw)
 
@@ -83,7 +83,7 @@ def _constant(draw: Draw) -> bool:
 
 
 def _too_many(draw: Draw, truth: Truth | None) -> bool:
-    first = np.vstack(draw.earlier) if draw.earlier and draw.method == "streaming" else draw.pooled
+    first = np.vstack(draw.earlier) if draw.options.get("append") is True else draw.pooled
     wanted = draw.options["n_components"]
     return not isinstance(wanted, str) and wanted > min(first.shape)
 
@@ -113,17 +113,13 @@ def _below_rounding(draw: Draw, truth: Truth) -> bool:
     return bool(truth.levels[draw.options["n_components"] - 1] < max(1e-11, truth.rounding))
 
 
-WITHOUT_UNIT = {"vertical-kernel": 1e6, "vertical": 1e25}
-"""Above this, steps of `bound` may hide columns that are scaled but not centred; a sum of energies has more words."""
-
-
 def _coarse(draw: Draw, truth: Truth | None) -> bool:
     """Fixed point steps of the bound are near the deviation of a column; one that is constant may be taken for it."""
     own = draw.options
     if "bound" not in own:
         return False
-    if draw.method in WITHOUT_UNIT and own.get("scale") and not own.get("center"):
-        return bool(own["bound"] > WITHOUT_UNIT[draw.method])
+    if draw.card.split == "columns" and own.get("scale") and not own.get("center"):
+        return bool(own["bound"] > (1e6 if of_kernel(draw) else 1e25))  # no unit; a sum of energies has more words
     deviation = draw.pooled.astype(Long).std(axis=0)
     smallest = deviation.min() if own.get("scale") else deviation.max()
     return bool(own["bound"] > 1e6 * float(smallest))
@@ -137,7 +133,7 @@ def _unresolved_kernel(draw: Draw, truth: Truth | None) -> bool:
 
 REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"the kernel of the rows is outside the range", lambda draw, truth: truth is None or truth.unsure),
-    (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or d.method == "vfedakpca"),
+    (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.known),
     (r"but those held out to choose 'mu'", _alike_but_held_out),
     (r"fixed point of secure sums does not tell these rows apart", _unresolved_kernel),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
@@ -160,7 +156,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),
     (r"'step' is", lambda draw, truth: draw.options.get("codec") in {"shared-step", "combined"}),
     (r"'edge[-_]probability' is", lambda draw, truth: draw.options.get("graph") == "erdos-renyi"),
-    (r"'step[-_]size' is .* diverge", lambda draw, truth: draw.method in {"dsa", "fast-pca"}),
+    (r"'step[-_]size' is .* diverge", lambda draw, truth: "step_size" in draw.known),
     (r"'bound' is .* expected a number from 0 to", lambda draw, truth: draw.options["bound"] > 1e100),
     (r"'min[-_]parties'", lambda draw, truth: len(draw.parties) < 2),
 ]

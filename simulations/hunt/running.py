@@ -61,15 +61,15 @@ def run_draw(draw: Draw) -> Outcome:
 
 def _run(draw: Draw, folder: Path) -> PCAModel:
     options: dict[str, Any] = {"min_rows": 1, **draw.options}
-    if draw.method == "streaming":
+    if "state" in draw.card.examples[0]:
         options.setdefault("state", str(folder / "state"))
-        if draw.earlier:
-            first = {key: value for key, value in options.items() if key != "append"}
-            run("streaming", _given(draw, draw.earlier), engine="loopback", **first)
-    if draw.method == "vertical-scores":
+    if options.get("append") is True:
+        first = {key: value for key, value in options.items() if key != "append"}
+        run(draw.method, _given(draw, draw.earlier), engine="loopback", **first)
+    if draw.card.after:
         loadings = [str(folder / f"{party}.npz") for party in range(len(draw.parties))]
         fit = {"n_components": options["n_components"], "min_rows": 1, "loadings": loadings}
-        run("vertical", draw.earlier, engine="loopback", **fit)
+        run(draw.card.after, draw.earlier, engine="loopback", **fit)
         options.setdefault("loadings", loadings)
     return _in_drawn_order(run(draw.method, _given(draw, draw.parties), engine="loopback", **options))
 

@@ -56,11 +56,11 @@ REFINEMENTS = 2
 class AdaptiveOptions(CountOptions, GenotypeOptions):
     """Options of the adaptive method."""
 
-    target: Annotated[float, Limits(ge=0, le=30)] = 0.0
+    target: Annotated[float, Limits(ge=0, le=30, examples=[0.0, 0.01, 0.5, 2.0, 10.0])] = 0.0
     """Wanted largest angle to the exact components, in degrees, which the run certifies; 0: exact."""
-    download_weight: Annotated[float, Limits(ge=0)] = 1.0
+    download_weight: Annotated[float, Limits(ge=0, examples=[0.0, 1.0, 10.0])] = 1.0
     """What a byte down costs, where a byte up costs 1."""
-    round_bytes: Annotated[float, Limits(ge=0)] = 1e4
+    round_bytes: Annotated[float, Limits(ge=0, examples=[0.0, 1e3, 1e6])] = 1e4
     """What a round costs, in bytes up."""
 
     @property

@@ -34,7 +34,7 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
 from fedpca_flwr.method_text import options_of, words_of
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.method import Method
@@ -70,6 +70,11 @@ CARD = MethodCard(
     rounds="1, then as chosen",
     upload="4d + 1, then the least of four methods",
     server_sees="variances, local eigenvalues, a small sketch; then as chosen",
+    shows=Shown(
+        "number of rows, mean, variances, the eigenvalues of its covariance and four random products of it; then "
+        "as the chosen method",
+        "the pooled components and mean, and which method was chosen",
+    ),
     options=AdaptiveOptions,
     phases=lambda config, options: genotype_phases(config, options, lambda *_: SURVEY),
     goes_on_as=CANDIDATES,

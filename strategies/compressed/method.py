@@ -39,7 +39,7 @@ from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
 from fedpca_flwr.maths.pooling import MomentsSum
 from fedpca_flwr.maths.refine import CORRECTION_BITS, SAME, block_bits, corrected, corrected_angle_bound
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, require_variance
@@ -63,6 +63,11 @@ CARD = MethodCard(
     rounds="1; with `step` 2; and `corrections`",
     upload="5 to 100 times less than d²",
     server_sees="each party's approximate covariance",
+    shows=Shown(
+        "number of rows, mean, total variance, its covariance to the precision asked (`low-rank`: its leading "
+        "components)",
+        network="sizes and times of messages; a compressed size depends a little on the covariance",
+    ),
     options=CompressedOptions,
     phases=phases,
     reference="this project; `fedpca_flwr.maths.scatter_codecs` and `fedpca_flwr.maths.refine` derive it",

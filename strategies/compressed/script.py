@@ -21,17 +21,17 @@ class CompressedOptions(CountOptions):
 
     codec: Literal["quantise", "shared-step", "low-rank", "combined", "top-k", "sketch"] = "quantise"
     """How the scatter travels."""
-    bits: Annotated[int, Limits(ge=4, le=32)] = 16
+    bits: Annotated[int, Limits(ge=4, le=32, examples=[4, 8, 16, 32])] = 16
     """For each value; of all codecs but ``shared-step``."""
-    step: Annotated[float, Limits(gt=0, le=1)] = 1e-5
+    step: Annotated[float, Limits(gt=0, le=1, examples=[1e-7, 1e-5, 1e-2, 1.0])] = 1e-5
     """Of ``shared-step`` and ``combined``: in units of the mean variance of a feature."""
-    rank: Annotated[int, Limits(ge=0)] = 0
+    rank: Annotated[int, Limits(ge=0, examples=[1, "k", "2k", 100])] = 0
     """Of ``low-rank``, ``combined`` and ``sketch``: how many vectors; 0: 2 n-components."""
-    keep: Annotated[float, Limits(gt=0, le=1)] = 0.1
+    keep: Annotated[float, Limits(gt=0, le=1, examples=[0.01, 0.1, 1.0])] = 0.1
     """Of ``top-k``: which share of the entries."""
-    corrections: Annotated[int, Limits(ge=0, le=MOST_CORRECTIONS)] = 0
+    corrections: Annotated[int, Limits(ge=0, le=MOST_CORRECTIONS, examples=[0, 1, 3])] = 0
     """Rounds in which the parties say what their approximation gets wrong about the leading components."""
-    tolerance: Annotated[float, Limits(ge=0, le=90)] = 0.0
+    tolerance: Annotated[float, Limits(ge=0, le=90, examples=[1e-6, 1e-3, 1.0])] = 0.0
     """Certified largest angle to the exact components, in degrees, at which corrections end; 0: with the last of them.
     Without ``corrections``, there are at most ten."""
 

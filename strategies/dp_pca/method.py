@@ -44,7 +44,7 @@ from fedpca_flwr.maths.grid import clip
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.spherical import descending, moved, reach
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.phase import Ask, Sum, Total
 from fedpca_flwr.solution import Solution, solve
 from fedpca_flwr.statistics.rows import pooled_moments
@@ -61,6 +61,16 @@ CARD = MethodCard(
     rounds="6; `release='two-stage'` 2, `'joint'` 1",
     upload="d(d+1)/2 + 2d + 512 + k; `two-stage`, `joint` d(d+1)/2 + d + 1",
     server_sees="noisy sums",
+    shows=Shown(
+        "a noisy number of rows (its own with `count='public'`, and with `relation='replace-one'`: a site with "
+        "data of its own must allow these), noisy sums: how many of its rows are how far from a centre, their "
+        "directions, squares of their scores (or of its clipped rows and their products)",
+        "the noisy centre, the components",
+    ),
+    shows_summed=Shown(
+        "the noisy numbers of rows, sums and products",
+        "the noisy centre, the components",
+    ),
     options=DPOptions,
     phases=phases,
     examples=(
@@ -71,6 +81,8 @@ CARD = MethodCard(
     ),
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018; Kim and Jung 2025",
     differentially_private=True,
+    own_total="that of clipped rows, with noise",
+    beyond_moments="rows are clipped or made directions, and noise hides them",
 )
 
 

@@ -67,7 +67,9 @@ NEEDED = {
 class DPOptions(CountOptions):
     """Options of DP-PCA. Bounds, where a release needs any, must be public: chosen without a look at the data."""
 
-    epsilon: Annotated[float, Limits(gt=0, le=100)] | Literal["infinity"] = 1.0
+    epsilon: Annotated[
+        Annotated[float, Limits(gt=0, le=100)] | Literal["infinity"], Limits(examples=[0.1, 1.0, 100.0, "infinity"])
+    ] = 1.0
     """Of the whole run, for one row. ``infinity``: no noise and no clipping, which is p-cov; in simulations only."""
     delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
     """Of the whole run, for one row."""
@@ -81,13 +83,13 @@ class DPOptions(CountOptions):
     required there."""
     centre_clip: Bound | None = None
     """The same from zero, for the sum that gives the centre; required by ``two-stage``."""
-    trust: Literal["local", "distributed"] = "local"
+    trust: Annotated[Literal["local", "distributed"], Limits(examples=[])] = "local"
     """Whether each party adds the whole noise, or its share of it."""
     honest_parties: Annotated[int, Limits(ge=0)] = 0
     """Of ``distributed``: how many parties, at least, add their share and keep it from the server; required there."""
     count: Literal["noised", "public"] = "noised"
     """Whether a party tells a noisy number of rows or its own; with ``replace-one``, which keeps it, its own."""
-    noise_seed: Annotated[int, Limits(ge=0)] = 0
+    noise_seed: Annotated[int, Limits(ge=0, examples=[1, 2, 3])] = 0
     """Simulation only, not private: the same noise each time; 0: the operating system's randomness."""
 
     @model_validator(mode="before")

@@ -40,7 +40,7 @@ from fedpca_flwr.maths.gaussian_em import GaussianEM
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.subspace import principal_angles
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, solve
@@ -61,12 +61,21 @@ CARD = MethodCard(
     upload="d(d+1)/2 + d in each round; `model='factors'` d(q+1) + 2, q = k + 10",
     server_sees="each party's expected covariances, how often each two features have values together; "
     "`model='factors'` their products with d x q blocks, how often each feature has a value",
+    shows=Shown(
+        "number of rows, how often each two features have values together, mean and variances of what is there; "
+        "in each round the expected covariance under the model of that round: more than one covariance, see "
+        "[below](#missing-values-em)",
+        "number of rows of all, means and variances of what is there, the model's covariance in each round; the "
+        "components",
+        "sizes and times of messages, number of rounds",
+    ),
     options=EMOptions,
     phases=phases,
     incomplete=True,
     examples=({}, {"model": "factors"}),
     reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Varadhan and Roland 2008; factors: "
     "Tipping and Bishop 1999, Henderson and Varadhan 2019",
+    beyond_moments="a group of rows for each pattern of gaps",
 )
 
 

@@ -30,12 +30,12 @@ class EMOptions(PCAOptions):
     """With model='factors': how many; 0 for ten more than components."""
     scale: bool = False
     """Divide each feature by its standard deviation: that of its expected values, by 'factors' of its observed ones."""
-    prior: Annotated[float, Limits(gt=0, le=1e6)] = 10.0
+    prior: Annotated[float, Limits(gt=0, le=1e6, examples=[1e-3, 1.0, 100.0])] = 10.0
     """How many rows of unrelated features the model has seen before."""
-    tolerance: Annotated[float, Limits(gt=0, le=90)] = 0.01
+    tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-6, 1.0, 30.0])] = 0.01
     """The iteration ends where the last steps foretell fewer degrees to go than this. That is an estimate and no bound:
     in measurements more was left as often as not."""
-    max_rounds: Count = 100
+    max_rounds: Annotated[Count, Limits(examples=[1, 2, 3])] = 100
     """At most so many steps; the model has an estimate of how far it still was."""
 
     @model_validator(mode="after")

@@ -39,7 +39,7 @@ from fedpca_flwr.maths.moments import Head, pool_heads
 from fedpca_flwr.maths.personalised import distance
 from fedpca_flwr.maths.shortfall import shortfall_notes
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask, Sum, Total
 from fedpca_flwr.solution import ALL_ROWS, Solution, require_variance
@@ -61,9 +61,23 @@ CARD = MethodCard(
     rounds="some 5, then at most `iterations`; twice to choose `mu`",
     upload="d b, then d k in each iteration (six times to choose `mu`)",
     server_sees="products with d x b blocks, each party's own components",
+    shows=Shown(
+        "number of rows, mean, variances, products of its covariance with blocks of vectors; in each iteration "
+        "its projector times the shared components, from which its own components follow; variance of its rows in "
+        "the shared components, what its own leave, and how far they are",
+        "the shared components and mean",
+        "sizes and times of messages, number of rounds",
+    ),
+    shows_summed=Shown(
+        "number of rows, mean, variances, products of the scatter with the blocks, shared components, errors and "
+        "distances",
+        "mean, variances and number of rows of all; the shared components",
+        "sizes and times of messages, number of rounds",
+    ),
     options=PersonalisedOptions,
     phases=phases,
     reference="Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data",
+    own_components="personal",
 )
 
 NOT_HELD_OUT = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none is held out)"

@@ -32,11 +32,14 @@ HELD_OUT = "held-out "
 class PersonalisedOptions(CountOptions):
     """Options of the personalised method."""
 
-    mu: Literal["held-out", "infinity"] | Annotated[float, Limits(ge=0)] = "held-out"
+    mu: Annotated[
+        Literal["held-out", "infinity"] | Annotated[float, Limits(ge=0)],
+        Limits(examples=["held-out", "infinity", 0.0, 0.5, 1e6]),
+    ] = "held-out"
     """How strongly the shared components draw each party's own; 0: local PCA, ``"infinity"``: PCA of all rows."""
     solver: Literal["closed-form", "stiefel"] = "closed-form"
     """Eigenvectors, or the gradient steps of the paper's Algorithm 1."""
-    iterations: Count = 20
+    iterations: Annotated[Count, Limits(examples=[1, 5])] = 20
     """At most so many for V, in each pass."""
     center: bool = True
     """Subtract the pooled mean."""

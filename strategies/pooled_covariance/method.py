@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard, ScaledOptions
+from fedpca_flwr.protocol.card import MethodCard, ScaledOptions, Shown
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Total
 from fedpca_flwr.solution import Solution, check_components, solve
@@ -37,6 +37,14 @@ CARD = MethodCard(
     rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
+    shows=Shown(
+        "number of rows, mean, covariance matrix, count and squared error of the last round",
+        "the pooled components, mean and scales",
+    ),
+    shows_summed=Shown(
+        "number of rows, mean, variances, scatter, squared error",
+        "mean, variances and number of rows of all; the pooled components",
+    ),
     pools_moments=True,
     options=PooledOptions,
     phases=phases,

@@ -67,11 +67,11 @@ class SAPCAOptions(PCAOptions):
     """Of ``paper``: the paper's alpha; below it the rank falls."""
     share_high: Annotated[float, Limits(gt=0, le=1)] = 0.10
     """Of ``paper``: the paper's beta; above it the rank grows."""
-    tracked: Annotated[int, Limits(ge=0)] = 0
+    tracked: Annotated[int, Limits(ge=0, examples=["k", "2k", "d", 100])] = 0
     """Directions that are kept; 0: twice the number of components that there may be (50 for a fraction)."""
-    block_size: Count = 50
+    block_size: Annotated[Count, Limits(examples=[1, 7, 50])] = 50
     """Rows that are taken in at once."""
-    forgetting: Annotated[float, Limits(gt=0, le=1)] = 1.0
+    forgetting: Annotated[float, Limits(gt=0, le=1, examples=[1.0, 0.9])] = 1.0
     """Before each block the singular values shrink by this factor: a window of b / (1 - forgetting^2) rows."""
     topology: Literal["star", "tree"] = "star"
     """Whether the server merges all at once, or the parties pairwise: log2(parties) rounds."""

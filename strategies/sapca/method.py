@@ -27,7 +27,7 @@ from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
 from fedpca_flwr.maths.rank_rules import Band, Energy
 from fedpca_flwr.maths.subspace_tracking import Subspace, merge
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask, Program
 from fedpca_flwr.protocol.transport import ServerTransport
@@ -53,10 +53,18 @@ CARD = MethodCard(
     rounds="1; `topology='tree'` log2(parties)",
     upload="d `tracked` + d + 5",
     server_sees="mean, total variance, leading local components",
+    shows=Shown(
+        "number of rows, mean, total variance, its leading components and their variances, an error bound, in a "
+        "tree merged ones too; with `state` it keeps what was merged, and a digest of each contribution, on disk",
+        "the pooled components and mean; in a tree a party sees the **merged subspace, mean and weight of those "
+        "below it**, at the lowest level those of one other party",
+        "sizes and times of messages; in a tree who is whose parent",
+    ),
     options=SAPCAOptions,
     phases=phases,
     reference="Grammenos et al. 2019, algorithms 1 to 3",
     examples=({}, {"topology": "tree"}),
+    beyond_moments="a summary of blocks of rows, in their order; nothing that is asked enters it",
 )
 
 

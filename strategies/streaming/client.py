@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field as Limits
 
 from fedpca_flwr.config import RunConfig
 from fedpca_flwr.maths.products import head_and_diagonal
@@ -24,7 +26,7 @@ class StreamingOptions(ScaledOptions):
     """Folder at the server that holds the federation; required."""
     leave: str = ""
     """Members to go on without, separated by commas."""
-    append: bool = False
+    append: Annotated[bool, Limits(examples=[])] = False
     """Whether the parties' rows are new ones, to be added to those that they brought before."""
 
 

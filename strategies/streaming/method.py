@@ -30,7 +30,7 @@ from fedpca_flwr.maths.moments import Moments, diagonal_positions
 from fedpca_flwr.maths.pooling import pool
 from fedpca_flwr.member_moments import digest
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions, ScaledOptions
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, ScaledOptions, Shown
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask, Program
 from fedpca_flwr.protocol.transport import ServerTransport
@@ -54,6 +54,16 @@ CARD = MethodCard(
     rounds="1; 2 if anyone's rows changed",
     upload="d + 5; if rows changed 2d + 6, and d(d+1)/2 from whom they did",
     server_sees="each party's covariance, and keeps it",
+    shows=Shown(
+        "as `p-cov`, and whether a party's rows are those of the last run (a digest of its moments); it keeps all "
+        "of it on disk until the member leaves",
+        "the pooled components, mean and scales",
+        "sizes and times of messages, and so who sent something new",
+    ),
+    shows_summed=Shown(
+        "number of rows, mean, variances, scatter, squared error, which it keeps on disk; who takes part, by name",
+        "mean, variances and number of rows of all; the pooled components",
+    ),
     pools_moments=True,
     options=StreamingOptions,
     phases=phases,

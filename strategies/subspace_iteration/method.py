@@ -51,7 +51,7 @@ from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.maths.scaling import safe_deviation
 from fedpca_flwr.maths.shortfall import measured, shortfall_notes
 from fedpca_flwr.maths.standing_out import Noise
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.phase import Ask
 from fedpca_flwr.solution import Solution, require_variance
@@ -70,6 +70,17 @@ CARD = MethodCard(
     rounds="until certified, some 10; `scale` 1 more",
     upload="d b in each round, b = k + 10",
     server_sees="each party's products with d x b blocks",
+    shows=Shown(
+        "number of rows, mean, variances, products of its covariance with blocks of vectors (with a warm start: "
+        "its leading local components)",
+        "the same, and the blocks, which span the pooled components so far",
+        "sizes and times of messages, number of rounds",
+    ),
+    shows_summed=Shown(
+        "number of rows, mean, variances, products of the scatter with the blocks, squared error",
+        "mean, variances and number of rows of all; the blocks, which span the pooled components so far",
+        "sizes and times of messages, number of rounds",
+    ),
     options=SubspaceOptions,
     phases=phases,
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",

@@ -21,22 +21,22 @@ from fedpca_flwr.statistics.rows import projection_phase
 class SubspaceOptions(CountOptions, GenotypeOptions):
     """Options of SUB-IT."""
 
-    block_size: Annotated[int, Limits(ge=0)] = 0
+    block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
     """Columns b of a block; 0: n-components + 10. Fewer cost more rounds and fewer bytes."""
     acceleration: Literal["krylov", "none"] = "krylov"
     """Whether all blocks so far are used, or only the last (plain subspace iteration)."""
     warm_start: Literal["random", "svd"] = "random"
     """Whether the first block is random, or each party sends a truncated factor first: fewer rounds."""
-    warm_rank: Annotated[int, Limits(ge=0)] = 0
+    warm_rank: Annotated[int, Limits(ge=0, examples=[1, "k", "d"])] = 0
     """Rank of the factors of the warm start; 0: 4 n-components."""
     wire: Literal["float64", "float32"] = "float64"
     """Precision of the products after a warm start; where float32 is not enough, those with the components are asked
     again in float64."""
-    tolerance: Annotated[float, Limits(gt=0, le=90)] = 1e-6
+    tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
     """Certified largest angle to the exact components at which to stop, in degrees."""
     certify: Literal["all", "signal"] = "all"
     """Whether to go on until all components are certified, or until those are that stand out of the noise."""
-    max_rounds: Count = 100
+    max_rounds: Annotated[Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
     """At most so many; the model says which angle was certified."""
     center: bool = True
     """Subtract the pooled mean."""

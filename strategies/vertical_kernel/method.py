@@ -35,7 +35,7 @@ from fedpca_flwr.maths.kernels import (
     to_landmarks,
 )
 from fedpca_flwr.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.phase import Ask, Program, Sum, Total
@@ -53,12 +53,23 @@ CARD = MethodCard(
     rounds="2",
     upload="n(n-1)/2 or n(n+1)/2; `landmarks` c: n c",
     server_sees="all distances or inner products of rows",
+    shows=Shown(
+        "number of rows and of columns, mean and spread of all its entries together, all distances or inner "
+        "products of rows over its columns (`landmarks`: those to some rows)",
+        "the scores of all rows, number and choice of landmarks",
+    ),
+    shows_summed=Shown(
+        "energy of the columns, mean and spread of all entries, all distances or inner products of rows "
+        "(`landmarks`: those to some rows); of each its numbers of rows and of columns, and a digest of its ids",
+        "the scores of all rows, number and choice of landmarks",
+    ),
     options=KernelOptions,
     phases=phases,
     reference="Cheung et al. 2022, equations 7 to 12; Schölkopf, Smola, Müller 1998; Williams and Seeger 2001",
     split="columns",
     examples=({}, {"kernel": "linear"}, {"landmarks": 20}),
     exposes="inner products",
+    own_total="that of the kernel",
 )
 
 

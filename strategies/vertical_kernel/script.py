@@ -30,15 +30,15 @@ class KernelOptions(ColumnsOptions):
     kernel: Name = "rbf"
     """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
     ``linear``: x'y."""
-    gamma: Annotated[float, Limits(ge=0)] = 0.0
+    gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
     """0: 1 / (m var X)."""
-    coef0: float = 1.0
+    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
     """Of ``sigmoid`` and ``polynomial``."""
-    degree: Count = 3
+    degree: Annotated[Count, Limits(examples=[1, 2, 3])] = 3
     """Of ``polynomial``."""
     center: bool = False
     """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
-    landmarks: Annotated[int, Limits(ge=0)] = 0
+    landmarks: Annotated[int, Limits(ge=0, examples=[0, "k+1", "n/2", "n"])] = 0
     """Rows to which distances are taken; 0: all."""
 
     @property

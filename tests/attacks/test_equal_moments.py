@@ -19,6 +19,7 @@ from fedpca_flwr.maths.products import scatter_product
 from fedpca_flwr.statistics.own_adjustment import OwnAdjustment
 from fedpca_flwr.statistics.own_scatter import OwnScatter
 from fedpca_flwr.transports import words
+from strategies import METHODS
 from tests.hostile import HostileSession, Questions
 from tests.protocol.scripts import SCRIPTS, Script
 from tests.protocol.test_hostile_server import kept_loadings
@@ -27,11 +28,11 @@ ADJUSTED = "p-cov n-components=2 adjust-for=0"
 N = 32
 THRESHOLDS = (2.0**53 - 50, 2.0**53 - 51, 2.0**53 - 60, 2.0**54 - 100, 2.0**52 - 47.5)
 NOT_OF_MOMENTS = {
-    "dp-pca": "rows are clipped or made directions, and noise hides them",
-    "sapca": "a summary of blocks of rows, in their order; nothing that is asked enters it",
-    "em": "a group of rows for each pattern of gaps: tests/statistics holds them",
-    "vfedpca": "directions of rows, which a site must allow, after many steps that enlarge rounding",
-    "vfedakpca": "the same",
+    **{
+        name: method.strategy.card.beyond_moments
+        for name, method in METHODS.items()
+        if method.strategy.card.beyond_moments
+    },
     "genotypes": "a row has one of three values, of which frequencies make one number each: rounding tells none apart",
     "held-out": "moments of a fold and of all rows: tests/strategies holds them",
 }

@@ -20,7 +20,7 @@ X = rows(200) + np.arange(12)
 BY_ROWS, BY_COLUMNS = cut(X, 100, 60, 40), np.split(X[:50], [5, 9], axis=1)
 SECURE = {"secure_aggregation": True, "bound": 40.0}
 RUNS = [
-    *((method, {}) for method in METHODS if method != "vertical-scores"),
+    *((name, {}) for name, method in METHODS.items() if not method.strategy.card.after),
     ("sub-it", SECURE),
     ("qr-pca", {"rank": 8}),
     ("ap-stack", {"weights": "rows"}),

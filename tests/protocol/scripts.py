@@ -1,10 +1,15 @@
-"""The questions that each run may ask, written down by hand: what the code says is held against this."""
+"""The questions that runs may ask, written down by hand: what the code says is held against this.
+
+Of a method, or a way of one, that nobody has written down, they are those of its own script.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from strategies import METHODS, TRAVEL, script_of, transports_of
 
 SECURE = {"secure-aggregation": True}
 SURVIVING = {**SECURE, "survivors": 3}
@@ -188,3 +193,22 @@ SCRIPTS = [
         )
     ),
 ]
+
+
+def of_the_card(method: str, way: str) -> Script:
+    """What a method itself says that a run with its card's first example may ask, of few parties."""
+    card = METHODS[method].strategy.card
+    travel = {"clear": {}, "masked": SECURE, "surviving": SURVIVING}[way]
+    own = {"n-components": 2, **card.examples[0]}
+    phases = script_of(METHODS[method], TRAVEL[way], own) or {}
+    return Script(
+        {"method": method, **own, **travel},
+        {name: phase.times for name, phase in phases.items() if not callable(phase.times)},
+        columns=card.split == "columns",
+        noised=card.differentially_private,
+    )
+
+
+_WRITTEN = {(script.run["method"], script.transport) for script in SCRIPTS}
+_WAYS = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
+SCRIPTS += [of_the_card(*way) for way in _WAYS if way not in _WRITTEN]

@@ -27,12 +27,16 @@ NONE = Foreign
 """
 RUN = """
 import numpy as np
-from fedpca_flwr import METHODS, ConfigError, run
+from fedpca_flwr import METHODS, ConfigError, battery, run
 
 parties = [np.random.default_rng(i).normal(size=(20, 3)) for i in range(2)]
 try:
     model = run("foreign scale=true", parties, n_components=2)
     print(model.log["method"], "foreign" in METHODS, list(METHODS)[-1], model.rounds)
+    checks = battery("foreign")
+    for check in checks.values():
+        check()
+    print(list(checks))
 except ConfigError as error:
     print(error)
 """
@@ -52,7 +56,10 @@ def said(folder: Path, **points: str) -> str:
 
 
 def test_a_method_of_another_package_runs_by_its_name(tmp_path):
-    assert said(tmp_path, foreign="foreign_pca:METHOD") == "foreign True foreign 1"
+    first, checks = said(tmp_path, foreign="foreign_pca:METHOD").splitlines()
+    assert first == "foreign True foreign 1"
+    assert "exact" in checks
+    assert "masked" in checks
 
 
 def test_what_is_no_method_is_refused_with_its_package(tmp_path):

@@ -14,9 +14,6 @@ from strategies import METHODS, transports_of
 from tests.families import cut, rows
 
 WIDE = [np.random.default_rng(i).standard_normal((12, 100_000)) for i in range(3)]
-STATEFUL = ("streaming", "vertical-scores")
-"""What a second run says depends on the first."""
-
 SECURE = {"secure_aggregation": True, "bound": 10.0}
 
 
@@ -78,7 +75,10 @@ def test_methods_that_are_named_do(monkeypatch):
         assert max(max(entry["up"]) for entry in model.log["rounds"]) <= int(said.replace(",", "")) <= limit
 
 
-EVERY = [(name, way) for name, method in METHODS.items() for way in transports_of(method) if name not in STATEFUL]
+CARDS = {name: method.strategy.card for name, method in METHODS.items()}
+ALONE = [name for name, card in CARDS.items() if not card.after and "state" not in card.examples[0]]
+"""Methods of which no run depends on an earlier one."""
+EVERY = [(name, way) for name in ALONE for way in transports_of(METHODS[name])]
 
 
 @pytest.mark.parametrize(("method", "way"), EVERY, ids=str)

@@ -108,10 +108,10 @@ def test_draws_are_of_every_trouble():
     assert {"p-cov", "ap-cov", "sub-it", "qr-pca", "ap-stack", "streaming"} <= turned
     assert any(one.orders and one.orders[0] != one.orders[-1] for one in draws)
     constant = [one for one in draws if "constant features" in one.about]
-    assert {one.method for one in constant} == {"p-cov", "sub-it", "em"}
+    assert {one.method for one in constant} == {"p-cov", "ap-cov", "sub-it", "streaming", "em"}
     assert "clear" not in {one.transport for one in constant}
     assert all(one.options["scale"] for one in constant)
-    assert {one.method for one in draws if one.unit} == {"p-cov", "sub-it", "qr-pca"}
+    assert {one.method for one in draws if one.unit} == {"p-cov", "sub-it", "qr-pca", "streaming"}
     assert {one.transport for one in draws if one.unit} == {"clear"}
     repeated = [one for one in draws if "first variance" in one.about]
     assert {one.options["block_size"] for one in repeated} == {1, 2, 3}

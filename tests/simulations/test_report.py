@@ -26,6 +26,7 @@ from simulations.compare import main
 from simulations.comparing import compare
 from simulations.recommending import choices
 from simulations.records import identity, read
+from strategies import METHODS, transports_of
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
@@ -86,7 +87,8 @@ def test_a_long_error_unfolds(secure):
     assert len(short) == 2
     for summary, error in short:
         assert len(html.unescape(summary)) <= report_page.SHORT < len(html.unescape(error))
-        assert error.endswith("vertical-scores")
+        assert "Methods that do: p-cov, " in error
+        assert error.endswith([name for name, method in METHODS.items() if "masked" in transports_of(method)][-1])
 
 
 def test_what_is_counted_can_be_asked_of_its_heads(secure):

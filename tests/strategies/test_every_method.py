@@ -26,11 +26,6 @@ BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.spli
 EXACT = [name for name in BY_ROWS if METHODS[name].strategy.card.exact]
 DETERMINED = [name for name in BY_ROWS if not METHODS[name].strategy.card.differentially_private]
 """Methods whose model the rows alone decide; a private one's has noise, which a party draws for itself."""
-OWN_TOTAL = {
-    "ap-stack": "the parties' own variances, each of equal weight",
-    "dp-pca": "that of clipped rows, with noise",
-}
-"""Methods that do not know the pooled rows' total variance: what their ratio is of."""
 CODEC = 1e-5
 """What a share may exceed the true one by: rounding of the compressed covariance."""
 every_method = pytest.mark.parametrize("method", BY_ROWS)
@@ -68,7 +63,7 @@ def test_every_model_is_well_formed(method, family):
     require_directions(model, family.k)
     require_variances(model)
     assert model.n_samples_ == len(family.pooled)
-    if method not in OWN_TOTAL:
+    if not METHODS[method].strategy.card.own_total:
         share, truth = model.explained_variance_ratio_.sum(), pooled_pca(family.pooled, family.k)
         np.testing.assert_allclose(model.explained_variance_.sum() / share, pooled_total(family), rtol=1e-9)
         assert share <= truth.explained_variance_ratio_.sum() * (1 + CODEC)

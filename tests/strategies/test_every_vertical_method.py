@@ -23,7 +23,7 @@ from tests.families import FAMILIES, rows
 from tests.harness import Clock, finish, own, proxy_of, server_of, tamper, tamper_arrays
 
 BY_COLUMNS = [name for name, method in METHODS.items() if method.strategy.card.split == "columns"]
-VERTICAL = [name for name in BY_COLUMNS if name != "vertical-scores"]  # which fits nothing
+VERTICAL = [name for name in BY_COLUMNS if not METHODS[name].strategy.card.after]
 every_method = pytest.mark.parametrize("method", VERTICAL)
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 
@@ -55,7 +55,7 @@ def test_every_model_is_well_formed(method):
     assert (np.diff(model.explained_variance_) <= 0).all()
     share, pooled = model.explained_variance_ratio_.sum(), np.hstack(parties_of_three())
     assert 0 < share <= 1 + 1e-12
-    if "kernel" not in METHODS[method].strategy.card.options.model_fields:  # else the total is that of a kernel
+    if not METHODS[method].strategy.card.own_total:
         total = pooled.var(axis=0, ddof=1).sum()
         np.testing.assert_allclose(model.explained_variance_.sum() / share, total, rtol=1e-12)
         assert share <= pooled_pca(pooled, 3).explained_variance_ratio_.sum() * (1 + 1e-12)

@@ -17,7 +17,7 @@ SECURE = {"secure_aggregation": True, "bound": 100.0, "min_parties": 2}
 WAYS = {"clear": {}, "masked": SECURE, "surviving": {**SECURE, "survivors": 3}}
 TRANSPORTS = {name: [WAYS[way] for way in transports_of(method)] for name, method in METHODS.items()}
 TRANSPORTS["dp-pca"][-1] = {**WAYS["surviving"], "release": "joint", "clip": 5.0}
-FITTING = [name for name in METHODS if name != "vertical-scores"]
+FITTING = [name for name, method in METHODS.items() if not method.strategy.card.after]
 
 
 OTHERS = {"dp-pca", "compressed", "dsa", "fast-pca", "vertical-kernel", "vfedakpca"}
@@ -50,9 +50,9 @@ def test_what_cannot_be_squared_is_refused_before_anything_is_sent(way, change, 
     """Its square is infinite or zero, and beside infinity, or with a square of zero, a column passes for constant."""
     method, transport = way
     parties, site = three(method, rows(60)), {}
-    if method == "vertical-scores":
+    if after := METHODS[method].strategy.card.after:
         site["loadings"] = [str(tmp_path / f"{party}.npz") for party in range(3)]
-        fit("vertical", parties, n_components=2, loadings=site["loadings"])
+        fit(after, parties, n_components=2, loadings=site["loadings"])
     parties[1] = change(parties[1])
     server, sent = server_of(method, parties, n_components=2, site=site, **transport), []
     tamper(server, 1, lambda reply: sent.append(reply.parameters.tensors) or reply)

@@ -1,0 +1,161 @@
+"""What every method must hold, for tests of methods of other packages too.
+
+CHECKS = battery("my-method")
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_my_method(check):
+    check()
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.testing import assert_allclose
+from pydantic.fields import FieldInfo
+
+from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.model import PCAModel
+from fedpca_flwr.packages import strategies
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.reference import pooled_pca
+
+from .engines import run
+
+COMPONENTS = 2
+EXACT, ALIKE = 1e-6, 1e-4
+"""Degrees from the pooled rows' components up to which a method is exact, and from the run in clear where sums open."""
+SURVIVORS = {"masked": 0, "surviving": 3}
+
+
+def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
+    """The checks that a method's card calls for, by name; each raises `AssertionError` where the method fails it.
+
+    Parameters
+    ----------
+    method : str
+        A name of `METHODS`, of an entry point too.
+    **options
+        With which it runs, beside those of its card's first example.
+    """
+    card = strategies.method_named(method).strategy.card
+    bench = _Bench(card, options)
+    if card.after:  # it fits nothing
+        return {"options": bench.options_are_refused}
+    checks: dict[str, Callable[[], object]] = {
+        "options": bench.options_are_refused,
+        "one party": bench.one_party,
+        "bytes": bench.bytes_are_foretold,
+    }
+    if bench.exact:
+        checks["exact"] = partial(bench.like_pooled, bench.parties())
+    if not card.differentially_private:
+        ways = SURVIVORS.keys() & set(strategies.transports_of(strategies.METHODS[method]))
+        checks |= {"order of parties": bench.any_order, **{way: partial(bench.sums, way) for way in sorted(ways)}}
+    return checks
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """A method, by its card, and the options with which it is tried."""
+
+    card: MethodCard
+    options: dict[str, Any]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the model is that of scikit-learn's PCA."""
+        return self.card.exact and not self.card.own_total
+
+    def parties(self, count: int = 3) -> list[Array]:
+        """Parties, three or one, whose pooled rows have well separated variances."""
+        rng = np.random.default_rng(0)
+        rows = (rng.standard_normal((60, 6)) / np.arange(1, 7)) @ np.linalg.qr(rng.standard_normal((6, 6)))[0] + 1
+        columns = self.card.split == "columns"
+        return np.split(rows, ([3, 5] if columns else [30, 50])[: count - 1], axis=int(columns))
+
+    def fit(self, parties: list[Array], **more: Any) -> PCAModel:
+        """A run in this process, with a state of its own where the method keeps one."""
+        own = {key.replace("-", "_"): value for key, value in self.card.examples[0].items()}
+        with TemporaryDirectory() as folder:
+            own |= {"state": str(Path(folder, "state"))} if "state" in own else {}
+            given = {"n_components": COMPONENTS, "min_rows": 1, "progress": False, **own, **self.options, **more}
+            return run(self.card.name, parties, engine="loopback", **given)
+
+    def one_party(self) -> None:
+        """One party alone is a federation, too."""
+        alone = self.parties(1)
+        found = self.like_pooled(alone) if self.exact else self.fit(alone)
+        assert_allclose(found.n_components_, COMPONENTS)
+
+    def like_pooled(self, parties: list[Array]) -> PCAModel:
+        """Components and variances are those of scikit-learn's PCA of the pooled rows."""
+        model, (pooled,) = self.fit(parties), self.parties(1)
+        truth = pooled_pca(pooled, COMPONENTS)
+        true = truth.transform(pooled) / truth.singular_values_ if model.components_ is None else _directions(truth)
+        off = principal_angles(_directions(model), true)
+        assert_allclose(off, 0, atol=EXACT, err_msg="degrees from the components of the pooled rows")
+        assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
+        assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, rtol=1e-9)
+        return model
+
+    def any_order(self) -> None:
+        """In whichever order parties come, the model is the same."""
+        one, other = self.fit(self.parties()), self.fit(self.parties()[::-1])
+        assert_allclose(one.explained_variance_, other.explained_variance_, rtol=1e-12)
+        assert_allclose(_directions(one), _directions(other), rtol=0, atol=1e-9)
+
+    def sums(self, way: str) -> None:
+        """Where only sums open, the model is that of the run in clear."""
+        parties, (pooled,) = self.parties(), self.parties(1)
+        secure = {"secure_aggregation": True, "bound": 2 * float(np.abs(pooled).max()), "min_parties": 2}
+        clear, summed = self.fit(parties), self.fit(parties, survivors=SURVIVORS[way], **secure)
+        off = principal_angles(_directions(summed), _directions(clear))
+        assert_allclose(off, 0, atol=ALIKE, err_msg="degrees from the run in clear")
+        assert_allclose(summed.explained_variance_, clear.explained_variance_, rtol=1e-6)
+
+    def bytes_are_foretold(self) -> None:
+        """A limit of as many bytes as the largest reply has lets a run through, and one less does not."""
+        most = max(max(entry["up"]) for entry in self.fit(self.parties()).log["rounds"])
+        self.fit(self.parties(), max_reply_bytes=most)
+        try:
+            self.fit(self.parties(), max_reply_bytes=most - 1)
+        except DisclosureError:
+            return
+        raise AssertionError(f"a run whose largest reply has {most} bytes went through a limit of one less")
+
+    def options_are_refused(self) -> None:
+        """Values that an option's field does not allow are refused by the option's name."""
+        for name, field in self.card.options.model_fields.items():
+            for value in _wrong(field):
+                try:
+                    self.card.options.parse({**self.options, name: value})
+                except ConfigError as error:
+                    if name.replace("_", "-") in str(error):
+                        continue
+                raise AssertionError(f"{name}={value!r} is allowed, or refused without its name")
+
+
+def _directions(model: PCAModel) -> Array:
+    """Components as columns, or scores of length one."""
+    if model.components_ is not None:
+        return model.components_.T
+    assert model.scores_ is not None
+    return model.scores_ / model.singular_values_
+
+
+def _wrong(field: FieldInfo) -> Iterator[Any]:
+    """Values beyond the limits of a field, and one of no list."""
+    for name, further in (("ge", -1), ("gt", 0), ("le", 1), ("lt", 0)):
+        yield from (getattr(part, name) + further for part in field.metadata if hasattr(part, name))
+    if field.annotation is bool or typing.get_origin(field.annotation) is typing.Literal:
+        yield "certainly not"
