@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -101,8 +102,6 @@ def test_every_file_that_names_the_repository_names_one_address():
         == repository
     )
     assert all(url.startswith(repository) for url in urls.values())
-    files = [path for path in ROOT.rglob("*.md") if "build" not in path.parts]
-    assert not [path for path in files if repository in path.read_text() and path.name != "CONTRIBUTING.md"]
 
 
 def test_the_recipe_needs_what_the_project_needs():
@@ -128,6 +127,25 @@ def test_the_readme_of_a_package_index_has_links_and_pictures_that_it_can_show()
         if target.startswith(beginning):
             assert (ROOT / target.removeprefix(beginning).split("#")[0]).exists(), target
     assert re.sub(r"\([^)\s]+\)", "", readme) == re.sub(r"\([^)\s]+\)", "", (ROOT / "README.md").read_text())
+
+
+def test_the_papers_table_is_what_its_command_prints():
+    pytest.importorskip("matplotlib")
+    figure = runpy.run_path(str(ROOT / "paper" / "figure.py"))
+    assert figure["table"](figure["records"]()) in (ROOT / "paper" / "paper.md").read_text()
+
+
+def test_the_paper_has_the_parts_and_sources_that_it_names():
+    paper, sources = ((ROOT / "paper" / name).read_text() for name in ("paper.md", "paper.bib"))
+    head, text = paper.split("---\n", 2)[1:]
+    assert {"title", "tags", "authors", "affiliations", "date", "bibliography"} <= set(yaml.safe_load(head))
+    assert {"Summary", "Statement of need", "State of the field", "Software design", "References"} <= set(
+        re.findall(r"^# (.+)$", text, re.MULTILINE)
+    )
+    assert set(re.findall(r"@(\w+)", text)) == set(re.findall(r"^@\w+\{(\w+),", sources, re.MULTILINE))
+    pictures = [ROOT / "paper" / name for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)]
+    assert len(pictures) == 2
+    assert all(path.stat().st_size < 200_000 for path in pictures)
 
 
 def test_what_is_published_is_what_the_release_made_and_by_no_password():
