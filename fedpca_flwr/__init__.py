@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from strategies.vfedakpca import VFedAKPCA
     from strategies.vfedpca import VFedPCA
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 HOMES = {
     "FedPCA": "fedpca_flwr.flower",

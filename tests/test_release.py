@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from zipfile import ZipFile
 
 import pytest
 import yaml
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 
 import fedpca_flwr
 from fedpca_flwr.config import RunConfig
@@ -22,6 +26,9 @@ from tests.environment import fresh_environment
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+CODEMETA = json.loads((ROOT / "codemeta.json").read_text())
+RECIPE = yaml.safe_load((ROOT / "conda-recipe" / "recipe.yaml").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +81,101 @@ def test_the_source_is_an_app_of_flowers_newest_format(built, tmp_path):
     assert {name.split("/")[0] for name in held if name.endswith(".py")} == {*packages}
 
 
-def test_the_citation_is_of_this_version():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == fedpca_flwr.__version__ == PROJECT["project"]["version"]
-    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+def test_every_file_that_names_the_version_names_this_one():
+    version = PROJECT["project"]["version"]
+    changes = re.findall(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert (
+        fedpca_flwr.__version__ == CITATION["version"] == CODEMETA["version"] == RECIPE["context"]["version"] == version
+    )
+    assert changes[0] == (version, CITATION["date-released"].isoformat()) == (version, CODEMETA["datePublished"])
+    assert {"cff-version", "message", "title", "authors"} <= set(CITATION)
+
+
+def test_every_file_that_names_the_repository_names_one_address():
+    urls, about = PROJECT["project"]["urls"], RECIPE["about"]
+    repository = urls["Repository"]
+    assert (
+        CITATION["repository-code"]
+        == CODEMETA["codeRepository"]
+        == about["repository"]
+        == about["homepage"]
+        == repository
+    )
+    assert all(url.startswith(repository) for url in urls.values())
+
+
+def test_the_recipe_needs_what_the_project_needs():
+    """Ray is a package of its own there, which pip gets by Flower's extra."""
+    wanted = {text.replace("[simulation]", "") for text in PROJECT["project"]["dependencies"]}
+    told = {text.replace(" ", "", 1) for text in RECIPE["requirements"]["run"]}
+    assert told == {"python>=3.11", "ray-core", *wanted}
+    names = {re.split(r"[<>=]", text)[0] for text in wanted}
+    assert set(CODEMETA["softwareRequirements"]) == names
+
+
+def test_the_readme_of_a_package_index_has_links_and_pictures_that_it_can_show():
+    readme = ProjectMetadata(str(ROOT), PluginManager()).core.readme
+    address = PROJECT["project"]["urls"]["Repository"]
+    tag = f"v{fedpca_flwr.__version__}"
+    raw = f"{address.replace('//github.com', '//raw.githubusercontent.com')}/{tag}/"
+    found = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", readme)
+    assert len(found) > 30
+    for picture, target in found:
+        assert target.startswith("https://"), target
+        beginning = raw if picture else f"{address}/blob/{tag}/"
+        assert target == "https://flower.ai" or target.startswith(beginning), target
+        if target.startswith(beginning):
+            assert (ROOT / target.removeprefix(beginning).split("#")[0]).exists(), target
+    assert re.sub(r"\([^)\s]+\)", "", readme) == re.sub(r"\([^)\s]+\)", "", (ROOT / "README.md").read_text())
+
+
+def test_the_papers_table_is_what_its_command_prints():
+    pytest.importorskip("matplotlib")
+    figure = runpy.run_path(str(ROOT / "paper" / "figure.py"))
+    assert figure["table"](figure["records"]()) in (ROOT / "paper" / "paper.md").read_text()
+
+
+def test_the_paper_has_the_parts_and_sources_that_it_names():
+    paper, sources = ((ROOT / "paper" / name).read_text() for name in ("paper.md", "paper.bib"))
+    head, text = paper.split("---\n", 2)[1:]
+    assert {"title", "tags", "authors", "affiliations", "date", "bibliography"} <= set(yaml.safe_load(head))
+    assert {"Summary", "Statement of need", "State of the field", "Software design", "References"} <= set(
+        re.findall(r"^# (.+)$", text, re.MULTILINE)
+    )
+    assert set(re.findall(r"@(\w+)", text)) == set(re.findall(r"^@\w+\{(\w+),", sources, re.MULTILINE))
+    pictures = [ROOT / "paper" / name for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)]
+    assert len(pictures) == 2
+    assert all(path.stat().st_size < 200_000 for path in pictures)
+
+
+def test_what_is_published_is_what_the_release_made_and_by_no_password():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "publish.yml").read_text())
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as true
+    assert ".ci/release" in [step.get("run") for step in build["steps"]]
+    assert "permissions" not in build
+    assert workflow["permissions"] == {"contents": "read"}
+    assert publish["permissions"] == {"id-token": "write"}
+    assert publish["environment"] == "pypi"
+    assert publish["needs"] == "build"
+    *_, last = publish["steps"]
+    assert last == {"uses": "pypa/gh-action-pypi-publish@release/v1"}
+
+
+@pytest.mark.parametrize("repository", ["the address", "another"])
+@pytest.mark.parametrize("tag", ["this version", "another"])
+@pytest.mark.skipif(sys.platform == "win32", reason="the step is run by Linux's shell")
+def test_a_tag_of_another_version_or_repository_is_not_published(repository, tag):
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "publish.yml").read_text())
+    (step,) = (step["run"] for step in workflow["jobs"]["build"]["steps"] if step.get("name", "").startswith("The tag"))
+    address = PROJECT["project"]["urls"]["Repository"]
+    told = {
+        "GITHUB_SERVER_URL": "https://github.com",
+        "GITHUB_REPOSITORY": address.removeprefix("https://github.com/") + "-fork" * (repository == "another"),
+        "GITHUB_REF_NAME": f"v{fedpca_flwr.__version__}" + ".1" * (tag == "another"),
+    }
+    done = subprocess.run(["bash", "-e", "-c", step], cwd=ROOT, env={**os.environ, **told}, check=False)
+    assert (done.returncode == 0) == (repository == "the address" and tag == "this version")
 
 
 @pytest.mark.parametrize(
@@ -140,5 +238,5 @@ def test_flower_hub_has_what_it_asks_for():
 
 def test_every_set_of_versions_that_is_tested_at_night_is_one_of_the_script():
     nightly = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
-    wanted = [one["versions"] for one in nightly["jobs"]["versions"]["strategy"]["matrix"]["include"]]
-    assert wanted == re.findall(r"^  (\w+)\)", (ROOT / ".ci" / "versions").read_text(), re.MULTILINE)
+    wanted = {one["versions"] for one in nightly["jobs"]["versions"]["strategy"]["matrix"]["include"]}
+    assert wanted == set(re.findall(r"^  (\w+)\)", (ROOT / ".ci" / "versions").read_text(), re.MULTILINE))
