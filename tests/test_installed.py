@@ -92,10 +92,10 @@ COMPONENTS = {"server-app-components": 5, "message-api": 5, "components-then-mod
 """By example, how many it asks for."""
 
 SIMULATED = """
-import pca_app
+import {module} as app
 from flwr.simulation import run_simulation
 
-run_simulation(pca_app.server, pca_app.client, 3, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}})
+run_simulation(app.server, app.client, 3, backend_config={{"client_resources": {{"num_cpus": 1, "num_gpus": 0}}}})
 """
 
 
@@ -104,8 +104,9 @@ run_simulation(pca_app.server, pca_app.client, 3, backend_config={"client_resour
 def test_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path, example, components):
     for name in DECOYS["a folder strategies, a file simulations.py"]:
         decoy(tmp_path / name)
-    shutil.copy(EXAMPLES / example / "pca_app.py", tmp_path)
-    told = said(installed, SIMULATED, tmp_path)
+    module = example.replace("-", "_")
+    shutil.copy(EXAMPLES / example / f"{module}.py", tmp_path)
+    told = said(installed, SIMULATED.format(module=module), tmp_path)
     model = PCAModel.load(tmp_path / "model")
     assert principal_angles(model, pooled_pca(data.load("digits").all_rows(), components)).max <= 1e-6
     if example == "components-then-model":

@@ -160,7 +160,7 @@ def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
 
 def test_the_page_of_apps_has_the_examples_as_they_are():
     """Without their first lines, which the page says in its own words; here they run too, on a grid of this process."""
-    examples = {path.read_text().split('"""\n\n', 1)[1] for path in ROOT.glob("simulations/examples/*/pca_app.py")}
+    examples = {path.read_text().split('"""\n\n', 1)[1] for path in ROOT.glob("simulations/examples/*/*.py")}
     assert examples == set(blocks("docs/flower-app.md", "python"))
     assert len(examples) == 3
 
