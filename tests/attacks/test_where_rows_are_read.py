@@ -58,7 +58,6 @@ MEETS = {
     f"{MATHS}/own_rows.py::own_rows": OWN + "; the centre moves that",
     f"{STATISTICS}/columns_client.py::ColumnsClient.energies": PRODUCTS,
     f"{STATISTICS}/columns_client.py::ColumnsClient.project": PRODUCTS + "; " + HOME,
-    f"{STATISTICS}/incomplete_client.py::IncompleteClient._keep_scores": HOME,
     f"{STATISTICS}/incomplete_client.py::IncompleteClient.centred": HOME,
     f"{STATISTICS}/merging_client.py::MergeClient._step": "directions of rows, which a site must allow",
     f"{STATISTICS}/own_adjustment.py::OwnAdjustment.centred": HOME,
