@@ -17,33 +17,32 @@ from fedpca_flwr.errors import (
 )
 
 if TYPE_CHECKING:
-    from fedpca_flwr.federation import Federation
     from fedpca_flwr.flower import FedPCA, client_app
-    from fedpca_flwr.metrics import principal_angles
-    from fedpca_flwr.model import PCAModel
-    from fedpca_flwr.reference import pooled_pca
-    from fedpca_flwr.second_moments import SecondMoments
+    from fedpca_flwr.model.federation import Federation
+    from fedpca_flwr.model.model import PCAModel
+    from fedpca_flwr.model.reference import pooled_pca, principal_angles
+    from fedpca_flwr.model.second_moments import SecondMoments
     from simulations.battery import battery
     from simulations.comparing import compare
     from simulations.engines import run
     from simulations.estimator import FederatedPCA
     from strategies import METHODS
-    from strategies.adaptive.method import Adaptive
+    from strategies.adaptive import Adaptive
     from strategies.approximate_covariance import ApproximateCovariance
     from strategies.approximate_stack import ApproximateStack
-    from strategies.compressed.method import Compressed
+    from strategies.compressed import Compressed
     from strategies.dp_pca.method import DPPCA
     from strategies.dsa import DSA
-    from strategies.em.method import EM
+    from strategies.em import EM
     from strategies.fast_pca import FastPCA
     from strategies.personalised.method import Personalised
-    from strategies.pooled_covariance.method import PooledCovariance
+    from strategies.pooled_covariance import PooledCovariance
     from strategies.qr_pca import QRPCA
-    from strategies.sapca.method import SAPCA
-    from strategies.streaming.method import Streaming
-    from strategies.subspace_iteration.method import SubspaceIteration
+    from strategies.sapca import SAPCA
+    from strategies.streaming import Streaming
+    from strategies.subspace_iteration import SubspaceIteration
     from strategies.vertical import Vertical
-    from strategies.vertical_kernel.method import VerticalKernel
+    from strategies.vertical_kernel import VerticalKernel
     from strategies.vertical_scores import VerticalScores
     from strategies.vfedakpca import VFedAKPCA
     from strategies.vfedpca import VFedPCA
@@ -53,15 +52,15 @@ __version__ = "0.2.0"
 HOMES = {
     "FedPCA": "fedpca_flwr.flower",
     "FederatedPCA": "simulations.estimator",
-    "Federation": "fedpca_flwr.federation",
+    "Federation": "fedpca_flwr.model.federation",
     "METHODS": "strategies",
     "battery": "simulations.battery",
     "client_app": "fedpca_flwr.flower",
     "compare": "simulations.comparing",
-    "SecondMoments": "fedpca_flwr.second_moments",
-    "PCAModel": "fedpca_flwr.model",
-    "pooled_pca": "fedpca_flwr.reference",
-    "principal_angles": "fedpca_flwr.metrics",
+    "SecondMoments": "fedpca_flwr.model.second_moments",
+    "PCAModel": "fedpca_flwr.model.model",
+    "pooled_pca": "fedpca_flwr.model.reference",
+    "principal_angles": "fedpca_flwr.model.reference",
     "run": "simulations.engines",
 }
 """Where each name is at home."""

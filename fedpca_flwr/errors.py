@@ -1,12 +1,16 @@
-"""The errors of a federated run. Their texts may cross the network, so they never hold a value from anyone's rows."""
+"""The errors of a federated run. Their texts may cross the network, so they never hold a value from anyone's rows.
+
+Text that somebody else wrote, as it may be shown: in a terminal, a log, a page, an error that another party reads.
+
+A control character can move a terminal's cursor, a line break forges a line of a log, a mark of writing direction
+shows a name as another. So none of them is ever shown.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Number
 from os import PathLike
-
-from fedpca_flwr.foreign_text import printable
 
 LONGEST = 200
 """Characters of a value in an error."""
@@ -86,3 +90,20 @@ BY_NAME: dict[str, type[FedPCAError]] = {
     cls.__name__: cls for cls in (ConfigError, DataError, ContractError, QuorumError, DisclosureError, PartyError)
 }
 """How a party's error, named on the wire, becomes the same error at the server."""
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text, with "?" for every character that does not show as itself.
+
+    These are control characters, line breaks, marks of writing direction, what has no width, halves of surrogate
+    pairs, and what Unicode does not know.
+
+    Parameters
+    ----------
+    text : str
+    lines : bool
+        Whether line feeds may stay, in a text of several lines.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or (lines and one == "\n") else "?" for one in text)

@@ -31,10 +31,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.packages import strategies
-from fedpca_flwr.protocol.polling import poll_promptly
-from fedpca_flwr.protocol.server import PCAServer
+from fedpca_flwr.protocol.server import PCAServer, poll_promptly
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
 

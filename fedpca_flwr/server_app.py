@@ -9,16 +9,15 @@ from logging import WARNING, StreamHandler
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpca_flwr import data
+from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.flower import run_on
-from fedpca_flwr.metrics import captured_variance, principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.output import Output
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.output import Output
+from fedpca_flwr.model.reference import captured_variance, pooled_pca, principal_angles
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.progress import flower_from, shown_by
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.reference import pooled_pca
 
 app = ServerApp()
 
@@ -47,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
 def _compared_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
     """What only a simulation can measure: it holds all rows. Nothing with a kernel, or where the model is of others
     or of what covariates leave."""
-    rows = data.load(strategy.config.dataset, strategy.config.data_root).all_rows()
+    rows = datasets.load(strategy.config.dataset, strategy.config.data_root).all_rows()
     of_these = strategy.card.differentially_private or len(rows) == model.n_samples_  # noise tells no exact number
     if not of_these or "kernel" in model.log["options"] or model.adjustment_ is not None:
         return {}

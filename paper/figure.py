@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpca_flwr import compare, plots
+from fedpca_flwr import compare
+from fedpca_flwr.figures import plots
 
 METHODS = ["p-cov", "qr-pca", "sub-it block-size=10", "compressed tolerance=1e-6", "compressed", "ap-stack", "ap-cov"]
 

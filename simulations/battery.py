@@ -23,11 +23,11 @@ from pydantic.fields import FieldInfo
 
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.reference import pooled_pca
 
 from .engines import run
 

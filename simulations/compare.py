@@ -17,9 +17,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpca_flwr import data
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import PARTITIONS
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.partition import PARTITIONS
 
 from . import ENGINES
 
@@ -41,10 +41,10 @@ def parser() -> argparse.ArgumentParser:
         "--dataset",
         nargs="+",
         default=["digits"],
-        choices=list(data.DATASETS),
+        choices=list(datasets.DATASETS),
         dest="datasets",
         metavar="DATASET",
-        help=f"data sets (digits): {', '.join(data.DATASETS)}; docs/data.md says what each needs",
+        help=f"data sets (digits): {', '.join(datasets.DATASETS)}; docs/data.md says what each needs",
     )
     add(
         "--data-root",

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedpca_flwr import markdown
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.files import writable
+from fedpca_flwr.figures import markdown
 from fedpca_flwr.packages import strategies
+from fedpca_flwr.state.files import writable
 
 from .columns import HEADS, columns_of, shown
 from .measuring import measured

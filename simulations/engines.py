@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.errors import ConfigError, value_text
-from fedpca_flwr.maths.blocks import Blocks, Rows
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.named import named
+from fedpca_flwr.maths.rows import Blocks, Rows
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.named import named
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.progress import flower_from
 

@@ -11,11 +11,11 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from fedpca_flwr.column_labels import is_cells, is_frame
+from fedpca_flwr.data.frames import is_cells, is_frame
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Blocks
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.maths.rows import Blocks
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard
 

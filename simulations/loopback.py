@@ -29,13 +29,13 @@ from flwr.common import (
 from flwr.server.client_proxy import ClientProxy
 from threadpoolctl import ThreadpoolController
 
-from fedpca_flwr.config import RunConfig
-from fedpca_flwr.maths.blocks import Blocks, Rows
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import Table, check
+from fedpca_flwr.maths.rows import Blocks, Rows
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.server import PCAServer
-from fedpca_flwr.table import Table, check
 
 Names = tuple[str, ...]
 

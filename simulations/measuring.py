@@ -17,16 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr import data
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split, split_columns
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.maths.subspace import principal_angles as angles_between
-from fedpca_flwr.metrics import Angles, captured_variance, knn_accuracy, principal_angles
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.maths.eigen import principal_angles as angles_between
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import Angles, captured_variance, knn_accuracy, pooled_pca, principal_angles
 from fedpca_flwr.packages import strategies
-from fedpca_flwr.partition import split, split_columns
 from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.reference import pooled_pca
 
 from .engines import run
 from .records import Record, identity, named
@@ -96,7 +95,7 @@ def pool_of(one: Record) -> tuple[str, str, int, bool, bool]:
     return one["dataset"], one["data root"], one["components"], center, scale
 
 
-def parties_of(one: Record, source: data.Dataset) -> list[NDArray[Any]]:
+def parties_of(one: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
     """Rows by the setting's partition, or for a method of columns all rows of consecutive columns."""
     rows = source.all_rows()
     if _card(one).split == "columns":
@@ -175,14 +174,14 @@ def _angles_of_scores(model: PCAModel, scores: NDArray[Any]) -> Angles:
 
 
 @cache
-def truth(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> tuple[data.Dataset, PCAModel]:
+def truth(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> tuple[datasets.Dataset, PCAModel]:
     """A data set, and the PCA of all its rows.
 
     Raises
     ------
     ConfigError
     """
-    source = data.load(dataset, data_root)
+    source = datasets.load(dataset, data_root)
     rows = source.all_rows()
     if not 1 <= k <= min(rows.shape):
         raise ConfigError(f"comparison: 'components' is {k}, expected 1 to {min(rows.shape)} for {dataset}")
@@ -195,7 +194,7 @@ def _pooled_accuracy(dataset: str, data_root: str, k: int, center: bool, scale: 
     return _accuracy(reference, source)
 
 
-def _accuracy(model: PCAModel, source: data.Dataset) -> float | None:
+def _accuracy(model: PCAModel, source: datasets.Dataset) -> float | None:
     if source.test is None or model.components_ is None:
         return None
     test, labels = source.test()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpca_flwr.errors import DataError, FedPCAError
-from fedpca_flwr.files import written_whole
+from fedpca_flwr.state.files import written_whole
 
 if TYPE_CHECKING:
     from fedpca_flwr.analyses import Outliers
@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
 
     from fedpca_flwr.analyses import drift, outliers  # here: a help needs none of it
-    from fedpca_flwr.maths.blocks import whole
-    from fedpca_flwr.model import PCAModel
+    from fedpca_flwr.maths.rows import whole
+    from fedpca_flwr.model.model import PCAModel
     from fedpca_flwr.site.readers import read
 
     try:

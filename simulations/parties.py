@@ -6,10 +6,9 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from fedpca_flwr.column_labels import column_labels, is_frame, listed, match
+from fedpca_flwr.data.frames import as_rows, column_labels, is_frame, listed, match
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.frames import as_rows
-from fedpca_flwr.maths.blocks import Rows, of_columns
+from fedpca_flwr.maths.rows import Rows, of_columns
 
 Labels = tuple[Hashable, ...]
 

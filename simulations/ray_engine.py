@@ -18,14 +18,14 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from scipy import sparse
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import Table
 from fedpca_flwr.flower import one_blas_thread, run_on
-from fedpca_flwr.maths.blocks import Blocks, Rows, joined, whole
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.maths.rows import Blocks, Rows, joined, whole
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.table import Table
 
 from .loopback import Names, own_site
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedpca_flwr.config.method_text import non_defaults, options_of, text_of, words_of
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.files import written_whole
-from fedpca_flwr.json_numbers import from_json, to_json
-from fedpca_flwr.method_text import non_defaults, options_of, text_of, words_of
+from fedpca_flwr.model.model_file import from_json, to_json
 from fedpca_flwr.packages import strategies
+from fedpca_flwr.state.files import written_whole
 
 from .record_types import require_record
 

@@ -13,10 +13,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedpca_flwr import analyses, analysis_plots, plots
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.palette import INK
-from fedpca_flwr.second_moments import SecondMoments
+from fedpca_flwr import analyses
+from fedpca_flwr.figures import analysis_plots, plots
+from fedpca_flwr.figures.style import INK
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.second_moments import SecondMoments
 
 from .measuring import parties_of, truth
 from .records import Record, named

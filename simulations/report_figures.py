@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.files import written_whole
+from fedpca_flwr.state.files import written_whole
 
 from .records import Record, identity
 
@@ -21,7 +21,7 @@ SHAPES = {"path", "text", "tspan", "use", "image", "rect", "circle", "line", "po
 SHOWING = SHAPES | {"all", "figure", "div", "figcaption", "p", "svg", "defs", "style", "g", "clipPath", "pattern"}
 """Elements of a drawing (``all`` stands around them)."""
 
-DRAWING = ("simulations/report_drawing.py", "fedpca_flwr/plots.py", "fedpca_flwr/analysis_plots.py")
+DRAWING = ("simulations/report_drawing.py", "fedpca_flwr/figures/plots.py", "fedpca_flwr/figures/analysis_plots.py")
 """What draws: figures that were made by another text of these are drawn anew."""
 
 

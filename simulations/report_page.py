@@ -11,11 +11,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.files import written_whole
-from fedpca_flwr.foreign_text import printable
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.errors import FedPCAError, printable
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.packages import strategies
+from fedpca_flwr.state.files import written_whole
 
 from .columns import COUNTED, COUNTS, HEADS, columns_of, shown
 from .recommending import EXACT, choices, sentence

@@ -11,22 +11,19 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.column_labels import column_labels
-from fedpca_flwr.config import RunConfig
-from fedpca_flwr.config_errors import LONGEST_KEY
+from fedpca_flwr.config.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
+from fedpca_flwr.config.run_config import LONGEST_KEY, RunConfig
+from fedpca_flwr.data.frames import as_rows, column_labels
+from fedpca_flwr.data.table import check
 from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError, together, value_text
-from fedpca_flwr.frames import as_rows
-from fedpca_flwr.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.client import PCAClient
-from fedpca_flwr.protocol.method import Method, Registry
-from fedpca_flwr.protocol.phase import Phases, Public
-from fedpca_flwr.protocol.refusing import RefusingClient
-from fedpca_flwr.protocol.state import Context
+from fedpca_flwr.protocol.client import PCAClient, RefusingClient
+from fedpca_flwr.protocol.journal import Context
+from fedpca_flwr.protocol.question import Phases, Public
+from fedpca_flwr.protocol.registry import Method, Registry
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.site import Load, Site
-from fedpca_flwr.table import check
 from fedpca_flwr.transports.choice import party_transport, server_transport
 
 TRAVEL = {
@@ -45,25 +42,25 @@ ALIKE = ("split", "differentially_private", "incomplete", "exposes")
 METHODS = Registry(
     __name__,
     {
-        "p-cov": ("pooled_covariance.method:PooledCovariance", "pooled_covariance.client:PooledCovarianceClient"),
+        "p-cov": ("pooled_covariance:PooledCovariance", "pooled_covariance:PooledCovarianceClient"),
         "ap-cov": (
             "approximate_covariance:ApproximateCovariance",
             "approximate_covariance:ApproximateCovarianceClient",
         ),
-        "sub-it": ("subspace_iteration.method:SubspaceIteration", "subspace_iteration.client:SubspaceIterationClient"),
+        "sub-it": ("subspace_iteration:SubspaceIteration", "subspace_iteration:SubspaceIterationClient"),
         "qr-pca": ("qr_pca:QRPCA", "qr_pca:QRPCAClient"),
         "ap-stack": ("approximate_stack:ApproximateStack", "approximate_stack:ApproximateStackClient"),
-        "compressed": ("compressed.method:Compressed", "compressed.client:CompressedClient"),
-        "adaptive": ("adaptive.method:Adaptive", "adaptive.method:AdaptiveClient"),
-        "em": ("em.method:EM", "em.method:EMClient"),
+        "compressed": ("compressed:Compressed", "compressed:CompressedClient"),
+        "adaptive": ("adaptive:Adaptive", "adaptive:AdaptiveClient"),
+        "em": ("em:EM", "em:EMClient"),
         "dsa": ("dsa:DSA", "dsa:DSAClient"),
         "fast-pca": ("fast_pca:FastPCA", "fast_pca:FastPCAClient"),
-        "streaming": ("streaming.method:Streaming", "streaming.client:StreamingClient"),
-        "dp-pca": ("dp_pca.method:DPPCA", "dp_pca.client:DPPCAClient"),
-        "personalised": ("personalised.method:Personalised", "personalised.client:PersonalisedClient"),
-        "sapca": ("sapca.method:SAPCA", "sapca.client:SAPCAClient"),
+        "streaming": ("streaming:Streaming", "streaming:StreamingClient"),
+        "dp-pca": ("dp_pca.method:DPPCA", "dp_pca.party:DPPCAClient"),
+        "personalised": ("personalised.method:Personalised", "personalised.party:PersonalisedClient"),
+        "sapca": ("sapca:SAPCA", "sapca:SAPCAClient"),
         "vertical": ("vertical:Vertical", "vertical:VerticalClient"),
-        "vertical-kernel": ("vertical_kernel.method:VerticalKernel", "vertical_kernel.method:VerticalKernelClient"),
+        "vertical-kernel": ("vertical_kernel:VerticalKernel", "vertical_kernel:VerticalKernelClient"),
         "vertical-scores": ("vertical_scores:VerticalScores", "vertical_scores:VerticalScoresClient"),
         "vfedpca": ("vfedpca:VFedPCA", "vfedpca:VFedPCAClient"),
         "vfedakpca": ("vfedakpca:VFedAKPCA", "vfedakpca:VFedAKPCAClient"),
@@ -91,7 +88,7 @@ def method_named(name: str) -> Method:
 
 
 def method_of(text: str, source: str = "run-config") -> Method:
-    """The method that a text names, which may say its options too (`fedpca_flwr.method_text`).
+    """The method that a text names, which may say its options too (`fedpca_flwr.config.method_text`).
 
     Raises
     ------

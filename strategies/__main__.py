@@ -15,13 +15,13 @@ from textwrap import dedent
 
 from pydantic.fields import FieldInfo
 
-from fedpca_flwr.config import Config, RunConfig
-from fedpca_flwr.markdown import table
-from fedpca_flwr.measurements import MEASUREMENTS
-from fedpca_flwr.method_text import own_keys, text_of
+from fedpca_flwr.config.method_text import own_keys, text_of
+from fedpca_flwr.config.run_config import Config, RunConfig
+from fedpca_flwr.figures.markdown import table
+from fedpca_flwr.model.measurements import MEASUREMENTS
 from fedpca_flwr.protocol.card import Shown
-from fedpca_flwr.protocol.method import Method
-from fedpca_flwr.protocol.phase import Phase
+from fedpca_flwr.protocol.question import Phase
+from fedpca_flwr.protocol.registry import Method
 
 from . import METHODS, TRAVEL, script_of, transports_of
 

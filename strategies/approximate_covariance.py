@@ -15,14 +15,13 @@ from typing import Any
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.model.solution import Solution, solve
 from fedpca_flwr.protocol.card import MethodCard, ScaledOptions, Shown
-from fedpca_flwr.protocol.phase import Ask
-from fedpca_flwr.solution import Solution, solve
-from fedpca_flwr.statistics.rows import averaged_moments, moments_phases, projection_phase
-from fedpca_flwr.statistics.rows_client import RowsClient
-from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+from fedpca_flwr.protocol.question import Ask
+from fedpca_flwr.questions.rows import averaged_moments, moments_phases, projection_phase
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
 CARD = MethodCard(
     name="ap-cov",

@@ -17,18 +17,17 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field as Limits
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import Factor, leading_of_factor, stack
+from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.phase import Ask, Phase, Phases
-from fedpca_flwr.solution import Solution, require_variance
-from fedpca_flwr.statistics.moment_fields import TRUNCATED, factor_of, truncated_fields
-from fedpca_flwr.statistics.rows import projection_phase
-from fedpca_flwr.statistics.rows_client import RowsClient
-from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+from fedpca_flwr.protocol.question import Ask, Phase, Phases
+from fedpca_flwr.questions.fields import TRUNCATED, factor_of, truncated_fields
+from fedpca_flwr.questions.rows import projection_phase
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
 
 class StackOptions(CountOptions):

@@ -21,9 +21,7 @@ from __future__ import annotations
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.statistics.graph_client import GraphClient
-from fedpca_flwr.statistics.graph_strategy import GraphStrategy
-from fedpca_flwr.statistics.graphs import GraphOptions, graph_phases
+from fedpca_flwr.questions.graph import GraphClient, GraphOptions, GraphStrategy, graph_phases
 
 EXCHANGED = ("iterate", "tracked")
 

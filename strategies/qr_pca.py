@@ -35,31 +35,22 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field as Limits
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import angle_bound
-from fedpca_flwr.maths.factors import (
-    Factor,
-    leading_of_factor,
-    pack_trapezoid,
-    stack,
-    triangular,
-    unpack_trapezoid,
-)
-from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.scaling import certainly_varying, safe_deviation
+from fedpca_flwr.maths.factors import Factor, leading_of_factor, pack_trapezoid, stack, triangular, unpack_trapezoid
+from fedpca_flwr.maths.moments import Head, certainly_varying, safe_deviation
+from fedpca_flwr.model.solution import Solution, require_variance
+from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
-from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.phase import Ask, Phase, Phases
-from fedpca_flwr.solution import Solution, require_variance
-from fedpca_flwr.statistics.genotypes import GenotypeOptions, genotype_phases
-from fedpca_flwr.statistics.influences import Contributions
-from fedpca_flwr.statistics.moment_fields import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
-from fedpca_flwr.statistics.rows import projection_phase
-from fedpca_flwr.statistics.rows_client import RowsClient
-from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+from fedpca_flwr.protocol.question import Ask, Phase, Phases
+from fedpca_flwr.questions.fields import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
+from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
+from fedpca_flwr.questions.influence import Contributions
+from fedpca_flwr.questions.rows import projection_phase
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
 NEGLIGIBLE = 1e-15
 """A rounding error of the mean below this many standard deviations is below that of the factor."""

@@ -23,32 +23,29 @@ import numpy as np
 from pydantic import Field as Limits
 from scipy.linalg import qr
 
-from fedpca_flwr.config import Count, RunConfig
+from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.certificate import frobenius
+from fedpca_flwr.maths.block_iteration import BlockIteration, measured, shortfall_notes
 from fedpca_flwr.maths.columns import gram_product, leading_directions, merged_directions, packed_gram
-from fedpca_flwr.maths.eigen import leading_eigenpairs
-from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.eigen import frobenius, leading_eigenpairs
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import unpack
-from fedpca_flwr.maths.shortfall import measured, shortfall_notes
+from fedpca_flwr.model.solution import check_rounds
 from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Sum, Total
-from fedpca_flwr.solution import check_rounds
-from fedpca_flwr.statistics.column_limits import inner_product_limits, product_limits
-from fedpca_flwr.statistics.columns import (
+from fedpca_flwr.protocol.question import Ask, Phase, Phases, Sum, Total
+from fedpca_flwr.questions.columns import (
     bounded,
     energies_phase,
+    inner_product_limits,
     measured_pairs,
+    product_limits,
     projection_phase,
     rows_and_energy,
     rows_phases,
 )
-from fedpca_flwr.statistics.columns_client import ColumnsClient
-from fedpca_flwr.statistics.columns_options import ColumnsOptions
-from fedpca_flwr.statistics.columns_strategy import ColumnsStrategy, ScoresSolution
-from fedpca_flwr.statistics.products import require_possible
+from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsStrategy, ScoresSolution
+from fedpca_flwr.questions.products import require_possible
 
 
 class VerticalOptions(ColumnsOptions):

@@ -15,27 +15,26 @@ from functools import cached_property
 
 import numpy as np
 
-from fedpca_flwr.certainty import Certainty
-from fedpca_flwr.config import Count, RunConfig
+from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.columns import Columns
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.solution import Certainty
+from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
-from fedpca_flwr.protocol.messages import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Sum, Total
-from fedpca_flwr.statistics.column_limits import score_limits
-from fedpca_flwr.statistics.columns import (
+from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program, Sum, Total
+from fedpca_flwr.questions.columns import (
     aligned_rows,
     bounded,
     k_of_options,
     keeping_phase,
     rows_phases,
+    score_limits,
     total_energy,
 )
-from fedpca_flwr.statistics.columns_client import ColumnsClient
-from fedpca_flwr.statistics.columns_strategy import ColumnsRun
+from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsRun
 
 
 class ScoresOptions(CountOptions):

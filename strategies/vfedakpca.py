@@ -11,14 +11,12 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field as Limits
 
-from fedpca_flwr.config import Count
+from fedpca_flwr.config.run_config import Count
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import packed_gram
-from fedpca_flwr.maths.kernels import Kernel, Name, centred, default_gamma, kernel_pairs, packed_distances
+from fedpca_flwr.maths.columns import Kernel, Name, centred, default_gamma, kernel_pairs, packed_distances, packed_gram
 from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.statistics.columns import finite_kernel
-from fedpca_flwr.statistics.merging import MergeOptions, MergeStrategy, merge_phases
-from fedpca_flwr.statistics.merging_client import MergeClient
+from fedpca_flwr.questions.columns import finite_kernel
+from fedpca_flwr.questions.merging import MergeClient, MergeOptions, MergeStrategy, merge_phases
 
 
 class VFedAKPCAOptions(MergeOptions):

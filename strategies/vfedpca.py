@@ -11,12 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field as Limits
 
-from fedpca_flwr.config import Count
+from fedpca_flwr.config.run_config import Count
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.power_merge import local_product, power_iteration
+from fedpca_flwr.maths.columns import local_product, power_iteration
 from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.statistics.merging import MergeOptions, MergeStrategy, merge_phases
-from fedpca_flwr.statistics.merging_client import MergeClient
+from fedpca_flwr.questions.merging import MergeClient, MergeOptions, MergeStrategy, merge_phases
 
 
 class VFedPCAOptions(MergeOptions):

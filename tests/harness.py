@@ -15,10 +15,10 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.server import PCAServer
-from fedpca_flwr.site.identity_files import make_key
+from fedpca_flwr.site.identity import make_key
 from simulations import run
 from simulations.engines import POLICY
 from simulations.loopback import assemble

@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Context, RecordDict
 from numpy.typing import NDArray
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.moments import pack, packed_size
-from fedpca_flwr.node_config import NodeConfig
-from fedpca_flwr.protocol.phase import Phase
+from fedpca_flwr.protocol.question import Phase
 from fedpca_flwr.site.identity import identity_of
-from fedpca_flwr.site.ledger import Release
+from fedpca_flwr.site.repeats import Release
 from strategies import build_client, run_config_of
 from tests.harness import identities
 

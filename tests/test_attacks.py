@@ -7,13 +7,13 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.common import parameters_to_ndarrays
 
+from fedpca_flwr.data.table import check
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.maths.grid import whole_products, whole_sum
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack
-from fedpca_flwr.table import check
+from fedpca_flwr.maths.privacy import whole_products, whole_sum
 from simulations import run
 from strategies import METHODS, build_client, run_config_of
-from strategies.dp_pca.options import DPOptions
+from strategies.dp_pca.party import DPOptions
 from tests.families import cut, rows
 from tests.harness import finish, own, server_of, tamper
 

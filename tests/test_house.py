@@ -43,7 +43,7 @@ def test_every_module_belongs_to_a_method_of_the_registry(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_methods_do_not_import_each_other(module):
     others = imported(MODULES[module], module) - {module.split(".")[0]}
-    assert not others, f"strategies/{module} imports {others}; move what both need to fedpca_flwr/statistics"
+    assert not others, f"strategies/{module} imports {others}; move what both need to fedpca_flwr/questions"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpca_flwr import PCAModel, data, pooled_pca, principal_angles
+from fedpca_flwr import PCAModel, pooled_pca, principal_angles
+from fedpca_flwr.data import datasets
 from tests.environment import fresh_environment, wheel_of
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +109,7 @@ def test_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path, 
     shutil.copy(EXAMPLES / example / f"{module}.py", tmp_path)
     told = said(installed, SIMULATED.format(module=module), tmp_path)
     model = PCAModel.load(tmp_path / "model")
-    assert principal_angles(model, pooled_pca(data.load("digits").all_rows(), components)).max <= 1e-6
+    assert principal_angles(model, pooled_pca(datasets.load("digits").all_rows(), components)).max <= 1e-6
     if example == "components-then-model":
         assert float(told.split("accuracy")[1].split()[0]) > 0.95
 

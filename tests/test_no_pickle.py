@@ -18,16 +18,17 @@ import pytest
 from flwr.common import FitIns, Parameters, ndarrays_to_parameters
 from pyarrow import parquet
 
-from fedpca_flwr import running_model, state_folder
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.federation import Federation
-from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.running_model import RunningModel
-from fedpca_flwr.site.alignment import read_ids
+from fedpca_flwr.model import federation as state_folder
+from fedpca_flwr.model import stream_state
+from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.stream_state import RunningModel
 from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.local_table import read_ids
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.store import Layout, Store
+from fedpca_flwr.state.store import Layout, Store
 from tests.families import rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
 
@@ -156,7 +157,7 @@ def a_member_s_moments(folder: Path, spoil: Spoil) -> None:
 
 def a_running_model(folder: Path, spoil: Spoil) -> None:
     fit("sapca", [rows(30)], n_components=2, state=str(folder))
-    respelt(folder, running_model.LAYOUT, "model", "subspace", spoil)
+    respelt(folder, stream_state.LAYOUT, "model", "subspace", spoil)
     assert RunningModel(folder).content is not None
 
 

@@ -13,11 +13,11 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import parse_config_args
 
-from fedpca_flwr.config import RunConfig
-from fedpca_flwr.data import DATASETS
+from fedpca_flwr.config.method_text import options_of, own_keys
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.datasets import DATASETS
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.method_text import options_of, own_keys
-from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.site.local_table import local_table
 from simulations import run
 from simulations.hunt.options import option_values

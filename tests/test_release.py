@@ -20,8 +20,8 @@ from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
 
 import fedpca_flwr
-from fedpca_flwr.config import RunConfig
-from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from tests.environment import fresh_environment
 
 ROOT = Path(__file__).parents[1]

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.analyses.blocks import blocks, rows_of
-from fedpca_flwr.analyses.kinds import of_moments
+from fedpca_flwr.analyses.inputs import blocks, of_moments, rows_of
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.adjustment import fitted
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, pack
-from fedpca_flwr.maths.pooling import pool_within
-from fedpca_flwr.second_moments import Features, SecondMoments
+from fedpca_flwr.maths.sums import pool_within
+from fedpca_flwr.model.second_moments import Features, SecondMoments
 
 
 @dataclass(frozen=True, eq=False)

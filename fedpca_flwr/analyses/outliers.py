@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc, stdtr
 
-from fedpca_flwr.analyses.blocks import require_resolved
-from fedpca_flwr.analyses.kinds import of_model
+from fedpca_flwr.analyses.inputs import of_model, require_resolved
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
-from fedpca_flwr.maths import outliers as maths
+from fedpca_flwr.maths import inference as maths
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 
 FEWEST = 10
 """Rows, of fewer of which no drift can be told."""

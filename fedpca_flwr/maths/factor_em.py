@@ -1,6 +1,19 @@
-r"""EM for probabilistic PCA of incomplete rows: the server's half, from products of the expected scatter with a block.
+r"""What is expected of rows with missing values, where few factors are behind them: the E-step for wide rows.
 
-With mean m, directions V, variances L and noise s of n rows, the E-step (`fedpca_flwr.maths.factor_model`) gives the
+The model is a Gaussian with mean m whose covariance has q directions V (d, q) with variances L, and the variance s in
+all others (probabilistic PCA): ``x = m + W e + noise`` with ``W = V (L - s)^1/2``. For a row whose observed deviations
+are x_o, with the rows W_o and W_u of W for what is observed and missing::
+
+    A = (I + W_o' W_o / s)^-1,    E[x_u] = W_u A W_o' x_o / s,    cov[x_u] = s I + W_u A W_u'
+
+so no d x d matrix is formed. Of the expected products the sums have those with V: d q values.
+
+Source: Tipping and Bishop 1999, Journal of the Royal Statistical Society B 61; Ilin and Raiko 2010, Journal of Machine
+Learning Research 11.
+
+EM for probabilistic PCA of incomplete rows: the server's half, from products of the expected scatter with a block.
+
+With mean m, directions V, variances L and noise s of n rows, the E-step (`fedpca_flwr.maths.factor_em`) gives the
 sums ``a`` of the expected deviations from m, and ``B``, their expected products times V. The step to the next model is
 one of subspace iteration, on the expected scatter about the new mean and the prior::
 
@@ -11,21 +24,199 @@ at a maximum (Tipping and Bishop 1999, appendix A); ``prior I`` is worth so many
 variance, as in `fedpca_flwr.maths.gaussian_em`. Without missing values it is subspace iteration on the scatter.
 
 The iteration is one on the block ``P (D - s)^1/2 R'``, whose map does not depend on how P and R are turned, with the
-mean and log s beside, and `fedpca_flwr.maths.anderson` accelerates it: it took 23 to 46 steps where SQUAREM took 26 to
-more than 70 (docs/missing.md).
+mean and log s beside, and `fedpca_flwr.maths.gaussian_em` accelerates it: it took 23 to 46 steps where SQUAREM took 26
+to more than 70 (docs/missing.md).
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import eigh, svd
 
-from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factor_model import Factors, FactorSums
-from fedpca_flwr.maths.incomplete import FLOOR
+from fedpca_flwr.maths.gap_groups import GappedRows, Groups
+from fedpca_flwr.maths.gaussian_em import Anderson
+from fedpca_flwr.maths.incomplete_rows import FLOOR, filled
+
+
+class Factors(NamedTuple):
+    """A Gaussian whose covariance has few directions.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (d,)
+    basis : ndarray of shape (d, q)
+        V: orthonormal columns.
+    variances : ndarray of shape (q,)
+        L, each larger than the noise.
+    noise : float
+        s, the variance in all other directions.
+    """
+
+    mean: Array
+    basis: Array
+    variances: Array
+    noise: float
+
+    @property
+    def loadings(self) -> Array:
+        """W, (d, q)."""
+        loadings: Array = self.basis * np.sqrt(self.variances - self.noise)
+        return loadings
+
+
+class FactorSums(NamedTuple):
+    """Sums over rows.
+
+    Attributes
+    ----------
+    first : ndarray of shape (d,)
+        Of the expected deviations from the model's mean.
+    product : ndarray of shape (d, q)
+        Of their expected products, times the basis.
+    square : float
+        Of their expected squares.
+    likelihood : float
+        Of the logarithm of the density of what is observed, but for a constant.
+    """
+
+    first: Array
+    product: Array
+    square: float
+    likelihood: float
+
+
+def factor_sums(rows: GappedRows, model: Factors, centre: Array, unit: Array) -> FactorSums:
+    """The E-step over rows that are less a centre and divided by a unit, (d,) each."""
+    V, W, s = model.basis, model.loadings, model.noise
+    d, q = V.shape
+    first, product, square, likelihood = np.zeros(d), np.zeros((d, q)), 0.0, 0.0
+    unseen, unsure = np.zeros(d), np.zeros((d, q * (q + 1) // 2))
+    offset = (rows.reference - centre) / unit - model.mean
+    for groups in rows.groups():
+        missing, roots = groups.missing, np.sqrt(groups.counts)[:, None]
+        known = np.where(missing, 0.0, groups.means / unit + offset)
+        A, logarithms, factors = _posterior(known, missing, W, s)
+        known *= roots
+        factors *= roots
+        means = np.where(missing, factors @ W.T, known)
+        first += (roots * means).sum(axis=0)
+        product += means.T @ (means @ V)
+        weights = missing * groups.counts[:, None]
+        unseen += weights.sum(axis=0)
+        unsure += weights.T @ A
+        within = _within(groups, A, model, unit)
+        product += within.product
+        square += float(np.vdot(means, means)) + within.square
+        distance = float(np.vdot(known, known)) - float(np.vdot(known @ W, factors))
+        observed = float(groups.counts.sum()) * d - float(weights.sum())
+        likelihood -= (observed * float(np.log(s)) + float(groups.counts @ logarithms) + distance / s) / 2
+        likelihood += within.likelihood
+    # per feature, W's row times the sum of A; times W' it is the variance of what is missing beyond the noise
+    spread = np.einsum("jp,jpq->jq", W, _full(unsure, q))
+    product += spread * (model.variances / np.sqrt(model.variances - s))
+    return FactorSums(first, product, square + s * float(unseen.sum()) + float(np.vdot(spread, W)), likelihood)
+
+
+def _within(groups: Groups, triangles: Array, model: Factors, unit: Array) -> FactorSums:
+    """What the scatters R of groups add, whose A has these ``triangles`` (g, q (q + 1) / 2).
+
+    A row filled is x_o and W_u e, with ``e = N V_o'x_o``. So of the products of filled rows with V the rows o are
+    ``R V_o Z``, and the rows u ``W_u N (V_o'R V_o) Z``, with ``Z = I + N' W_u'V_u``.
+    """
+    V, W, sizes = model.basis, model.loadings, np.sqrt(model.variances - model.noise)
+    (d, q), squares = V.shape, groups.squares() / unit / unit
+    product, square, explained = np.zeros((d, q)), float(squares.sum()), 0.0
+    for some, products in groups.scatter_products(V / unit[:, None]):
+        products /= unit
+        inner, N = products @ V, _full(triangles[some], q) * (sizes / model.noise)
+        missing = groups.missing[some].astype(np.float64)
+        crossed = sizes[:, None] * _grams(missing, V)
+        Z = np.eye(q) + N.transpose(0, 2, 1) @ crossed
+        expected = N @ inner
+        product += products.reshape(-1, d).T @ Z.reshape(-1, q)
+        across = missing.T @ (expected @ Z).reshape(-1, q * q)
+        product += np.einsum("jp,jpq->jq", W, across.reshape(d, q, q))
+        square += float(np.vdot(crossed * sizes, expected @ N.transpose(0, 2, 1)))
+        explained += float(np.einsum("gii,i->", expected, sizes))
+    return FactorSums(np.zeros(d), product, square, (explained - float(squares.sum())) / (2 * model.noise))
+
+
+def filled_by_factors(centred: Array, factors: Array) -> Array:
+    """Rows (n, d) less their mean, NaN where a value is missing, filled by what is expected of them.
+
+    Parameters
+    ----------
+    centred : ndarray of shape (n, d)
+    factors : ndarray of shape (q + 1, d)
+        W' and, in the last row, the variance of each feature's noise, above 0; in the unit of the rows.
+    """
+    unit = np.sqrt(factors[-1])
+    W, missing = (factors[:-1] / unit).T, np.isnan(centred)
+    known = np.where(missing, 0.0, centred / unit)
+    _, _, found = _posterior(known, missing, W, 1.0)
+    return np.where(missing, (found @ W.T) * unit, centred)
+
+
+def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scale: Array, components: Array) -> float:
+    """As `incomplete.squared_error_of`, of rows that are filled as by `filled_by_factors`."""
+    unit, k, q = np.sqrt(factors[-1]), len(components), len(factors) - 1
+    W, squared = (factors[:-1] / unit).T, 0.0
+    lift = W * (unit / scale)[:, None]  # from factors to filled features
+    block = np.hstack([components.T / scale[:, None], W / unit[:, None]])
+    for groups in rows.groups():
+        known = np.where(groups.missing, 0.0, groups.means + (rows.reference - mean))
+        triangles, _, found = _posterior(known / unit, groups.missing, W, 1.0)
+        means = np.where(groups.missing, found @ lift.T, known / scale)
+        means *= np.sqrt(groups.counts)[:, None]
+        scores = means @ components.T
+        squared += float(np.vdot(means, means)) - float(np.vdot(scores, scores))
+        squared += float((groups.squares() / scale / scale).sum())
+        for some, products in groups.scatter_products(block):
+            inner, A = products @ block, _full(triangles[some], q)
+            missing = groups.missing[some].astype(np.float64)
+            crossed = np.einsum("gj,kj,jq->gkq", missing, components, lift, optimize=True)
+            filling = np.concatenate([np.tile(np.eye(k), (some.size, 1, 1)), crossed @ A], axis=2)  # to scores
+            squared += float(np.vdot(_grams(missing, lift), A @ inner[:, k:, k:] @ A))
+            squared -= float(np.vdot(filling, filling @ inner))
+    return squared
+
+
+def filled_by(centred: Array, covariance: Array | None, factors: Array | None) -> Array:
+    """Rows as `incomplete.filled` by a covariance, or as `filled_by_factors`; as they are where there is neither."""
+    if factors is not None:
+        return filled_by_factors(centred, factors)
+    return centred if covariance is None else filled(centred, covariance)
+
+
+def _posterior(known: Array, missing: NDArray[np.bool_], W: Array, s: float) -> tuple[Array, Array, Array]:
+    """Of each row the triangle of A (n, q (q + 1) / 2), the logarithm of det A^-1 (n,), the expected factors (n, q)."""
+    q = W.shape[1]
+    i, j = np.triu_indices(q)
+    grams = _grams((~missing).astype(np.float64), W) / s + np.eye(q)
+    A: Array = np.asarray(np.linalg.inv(grams), dtype=np.float64)
+    logarithms: Array = np.asarray(np.linalg.slogdet(grams)[1], dtype=np.float64)
+    factors = np.einsum("nij,nj->ni", A, known @ W) / s
+    return A[:, i, j], logarithms, factors
+
+
+def _grams(chosen: Array, W: Array) -> Array:
+    """For each row of 0 and 1 (n, d) ``W'W`` (q, q) over those rows of ``W`` (d, q) that it chooses."""
+    i, j = np.triu_indices(W.shape[1])
+    return _full(chosen @ (W[:, i] * W[:, j]), W.shape[1])
+
+
+def _full(triangles: Array, q: int) -> Array:
+    """Symmetric matrices (n, q, q) from their upper triangles (n, q (q + 1) / 2)."""
+    i, j = np.triu_indices(q)
+    whole = np.empty((len(triangles), q, q))
+    whole[:, i, j] = whole[:, j, i] = triangles
+    return whole
+
 
 ABOVE = 2.0**-20
 """By what share of the noise the variance along a factor is larger, at least."""

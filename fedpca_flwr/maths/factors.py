@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack, qr, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Rows, chunks
 from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
+from fedpca_flwr.maths.rows import Rows, chunks
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from scipy.linalg import eigvalsh
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Rows
+from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.factors import triangular
-from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
+from fedpca_flwr.maths.rows import Rows
 
 GROUPS = 200
 """Of features with about the same variance, where each pair of features counts."""

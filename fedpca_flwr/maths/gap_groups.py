@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Blocks, Rows, chunks
+from fedpca_flwr.maths.rows import Blocks, Rows, chunks
 
 ELEMENTS = 2**22
 """Of the rows that are held at once; a group that has more is read piece by piece."""

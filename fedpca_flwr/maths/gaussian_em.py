@@ -1,7 +1,7 @@
 r"""EM for the Gaussian model of incomplete rows: the server's half, from sums of what the rows are expected to be.
 
-With mean m and covariance S of n rows, the E-step (`fedpca_flwr.maths.incomplete`) gives the sums ``a`` of the expected
-deviations from m, and ``A`` of their expected products. The M-step is::
+With mean m and covariance S of n rows, the E-step (`fedpca_flwr.maths.incomplete_rows`) gives the sums ``a`` of the
+expected deviations from m, and ``A`` of their expected products. The M-step is::
 
     m' = m + a / n,    T = A - a a' / n,    S' = (T + prior I) / (n + prior)
 
@@ -10,20 +10,155 @@ standard deviations, in which ``prior I`` is the textbook's ridge prior (an inve
 Analysis of Incomplete Multivariate Data, section 5.2.3) that the features are uncorrelated, worth so many rows. Without
 it S may become singular where few rows are complete, and fits their accidents.
 
-SQUAREM (`fedpca_flwr.maths.squarem`) extrapolates m and the Cholesky factor of S.
+SQUAREM (`fedpca_flwr.maths.gaussian_em`) extrapolates m and the Cholesky factor of S.
+
+Anderson acceleration of a fixed point iteration that raises a function, as EM raises the likelihood.
+
+Of the last points x_i, with residuals f_i = G(x_i) - x_i, it goes to the combination whose residual is least::
+
+    x <- G(x) - (dG) c,    c = argmin | f - (dF) c |
+
+with the columns of dF and dG the differences of residuals and images. Near the fixed point that is GMRES. A point where
+the function is lower than before is given up for the last image, and so is all that is remembered: without this the
+iteration may come to rest at saddle points.
+
+Source: Walker and Ni 2011, SIAM Journal on Numerical Analysis 49; with restarts and monotonicity for EM: Henderson and
+Varadhan 2019, Journal of Computational and Graphical Statistics 28.
+
+SQUAREM: a fixed point iteration that converges slowly, as EM does where much is missing, in few steps of it.
+
+A cycle has two steps of the map G, an extrapolation along them, and a third step that stabilises it::
+
+    r = G(x) - x,    v = (G(G(x)) - G(x)) - r,    a = |r| / |v|,    x <- G(x + 2 a r + a^2 v)
+
+The step length a is 1 / (1 - rate) for a single linear rate, and 1 gives G(G(x)), the plain iteration (scheme S3 of
+Varadhan and Roland 2008, Scandinavian Journal of Statistics 35; the sign of a is turned). An extrapolation that leaves
+the allowed region, or from which the map moves further than it did at the cycle's start, is given up for G(G(x)).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import svd
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.gap_groups import GappedRows
-from fedpca_flwr.maths.incomplete import FLOOR, completed_sums, precision_of
+from fedpca_flwr.maths.incomplete_rows import FLOOR, completed_sums, precision_of
 from fedpca_flwr.maths.moments import pack, symmetric
-from fedpca_flwr.maths.squarem import Squarem
+
+DEPTH = 10
+"""Differences that are remembered."""
+
+DAMPING = 1e-10
+"""Singular values of the differences below its root count little: rounding made them."""
+
+SLACK = 1e-9
+"""Share of the function's size by which it may seem lower, by rounding."""
+
+
+class Anderson:
+    """The iteration, whose map and function somebody else computes.
+
+    Parameters
+    ----------
+    start : ndarray of shape (p,)
+    allowed : callable
+        Whether a point (p,) can be mapped.
+
+    Attributes
+    ----------
+    point : ndarray of shape (p,)
+        Whose image is wanted next.
+    """
+
+    def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
+        self.point = start
+        self._allowed = allowed
+        self._points: list[Array] = []
+        self._images: list[Array] = []
+        self._height = -np.inf
+
+    def add(self, image: Array, height: float) -> None:
+        """Go on from the image of `point`, where the function is so high."""
+        if self._points and height < self._height - SLACK * abs(self._height):
+            self.point = self._images[-1]
+            self._points, self._images = [], []
+            return
+        self._height = max(height, self._height) if self._points else height
+        self._points = [*self._points, self.point][-DEPTH - 1 :]
+        self._images = [*self._images, image][-DEPTH - 1 :]
+        far = self._combined() if len(self._points) > 1 else image
+        self.point = far if self._allowed(far) else image
+
+    def _combined(self) -> Array:
+        images = np.array(self._images).T
+        residuals = images - np.array(self._points).T
+        steps = np.diff(residuals)
+        sizes = np.linalg.norm(steps, axis=0)
+        sizes[sizes == 0] = 1.0
+        U, s, Vt = svd(steps / sizes, full_matrices=False, check_finite=False)
+        weights = np.divide(s, s**2 + DAMPING * s[0] ** 2, out=np.zeros_like(s), where=s > 0)
+        combined: Array = images[:, -1] - np.diff(images) @ (Vt.T @ (weights * (U.T @ residuals[:, -1])) / sizes)
+        return combined
+
+
+class Squarem:
+    """The iteration, whose map somebody else computes.
+
+    Parameters
+    ----------
+    start : ndarray of shape (p,)
+    allowed : callable
+        Whether a point (p,) can be mapped.
+
+    Attributes
+    ----------
+    point : ndarray of shape (p,)
+        Whose image is wanted next.
+    ahead : float or None
+        After the second step of a cycle: an estimate of how many times its length is left to go, if the rate
+        stays what it is.
+    """
+
+    def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
+        self.point = start
+        self.ahead: float | None = None
+        self._allowed = allowed
+        self._path = [start]  # of the cycle: a point and its images
+        self._moved = np.inf  # by the cycle's first step
+
+    def add(self, image: Array) -> None:
+        """Go on from the image of `point`."""
+        start, *images = self._path
+        self.ahead = None
+        if len(images) == 2:
+            went_wrong = float(np.linalg.norm(image - self.point)) > self._moved
+            self._begin(images[-1] if went_wrong else image)
+        elif not images:
+            self._path.append(image)
+            self._moved = float(np.linalg.norm(image - start))
+            self.point = image
+        else:
+            self._extrapolate(start, images[0], image)
+
+    def _extrapolate(self, start: Array, once: Array, twice: Array) -> None:
+        r = once - start
+        v = (twice - once) - r
+        bend = float(np.linalg.norm(v))
+        length = max(1.0, self._moved / bend) if bend > 0 else 1.0
+        self.ahead = length
+        far = start + 2 * length * r + length**2 * v
+        if length > 1 and self._allowed(far):
+            self._path.append(twice)
+            self.point = far
+        else:
+            self._begin(twice)
+
+    def _begin(self, start: Array) -> None:
+        self._path, self.point = [start], start
 
 
 class Gaussian(NamedTuple):

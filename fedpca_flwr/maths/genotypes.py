@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Blocks, Rows, chunks
+from fedpca_flwr.maths.rows import Blocks, Rows, chunks
 
 LEAST = 2.0**-42
 """No allele that occurs at all is rarer, or more common than 1 less this, among as many rows as there can be."""

@@ -7,22 +7,120 @@ The scatter of all rows is the sum of the parties' contributions, each its own s
 so a component v with eigenvalue :math:`\lambda` has the share :math:`v^T C_k v / \lambda` of party k, and the shares
 add up to 1. Without party k the scatter of the other rows is :math:`S - E_k`, with
 :math:`E_k = S_k + n_k N / (N - n_k) (m_k - m)(m_k - m)^T`, and its components are others: by how much,
-`fedpca_flwr.maths.leaving` tells, exactly where that is cheap.
+`fedpca_flwr.maths.influence` tells, exactly where that is cheap.
+
+Whether scatters can be those of any rows: whether they are positive semidefinite.
+
+A matrix whose diagonal is that of a scatter can still have a negative eigenvalue. Added to the scatters of others, it
+takes a direction of theirs away, and nothing in the sum shows it. A Cholesky factor of each would cost more than the
+components do, so they are added up in a few groups, drawn at random, and each group's sum is factored, in float32. A
+party can then take away no more than the others of its group have, and it cannot know who they are.
+
+By how much the components turn where one party leaves, and all others stay as they are.
+
+Where it is cheap the components of the others' scatter S - E are computed. Else products :math:`E V` with those of all
+bound the angles. With :math:`V^T (S - E) V = U diag(a) U^T` and :math:`R = (I - V V^T) E V U`, the vectors :math:`V U`
+are the best that the span of V has for the others. Since E is positive semidefinite, what lies outside the span has no
+eigenvalue above :math:`\lambda_{r+1}` of S. So for the first j of them the theorem of Davis and Kahan holds::
+
+    tan 2 theta_j <= 2 |R_1..j| / (a_j - c_j)
+
+where :math:`c_j` bounds what the orthogonal complement of these j has: the largest eigenvalue of
+:math:`(a_{j+1}, \rho; \rho, \lambda_{r+1})` with :math:`\rho` the norm of the later columns of R. The squared sine of
+the angle by which vector j is off is at most :math:`\sin^2 \theta_{j-1} + \sin^2 \theta_j`, and U tells what it turns
+within the span.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import lapack, subspace_angles
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs
-from fedpca_flwr.maths.leaving import RESOLVED, Turn, bounded_turn, exact_turn
-from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
+from fedpca_flwr.maths.moments import Head, Moments, pack
+
+GROUPS = 5
+"""At most. Each costs a Cholesky factor."""
+
+
+class RandomGroups:
+    """Sums of scatters in groups drawn at random, of parts that come one by one and are not kept.
+
+    Parameters
+    ----------
+    parts : int
+        How many will come.
+    rng : Generator
+        Draws the groups; whoever made the parts must not know its seed.
+    """
+
+    def __init__(self, parts: int, rng: np.random.Generator) -> None:
+        self._groups = itertools.cycle(rng.permutation(parts) % min(GROUPS, parts))
+        self._sums: dict[int, Array] = {}
+        self._names: dict[int, list[str]] = {}
+
+    def add(self, name: str, part: Moments) -> None:
+        """Add a part to the next group."""
+        group = int(next(self._groups))
+        self._names.setdefault(group, []).append(name)
+        if group not in self._sums:
+            self._sums[group] = part.scatter.copy()
+            return
+        with np.errstate(over="ignore"):
+            self._sums[group] += part.scatter
+
+    def indefinite(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
+        """The names of each group whose sum is not positive semidefinite; see `indefinite`."""
+        return [self._names[i] for i, added in self._sums.items() if not _semidefinite(added.copy(), d, largest, scale)]
+
+
+def indefinite(parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator) -> list[int]:
+    """Which parts are in a group whose sum is not positive semidefinite, and are not so themselves.
+
+    Parameters
+    ----------
+    parts : sequence of Moments
+    largest : float
+        The largest eigenvalue of the sum of their scatters, in the unit of ``scale``. A negative one is rounding where
+        it is less than ``4 d`` roundings of float32 of that (4e-4 for 784 features).
+    scale : ndarray of shape (d,) or None
+        What each feature is divided by.
+    rng : Generator
+        Draws the groups; whoever made the parts must not know its seed.
+    """
+    found: list[int] = []
+    for group in np.array_split(rng.permutation(len(parts)), min(GROUPS, len(parts)) or 1):
+        if group.size and not _together([parts[i] for i in group], largest, scale):
+            found += [int(i) for i in group if not _together([parts[i]], largest, scale)]
+    return sorted(found)
+
+
+def _together(parts: Sequence[Moments], largest: float, scale: Array | None) -> bool:
+    packed = parts[0].scatter.copy()
+    with np.errstate(over="ignore"):
+        for part in parts[1:]:
+            packed += part.scatter
+    return _semidefinite(packed, parts[0].n_features, largest, scale)
+
+
+def _semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:
+    """Whether a scatter, which is overwritten, has no negative eigenvalue, up to rounding."""
+    with np.errstate(over="ignore", invalid="ignore"):  # so much larger than the sum of all: others are negative
+        packed /= largest
+        if scale is not None:
+            packed /= pack(np.outer(scale, scale))  # float32 does not hold what it was before
+        matrix, _ = lapack.stpttr(d, packed.astype(np.float32), uplo="L")
+    matrix[np.diag_indices(d)] += np.float32(4 * d * np.finfo(np.float32).eps)
+    _, info = lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)
+    return bool(info == 0)
+
 
 LEADING = 10
 """Of so many components at most: what each party has of more costs more than the components themselves."""
@@ -174,3 +272,64 @@ def _exact_turns(
         return [Turn(np.full(V.shape[1], 90.0), 90.0 * (V.shape[1] < V.shape[0]))]
     whole = np.add.reduce([scatter(k, 1.0) for k in range(len(parts))])
     return [exact_turn(whole - scatter(k, leaving[k]), V) for k in range(len(parts))]
+
+
+RESOLVED = 1e-12
+"""Share of the first eigenvalue of which neither eigenvalues nor gaps between them are told from none."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the first r components turn by at most, in degrees, 0 to 90.
+
+    Attributes
+    ----------
+    axes : ndarray of shape (r,)
+        Each of them, to the one of the same number.
+    span : float
+        All of them together: the largest principal angle.
+    """
+
+    axes: Array
+    span: float
+
+
+def exact_turn(others: Array, V: Array) -> Turn:
+    """From components ``V`` (d, r) to those of the scatter ``others`` (d, d), in multiples of the first eigenvalue of
+    all; 90 where the others do not determine one."""
+    d, r = V.shape
+    pairs = leading_eigenpairs(np.asfortranarray(others), r)
+    values = np.concatenate([[np.inf], pairs.values, [pairs.following if r < d else -np.inf]])
+    gaps = values[:-1] - values[1:]
+    cosines = np.abs(np.einsum("di,di->i", pairs.vectors, V))
+    axes = np.degrees(np.arccos(np.minimum(1.0, cosines)))
+    axes[np.minimum(gaps[:-1], gaps[1:]) <= RESOLVED] = 90.0
+    if r == d:
+        return Turn(axes, 0.0)
+    span = float(np.degrees(subspace_angles(pairs.vectors, V)[0])) if gaps[-1] > RESOLVED else 90.0
+    return Turn(axes, span)
+
+
+def bounded_turn(taken: Array, V: Array, values: Array, following: float) -> Turn:
+    """From components ``V`` (d, r), of these ``values`` and the ``following`` one, without E: ``taken = E V``."""
+    d, r = V.shape
+    inside = V.T @ taken
+    left, U = np.linalg.eigh(np.diag(values) - (inside + inside.T) / 2)
+    left, U = left[::-1], U[:, ::-1]
+    R = (taken - V @ inside) @ U
+    cuts = np.array([0.0, *(_cut(R, left, following, j) for j in range(1, r + 1))])
+    if r == d:
+        cuts[-1] = 0.0
+    sines = np.sqrt(np.minimum(1.0, np.sin(cuts[:-1]) ** 2 + np.sin(cuts[1:]) ** 2))
+    axes = np.arcsin(sines) + np.arccos(np.minimum(1.0, np.abs(np.diagonal(U))))
+    return Turn(np.minimum(90.0, np.degrees(axes)), float(np.degrees(cuts[-1])))
+
+
+def _cut(R: Array, left: Array, following: float, j: int) -> float:
+    """Bound on the angle of the first j, in radians."""
+    above, below = float(np.linalg.norm(R[:, :j], 2)), following
+    if j < left.size:
+        later = float(np.linalg.norm(R[:, j:], 2))
+        below = float((left[j] + following) / 2 + np.hypot((left[j] - following) / 2, later))
+    gap = float(left[j - 1]) - below
+    return float(np.arctan2(2 * above, gap) / 2) if gap > RESOLVED else np.pi / 2

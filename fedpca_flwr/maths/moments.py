@@ -14,6 +14,17 @@ Two things make that exact in floating point as well as on paper:
 
 Symmetric matrices travel as a packed triangle: the upper triangle row by row, ``d (d + 1) / 2`` values, the order
 of ``numpy.triu_indices`` (LAPACK's ``TP`` format with ``uplo='L'``).
+
+By what features and directions are divided, and which features are constant.
+
+Moments of a part: of some features, of features in another unit, of some of the rows.
+
+Products of a scatter matrix with a block of vectors, row chunk by row chunk: the matrix is never formed.
+
+Moments of sparse rows, which stay sparse: :math:`X^TX - n m m^T`, where that loses no digits.
+
+Features with zeros lose none, nor to the mean's rounding; the others are taken out (`fedpca_flwr.maths.rows`). The
+sparse product goes strip by strip, and of each computes what is on and below the diagonal.
 """
 
 from __future__ import annotations
@@ -24,12 +35,48 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.linalg import blas, lapack
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Block, Blocks, Rows, chunks
-from fedpca_flwr.maths.centred import sparse_chunks
-from fedpca_flwr.maths.sparse_moments import add_scatter, mean_of
+from fedpca_flwr.maths.rows import Block, Blocks, CentredBlock, Rows, centred_chunks, chunks, own_chunks, sparse_chunks
+
+
+def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
+    """Standard deviation of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
+
+    A constant feature gives 1, so that dividing by the result is always safe. Constant means: no more variance than
+    the rounding of its own mean explains (scikit-learn's ``_is_constant_feature``).
+
+    Parameters
+    ----------
+    diagonal : ndarray of shape (d,)
+        Of the scatter of n rows about their mean.
+    n : int
+    mean : ndarray of shape (d,)
+    """
+    return np.where(constant_features(diagonal, n, mean), 1.0, np.sqrt(diagonal / n))
+
+
+def constant_features(diagonal: Array, n: int | Array, mean: Array) -> NDArray[np.bool_]:
+    """Which features are constant to `safe_deviation`, whose parameters these are; ``n`` may differ between them."""
+    variance, eps = diagonal / n, np.finfo(np.float64).eps
+    return variance <= n * eps * variance + (n * mean * eps) ** 2
+
+
+def certainly_varying(diagonal: Array, mean: Array) -> int:
+    """How many features are not constant for certain, by the diagonal (d,) of the scatter and their means (d,)."""
+    # the least change of one value adds (eps mean)^2 / 8, a constant's mean in two floats (eps^2 mean)^2 for each row
+    return int((diagonal > (np.finfo(np.float64).eps * mean) ** 2 / 16).sum())
+
+
+def scaled_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
+    """Columns of ``V`` (d, b) divided by powers of two, so that the largest size of an entry in each is between 1/2 and
+    1, and the exponents (b,): a column of any size makes no row's product overflow or vanish, and no bit is lost."""
+    exponents: NDArray[np.int32]
+    _, exponents = np.frexp(np.abs(V).max(axis=0, initial=0.0))
+    return np.ldexp(V, -exponents), exponents
+
 
 CHUNK_ELEMENTS = 2**22
 """Elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower."""
@@ -218,3 +265,120 @@ def _add_bytes(scatter: Array, chunk: NDArray[np.uint8]) -> Head:
     remainder = centred.mean(axis=0, dtype=np.float64)
     _syrk(scatter, np.sqrt(len(chunk)) * remainder[None], alpha=-1.0)  # the blocks were taken about whole numbers
     return Head(len(chunk), mean, remainder)
+
+
+def dense(moments: Moments) -> Array:
+    """The whole symmetric scatter, shape (d, d)."""
+    lower = unpack(moments.scatter, moments.n_features)
+    return np.tril(lower) + np.tril(lower, -1).T
+
+
+def of_features(moments: Moments, places: NDArray[np.intp]) -> Moments:
+    """The moments of the features in ``places`` (m,), in this order."""
+    part = dense(moments)[np.ix_(places, places)]
+    return Moments(moments.count, moments.mean[places], moments.remainder[places], pack(part))
+
+
+def in_units(moments: Moments, unit: Array) -> Moments:
+    """The moments of rows whose features were divided by ``unit`` (d,)."""
+    mean, remainder = two_sum(moments.mean / unit, moments.remainder / unit)
+    return Moments(moments.count, mean, remainder, pack(dense(moments) / unit / unit[:, None]))
+
+
+def without(whole: Moments, part: Moments) -> Moments:
+    """The moments of the rows of ``whole`` that are not in ``part``, which has fewer rows.
+
+    With n rows in all, p in the part, and :math:`\\delta` the difference of their means::
+
+        m - p / (n - p) delta,    S - S_p - n p / (n - p) delta delta^T
+
+    Digits that whole and part share are lost.
+    """
+    left = whole.count - part.count
+    delta = (part.mean - whole.mean) + (part.remainder - whole.remainder)
+    mean, remainder = two_sum(whole.mean, whole.remainder - part.count / left * delta)
+    scatter = whole.scatter - part.scatter
+    scatter = blas.dspr(whole.n_features, -whole.count * part.count / left, delta, scatter, lower=1, overwrite_ap=1)
+    return Moments(left, mean, remainder, scatter)
+
+
+def head_and_diagonal(data: Rows) -> tuple[Head, Array]:
+    """Count and mean of the rows of ``data`` (n, d), and the diagonal (d,) of their scatter."""
+    heads, squares = [], np.zeros(data.shape[1])
+    for chunk in own_chunks(data):
+        head, own = _measured(chunk)
+        heads.append(head)
+        squares += own
+    pooled, deviations = pool_heads(heads)
+    for head, deviation in zip(heads, deviations, strict=True):
+        squares += head.n * deviation**2
+    return pooled, squares
+
+
+def _measured(chunk: Block) -> tuple[Head, Array]:
+    if sparse.issparse(chunk):
+        mean, remainder = mean_of(chunk)
+        return Head(chunk.shape[0], mean, remainder), squares_of(chunk, mean, remainder)
+    mean = chunk.mean(axis=0, dtype=np.float64)
+    centred = np.subtract(chunk, mean, dtype=np.float64)
+    remainder = centred.mean(axis=0)
+    centred -= remainder
+    return Head(len(chunk), mean, remainder), np.einsum("ij,ij->j", centred, centred)
+
+
+def scatter_product(data: Rows, head: Head, V: Array) -> Array:
+    """``S @ V`` (d, b) for the scatter S of the rows of ``data`` (n, d) about their mean; ``V`` is (d, b)."""
+    product = -head.n * np.outer(head.remainder, head.remainder @ V)
+    for centred in centred_chunks(data, head.mean):
+        product += centred.T @ (centred @ V)
+    return product
+
+
+STRIP = 2**19
+"""Entries of the scatter that are computed at once."""
+
+
+def mean_of(block: Block) -> tuple[Array, Array]:
+    """Mean and remainder (d,) of the rows of a CSR block (m, d)."""
+    m, d = block.shape
+    values = block.data.astype(np.float64)
+    mean: Array = np.bincount(block.indices, weights=values, minlength=d) / m
+    values -= mean[block.indices]
+    zeros = m - np.bincount(block.indices, minlength=d)
+    remainder: Array = (np.bincount(block.indices, weights=values, minlength=d) - zeros * mean) / m
+    return mean, remainder
+
+
+def squares_of(block: Block, mean: Array, remainder: Array) -> Array:
+    """Diagonal (d,) of the scatter of a CSR block about its mean."""
+    return _about_mean(block, mean, remainder).squares()
+
+
+def add_scatter(scatter: Array, block: Block, mean: Array, remainder: Array) -> None:
+    """Add the scatter of a CSR block about its mean to the lower triangle of ``scatter`` (d, d), in Fortran order."""
+    m, d = block.shape
+    centred = _about_mean(block, mean, remainder)
+    rest = centred.rest.tocsc()
+    width = max(16, STRIP // d)
+    for start in range(0, d, width):
+        strip = rest[:, start : start + width].tocsr()
+        scatter[start:, start : start + width] += (rest[:, start:].T @ strip).toarray()
+    blas.dsyr(-float(m), centred.centre, lower=1, a=scatter, overwrite_a=1)
+    _add_full(scatter, centred)
+
+
+def _about_mean(block: Block, mean: Array, remainder: Array) -> CentredBlock:
+    """With what the mean's rounding lost taken off the dense columns, so that a constant one has no scatter."""
+    centred = CentredBlock(block, mean)
+    centred.dense -= remainder[centred.full]
+    return centred
+
+
+def _add_full(scatter: Array, centred: CentredBlock) -> None:
+    """Rows and columns of the scatter that belong to the dense columns."""
+    with_rest: Array = centred.rest.T @ centred.dense
+    among = centred.dense.T @ centred.dense
+    for i, j in enumerate(centred.full):
+        scatter[j, :j] += with_rest[:j, i]
+        with_rest[centred.full, i] = among[:, i]
+        scatter[j:, j] += with_rest[j:, i]

@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Rows, whole
 from fedpca_flwr.maths.columns import Columns, gram_product
-from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.products import head_and_diagonal
-from fedpca_flwr.maths.scaling import scaled_columns
+from fedpca_flwr.maths.moments import Head, head_and_diagonal, scaled_columns
+from fedpca_flwr.maths.rows import Rows, whole
 from fedpca_flwr.maths.stiefel import transposed
 
 FARTHEST = 1e300

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config import Config, Count, Fraction, RunConfig, Wanted
-from fedpca_flwr.protocol.phase import Phases
+from fedpca_flwr.config.run_config import Config, Count, Fraction, RunConfig, Wanted
+from fedpca_flwr.protocol.question import Phases
 
 Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
 

@@ -1,8 +1,10 @@
 """`PCAClient`: a party's half of every method. It answers its script and nothing else, and no error of its holds data.
 
 A party does not trust the server: whoever holds it may ask anything, in any order, any number of times. Every question
-is held against the run's script (`fedpca_flwr.protocol.script`) and noted before it is answered; the first that is not
-in it ends the run for this party. A method adds `statistics`.
+is held against the run's script (`fedpca_flwr.protocol.question`) and noted before it is answered; the first that is
+not in it ends the run for this party. A method adds `statistics`.
+
+A party that cannot take part: its run-config is none.
 """
 
 from __future__ import annotations
@@ -16,17 +18,15 @@ from typing import Any, Protocol
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.blocks import Rows
+from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.journal import Journal
+from fedpca_flwr.protocol.journal import Journal, State
+from fedpca_flwr.protocol.memory import Alternatives, largest, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER, Fields
-from fedpca_flwr.protocol.phase import SERVER, Phases, Public
-from fedpca_flwr.protocol.room import Alternatives, largest, no_alternatives, require_party_memory
-from fedpca_flwr.protocol.script import require_as_told, require_next
-from fedpca_flwr.protocol.sizes import without_warnings
-from fedpca_flwr.protocol.state import State
+from fedpca_flwr.protocol.question import SERVER, Phases, Public, require_as_told, require_next
+from fedpca_flwr.protocol.replies import without_warnings
 from fedpca_flwr.protocol.transport import PartyTransport
 
 
@@ -249,3 +249,30 @@ def _digest(phase: str, arrays: Sequence[NDArray[Any]]) -> str:
         sha.update(f"|{array.dtype.str}{array.shape}|".encode())
         sha.update(array.tobytes())
     return sha.hexdigest()
+
+
+class RefusingClient(NumPyClient):
+    """Answers whatever it is asked with why it takes no part.
+
+    Nothing is raised where Flower makes a client: an exception's text would travel with it.
+
+    Parameters
+    ----------
+    report : dict
+        What is told (`Site.report`).
+    """
+
+    def __init__(self, report: dict[str, Any]) -> None:
+        super().__init__()
+        self.report = report
+
+    def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+        return self.report
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        return [], 0, self.report
+
+    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        return 0.0, 0, self.report

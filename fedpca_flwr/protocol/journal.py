@@ -1,9 +1,19 @@
-"""What a party must remember of a run, whatever happens to its process: how far the script is, and its keys."""
+"""What Flower keeps for a party over the rounds of one run, in a simulation and on a site alike.
+
+What a party must remember of a run, whatever happens to its process: how far the script is, and its keys.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.errors import ContractError
 
 ENDED = "this site answers no more in this run; its own log says why"
 
@@ -95,3 +105,106 @@ class Journal(ABC):
     @abstractmethod
     def forget(self) -> None:
         """Drop the secrets of this run."""
+
+
+__all__ = ["Context", "State", "StateJournal"]
+
+RECORD = "journal"
+
+
+class State:
+    """Named lists of arrays.
+
+    Parameters
+    ----------
+    records : RecordDict
+        Flower's.
+    """
+
+    def __init__(self, records: RecordDict) -> None:
+        self.records = records
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.records.array_records
+
+    def __getitem__(self, name: str) -> list[NDArray[Any]]:
+        if name not in self:
+            raise ContractError(f"the server asked for what follows '{name}', which this party was not asked for")
+        return self.records.array_records[name].to_numpy_ndarrays()
+
+    def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
+        self.records.array_records[name] = ArrayRecord([np.asarray(array) for array in arrays])
+
+    def drop(self, name: str) -> None:
+        self.records.array_records.pop(name, None)
+
+    def clear(self) -> None:
+        """Drop everything: the run is over, and what is kept may be of single rows."""
+        for name in list(self.records.array_records):
+            self.drop(name)
+
+
+class StateJournal(Journal):
+    """In the state that Flower keeps for a party during a run: for simulations. At a site with a journal of its own,
+    how far that was."""
+
+    def __init__(self, state: RecordDict) -> None:
+        records = state.config_records
+        if RECORD not in records:
+            records[RECORD] = ConfigRecord({"questions": [], "ended": ""})
+        self.record = records[RECORD]
+
+    @property
+    def seen(self) -> tuple[int, str]:
+        """Number and digest of the last event that this run has seen in the site's own journal; 0 for none."""
+        return int(self.record.get("seen events", 0)), str(self.record.get("seen digest", ""))  # type: ignore[arg-type]
+
+    @seen.setter
+    def seen(self, end: tuple[int, str]) -> None:
+        self.record["seen events"], self.record["seen digest"] = end
+
+    def begin(self, phase: str, digest: str, configuration: bytes, permit: Callable[[Sequence[str]], None]) -> None:
+        answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
+        if self.record["ended"]:
+            raise ContractError(ENDED)
+        try:
+            if self.record.setdefault("configuration", configuration) != configuration:
+                raise ContractError(CHANGED)
+            permit(answered)
+        except Exception as error:
+            self.end(type(error).__name__)
+            raise
+        self.record["questions"] = [*answered, phase]
+
+    def begun(self) -> bool:
+        return bool(self.record["questions"])
+
+    def answered(self, what: str, nbytes: int) -> None:
+        pass
+
+    def note_release(
+        self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
+    ) -> None:
+        """Nothing: a budget over runs needs a folder, and within a run every phase is answered once."""
+
+    @property
+    def data_key(self) -> bytes:
+        return b""
+
+    def remember(self, kind: str, data: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+        """Nothing: what other runs were told needs a folder."""
+
+    def end(self, why: str) -> None:
+        self.record["ended"] = why
+        self.forget()
+
+    def keep(self, name: str, value: bytes) -> None:
+        self.record[f"secret {name}"] = value
+
+    def recall(self, name: str) -> bytes | None:
+        value = self.record.get(f"secret {name}")
+        return value if isinstance(value, bytes) else None
+
+    def forget(self) -> None:
+        for name in [name for name in self.record if name.startswith("secret ")]:
+            del self.record[name]

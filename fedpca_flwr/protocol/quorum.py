@@ -20,12 +20,26 @@ from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, QuorumError
-from fedpca_flwr.protocol.admission import columns_of, doubled, impostors, raise_all, reported, unfit, unlike
-from fedpca_flwr.protocol.failures import reason_of
-from fedpca_flwr.protocol.messages import ErrorReport, PartyInfo, Reply, info_of, reply_of, sender, senders
+from fedpca_flwr.protocol.admission import (
+    ErrorReport,
+    PartyInfo,
+    Reply,
+    columns_of,
+    doubled,
+    impostors,
+    info_of,
+    raise_all,
+    reply_of,
+    reported,
+    sender,
+    senders,
+    unfit,
+    unlike,
+)
 from fedpca_flwr.protocol.progress import tell
+from fedpca_flwr.protocol.replies import reason_of
 
 Results = list[tuple[ClientProxy, Any]]
 """Flower's results of one round: `FitRes` by client."""

@@ -1,7 +1,7 @@
 """`PCAStrategy`: Flower's side of every method. It drives the method's program, one question a round.
 
 It waits for exactly the expected parties, refuses a partial round, checks every reply before it is used, and keeps the
-byte log. A method adds `aggregate`, straight-line code that yields questions (`fedpca_flwr.protocol.phase`).
+byte log. A method adds `aggregate`, straight-line code that yields questions (`fedpca_flwr.protocol.question`).
 """
 
 from __future__ import annotations
@@ -19,25 +19,21 @@ from flwr.server.strategy import Strategy
 from numpy.typing import ArrayLike
 
 from fedpca_flwr import packages
-from fedpca_flwr.certainty import FACTORS, SCALED, Certainty, certainty
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
-from fedpca_flwr.maths.certificate import EXACT
-from fedpca_flwr.maths.eigen import Eigenpairs
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.named import named
+from fedpca_flwr.maths.eigen import EXACT, Eigenpairs
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.named import named
+from fedpca_flwr.model.solution import FACTORS, SCALED, Certainty, certainty, check_features
+from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.inbox import Inbox
-from fedpca_flwr.protocol.messages import Reply
-from fedpca_flwr.protocol.phase import NO_FIELDS, Ask, Phase, Program, Public
+from fedpca_flwr.protocol.journal import Context
+from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_server_memory
 from fedpca_flwr.protocol.progress import tell
+from fedpca_flwr.protocol.question import NO_FIELDS, Ask, Phase, Program, Public, most_rounds
 from fedpca_flwr.protocol.quorum import Quorum, Results
-from fedpca_flwr.protocol.room import Alternatives, no_alternatives, require_server_memory
-from fedpca_flwr.protocol.script import most_rounds
-from fedpca_flwr.protocol.sizes import Sizes
-from fedpca_flwr.protocol.state import Context
+from fedpca_flwr.protocol.replies import Inbox, Sizes
 from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.solution import check_features
 
 
 class PCAStrategy(Strategy):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.phase import Phases, Program, Public
+from fedpca_flwr.protocol.question import Phases, Program, Public
 from fedpca_flwr.protocol.quorum import Quorum
 
 
@@ -75,7 +75,7 @@ class ServerTransport(Transport):
         """A method's program of `Ask` and `Sum` as one of `Ask` alone, which goes on with lists of replies."""
 
     def measured(self, quorum: Quorum) -> dict[str, float]:
-        """Numbers for the model, by the names of `fedpca_flwr.measurements`."""
+        """Numbers for the model, by the names of `fedpca_flwr.model.measurements`."""
         return {}
 
     def notes(self, quorum: Quorum) -> list[str]:

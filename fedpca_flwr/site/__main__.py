@@ -9,12 +9,12 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from fedpca_flwr.errors import ContractError, FedPCAError
-from fedpca_flwr.files import writable
 from fedpca_flwr.site.audit import audit
+from fedpca_flwr.site.bed_file import write_common
 from fedpca_flwr.site.certificates import make_certificates, make_node_key
-from fedpca_flwr.site.identity_files import make_key
-from fedpca_flwr.site.ids_secret import make_ids_secret
-from fedpca_flwr.site.variants import write_common
+from fedpca_flwr.site.identity import make_key
+from fedpca_flwr.site.local_table import make_ids_secret
+from fedpca_flwr.state.files import writable
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -148,7 +148,7 @@ def _add_rehearse(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def _rehearse(given: argparse.Namespace) -> None:
-    from fedpca_flwr.site.rehearsal import rehearse  # starts slower than the other commands take
+    from fedpca_flwr.site.deployment import rehearse
 
     rehearse(given.folder, given.app, dropout=given.dropout, say=lambda line: print(line, flush=True))
 

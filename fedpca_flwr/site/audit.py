@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.files import written_whole
-from fedpca_flwr.foreign_text import printable
-from fedpca_flwr.site import chain
+from fedpca_flwr.errors import ConfigError, printable
+from fedpca_flwr.site import journal
 from fedpca_flwr.site.journal import LAYOUT
 from fedpca_flwr.site.repeats import sentence
-from fedpca_flwr.store import Store
+from fedpca_flwr.state.files import written_whole
+from fedpca_flwr.state.store import Store
 
 SHOWN = ("time", "run", "party", "kind", "about", "bytes")
 
@@ -97,7 +96,7 @@ def audit(folder: str) -> Audit:
     names = ", ".join(field.name for field in fields(Event))
     with store.transaction() as database:
         events = [Event(*line) for line in database.execute(f"SELECT {names} FROM event ORDER BY number")]
-        return Audit(events, chain.first_gap(database))
+        return Audit(events, journal.first_gap(database))
 
 
 def _shown(event: Event, name: str) -> str:

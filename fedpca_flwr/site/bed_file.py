@@ -1,20 +1,181 @@
-"""A .bed file of genotypes (PLINK; extra ``genotypes``) as blocks of people, 2 bits a call until a block is read."""
+"""Variants of .bim files: which are the same, though their alleles are swapped, or read from the other strand.
+
+Two are the same where chromosome, position and the pair of alleles are. What is counted at every site is then the first
+allele (PLINK's A1) of the list that all sites have; a site whose file has it second counts 2 less its own. Alleles of
+the other strand (A for T, C for G) are recognised, but not those of A/T and C/G variants, which look the same on both.
+
+A .bed file of genotypes (PLINK; extra ``genotypes``) as blocks of people, 2 bits a call until a block is read.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.blocks import Blocks, Rows
+from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import LeftOut
-from fedpca_flwr.site.variants import UNKNOWN, Matched, Variant, matched, read_bim, some_of
+from fedpca_flwr.state.files import text_in
+
+UNKNOWN = "0"
+"""An allele that nobody in a file has, and that it does not name."""
+
+OTHER_STRAND = str.maketrans("ACGT", "TGCA")
+SPELLINGS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
+
+
+class Variant(NamedTuple):
+    """A line of a .bim file: what is counted is copies of the first allele."""
+
+    chromosome: str
+    position: int
+    counted: str
+    other: str
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.chromosome, self.position
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether its alleles look the same on both strands."""
+        return self.counted.translate(OTHER_STRAND) == self.other
+
+    def __str__(self) -> str:
+        return f"{self.chromosome}:{self.position}:{self.counted}:{self.other}"
+
+
+class Matched(NamedTuple):
+    """Where the variants of a list are in a site's file.
+
+    Attributes
+    ----------
+    columns : ndarray of shape (d,)
+        Of each, its place in the file; -1 where the file lacks it, or has it twice.
+    swapped : ndarray of shape (d,)
+        Whether the file counts the other allele.
+    """
+
+    columns: NDArray[np.int64]
+    swapped: NDArray[np.bool_]
+
+
+def read_bim(file: Path) -> list[Variant]:
+    """The variants of a .bim file, in its order.
+
+    Raises
+    ------
+    DataError
+        With the number of the first line that is none.
+    """
+    if not file.is_file():
+        raise DataError(
+            "there is no .bim file with the variants beside the .bed file, or where it is named", local=str(file)
+        )
+    found = []
+    for number, line in enumerate(text_in(file, errors="replace").splitlines(), start=1):
+        cells = line.split()
+        if not cells:
+            continue
+        if len(cells) != 6 or not cells[3].isdecimal():
+            raise DataError(
+                "a line of the .bim file is not chromosome, name, distance, position and two alleles (the site's log "
+                "says which)",
+                local=f"line {number} of {file}",
+            )
+        chromosome = cells[0].upper().removeprefix("CHR")
+        counted, other = cells[4].upper(), cells[5].upper()
+        found.append(Variant(SPELLINGS.get(chromosome, chromosome), int(cells[3]), counted, other))
+    if not found:
+        raise DataError("the .bim file has no variants", local=str(file))
+    return found
+
+
+def matched(listed: Sequence[Variant], own: Sequence[Variant]) -> Matched:
+    """Where each of the ``listed`` variants is among a site's ``own``."""
+    places: dict[tuple[str, int], list[int]] = {}
+    for i, variant in enumerate(own):
+        places.setdefault(variant.place, []).append(i)
+    columns, swapped = np.full(len(listed), -1), np.zeros(len(listed), dtype=bool)
+    for j, variant in enumerate(listed):
+        fits = [(i, turned) for i in places.get(variant.place, ()) if (turned := _turned(variant, own[i])) is not None]
+        if len(fits) == 1:
+            columns[j], swapped[j] = fits[0]
+    return Matched(columns, swapped)
+
+
+def _turned(listed: Variant, own: Variant) -> bool | None:
+    """Whether the same variant's alleles are swapped; None where it is another one."""
+    for counted, other in (own[2:], [allele.translate(OTHER_STRAND) for allele in own[2:]]):
+        if counted in (listed.counted, UNKNOWN) and other in (listed.other, UNKNOWN):
+            return False
+        if counted in (listed.other, UNKNOWN) and other in (listed.counted, UNKNOWN):
+            return True
+    return None
+
+
+def in_common(files: Mapping[str, Sequence[Variant]], *, ambiguous: bool = False) -> tuple[list[Variant], list[str]]:
+    """The variants that all files have, as the first file codes them, and lines that say what each file differs in.
+
+    Parameters
+    ----------
+    files : mapping of str to sequence of Variant
+        By the name that the lines have for it.
+    ambiguous : bool
+        Whether to take those whose strand cannot be told.
+    """
+    (first, listed), *others = files.items()
+    lines = []
+    known = [variant for variant in listed if UNKNOWN not in variant[2:]]
+    lines += _told(first, "have an allele that it does not name", [v for v in listed if UNKNOWN in v[2:]])
+    if not ambiguous:
+        lines += _told(first, "look the same on both strands", [v for v in known if v.ambiguous])
+        known = [variant for variant in known if not variant.ambiguous]
+    kept = matched(known, listed).columns >= 0
+    lines += _told(first, "are in it twice", [v for v, once in zip(known, kept, strict=True) if not once])
+    for name, own in others:
+        found = matched(known, own)
+        lacking = found.columns < 0
+        lines += _told(name, "are not in it, or twice", [v for v, lacks in zip(known, lacking, strict=True) if lacks])
+        lines += _told(
+            name, "are coded with swapped alleles", [v for v, turn in zip(known, found.swapped, strict=True) if turn]
+        )
+        kept &= ~lacking
+    return [variant for variant, keep in zip(known, kept, strict=True) if keep], lines
+
+
+def _told(name: str, what: str, variants: Sequence[Variant]) -> list[str]:
+    return [f"{name}: {len(variants)} {what}: {some_of(variants)}"] if variants else []
+
+
+def some_of(variants: Sequence[Variant], most: int = 20) -> str:
+    """The first of them by name, and that there are more."""
+    return ", ".join(map(str, variants[:most])) + (", ..." if len(variants) > most else "")
+
+
+def write_common(files: Sequence[str], *, ambiguous: bool) -> None:
+    """Print the variants that all .bim files have as a .bim file, and to stderr what they differ in.
+
+    Raises
+    ------
+    DataError
+        Where they have none in common.
+    """
+    common, lines = in_common({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
+    for line in [*lines, f"{len(common)} variants in all files"]:
+        print(line, file=sys.stderr)
+    if not common:
+        raise DataError("the files have no variant in common; are their positions of the same genome build?")
+    for variant in common:
+        print(variant.chromosome, variant, 0, variant.position, variant.counted, variant.other, sep="\t")
+
 
 ELEMENTS = 2**23
 """Calls in a block: 32 MiB. The file is by variants, so that each block of people goes through all of it."""

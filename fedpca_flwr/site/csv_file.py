@@ -15,10 +15,9 @@ import numpy as np
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import CACHE_ELEMENTS, Blocks, Rows
+from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks, Rows
 from fedpca_flwr.site.columns import LeftOut, column_position
-from fedpca_flwr.site.csv_faults import Faults
-from fedpca_flwr.site.csv_format import CsvFormat, cells_within_limits, format_of, is_missing
+from fedpca_flwr.site.csv_format import CsvFormat, Faults, cells_within_limits, format_of, is_missing
 
 LONGEST_CELL = 1000
 """Lines over which a cell in quotes may go at the end of a block."""

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
-from fedpca_flwr.maths.blocks import Rows
-from fedpca_flwr.maths.held_out import digests, fifth, held_out
-from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.maths.rows import Rows, digests, fifth, held_out
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.site.repeats import ALLOW
 

@@ -1,24 +1,38 @@
-"""Who a site is to the other sites: an Ed25519 key pair of its own, and a list of all sites' public keys.
+"""The files of an identity: a site's private key (PEM, PKCS 8), and the list of all sites' public keys.
+
+The list is a text with a line for each party, ``<partition-id> <public key in 64 hexadecimal digits>``; what follows a
+``#`` is a comment. Every site gets it over a channel that it trusts.
+
+Who a site is to the other sites: an Ed25519 key pair of its own, and a list of all sites' public keys.
 
 Flower's node keys are not these: by them the SuperLink knows its nodes, and they say nothing to another site, which
 sees only what whoever holds the SuperLink passes on.
 
-The files of both are in `fedpca_flwr.site.identity_files`.
+The files of both are in `fedpca_flwr.site.identity`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.node_config import NodeConfig
-from fedpca_flwr.site.identity_files import COMMAND, line_of, read_members, read_private_key
+from fedpca_flwr.state.files import text_in, write_new
 
 SIGNATURE_BYTES = 64
 
@@ -98,3 +112,133 @@ def _simulated_key(party: int) -> Ed25519PrivateKey:
 @lru_cache(maxsize=8)
 def _simulated_members(parties: int) -> tuple[bytes, ...]:
     return tuple(_simulated_key(party).public_key().public_bytes_raw() for party in range(parties))
+
+
+COMMAND = "python -m fedpca_flwr site keys"
+
+FORGEABLE = frozenset(
+    bytes.fromhex(y)
+    for y in (
+        f"00{'00' * 31}",
+        f"01{'00' * 31}",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        f"ec{'ff' * 30}7f",
+        f"ed{'ff' * 30}7f",
+        f"ee{'ff' * 30}7f",
+    )
+)
+"""The points of small order, but for their sign: whoever has no private key can sign under these. One of them is zeros,
+such as stand for a key that is not there yet."""
+
+
+def make_key(path: str, party: int, name: str = "") -> str:
+    """Write a new private key to a file that only its owner may read; the line for the others' list.
+
+    Raises
+    ------
+    ConfigError
+        Where the file is there already or cannot be written, or the line would be none.
+    """
+    if party < 0:
+        raise ConfigError(f"partition-id is {party}, expected a number from 0")
+    if not re.fullmatch(r"[\w .-]{0,64}", name):
+        raise ConfigError(f"name is {name!r}, expected at most 64 letters, digits, spaces, dots, hyphens, underscores")
+    private = Ed25519PrivateKey.generate()
+    write_new(Path(path).expanduser(), private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return line_of(party, private, name)
+
+
+def line_of(party: int, private: Ed25519PrivateKey, name: str = "") -> str:
+    """What stands in the list for a party."""
+    comment = f"  # {name}" if name else ""
+    return f"{party} {private.public_key().public_bytes_raw().hex()}{comment}"
+
+
+def read_private_key(path: str) -> Ed25519PrivateKey:
+    """The key that `make_key` has written.
+
+    Raises
+    ------
+    ConfigError
+    """
+    file = Path(path).expanduser()
+    try:
+        text = file.read_bytes()
+        others = os.name == "posix" and file.stat().st_mode & 0o077
+    except OSError as error:
+        raise _unreadable("identity", path, error) from None
+    if others:
+        raise ConfigError(
+            "node-config: the file of 'identity' is a private key that others than its owner may read or write; "
+            "let only the owner (chmod 600)",
+            local=path,
+        )
+    try:
+        private = load_pem_private_key(text, password=None)
+    except (ValueError, TypeError):
+        private = None
+    if not isinstance(private, Ed25519PrivateKey):
+        raise ConfigError(
+            f"node-config: the file of 'identity' holds no Ed25519 private key in PEM; make one with '{COMMAND}'",
+            local=path,
+        )
+    return private
+
+
+def read_members(path: str, parties: int) -> tuple[bytes, ...]:
+    """The public keys of a list, by partition; every fault is named, all at once.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        lines = text_in(Path(path).expanduser()).splitlines()
+    except OSError as error:
+        raise _unreadable("identities", path, error) from None
+    except UnicodeDecodeError:
+        lines, faults = [], ["it is not a text in UTF-8"]
+    else:
+        faults = []
+    found: dict[int, bytes] = {}
+    for number, line in enumerate(lines, 1):
+        if not (said := line.split("#")[0].strip()):
+            continue
+        fault = _added(found, said, parties)
+        faults += [f"line {number}: {fault}"] if fault else []
+    missing = ", ".join(str(party) for party in range(parties) if party not in found)
+    faults += [f"no line for partition {missing}"] if missing else []
+    if faults:
+        raise ConfigError(
+            f"node-config: the file of 'identities' must have a line '<partition-id> <64 hexadecimal digits>' for each "
+            f"of the {parties} parties (num-partitions): " + "; ".join(faults),
+            local=path,
+        )
+    return tuple(found[party] for party in range(parties))
+
+
+def _added(found: dict[int, bytes], said: str, parties: int) -> str:
+    """Add what one line says to what was found; why it cannot be, or nothing."""
+    words = re.fullmatch(r"(\d{1,9})\s+([0-9a-fA-F]{64})", said, re.ASCII)
+    if not words:
+        return "it is not a partition-id and 64 hexadecimal digits"
+    party, key = int(words[1]), bytes.fromhex(words[2])
+    if party >= parties:
+        return f"partition {party}, expected 0 to {parties - 1}"
+    if party in found:
+        return f"partition {party} has a line already"
+    if key[:-1] + bytes([key[-1] & 127]) in FORGEABLE:
+        return f"partition {party} has a key with which anybody can sign"
+    if key in found.values():
+        return f"partition {party} has the key of partition {_holder(found, key)}"
+    found[party] = key
+    return ""
+
+
+def _holder(found: Mapping[int, bytes], key: bytes) -> int:
+    return next(party for party, own in found.items() if own == key)
+
+
+def _unreadable(key: str, path: str, error: OSError) -> ConfigError:
+    return ConfigError(f"node-config: the file of '{key}' cannot be read", local=f"{path}: {error.strerror}")

@@ -1,13 +1,20 @@
-"""A party's journal and privacy ledger in the site's own folder (`fedpca_flwr.store`).
+"""A party's journal and privacy ledger in the site's own folder (`fedpca_flwr.state.store`).
 
 A question is on disk before it is answered, in one transaction with the check that it may be asked, so that a process
 that dies between the two never answers twice. Secrets of a run leave it when the run has ended; what was asked, told
 and released stays, and so does what later runs over the same rows must know (`fedpca_flwr.site.repeats`). Each event
-holds a digest of the one before (`fedpca_flwr.site.chain`).
+holds a digest of the one before (`fedpca_flwr.site.journal`).
+
+The events of a journal as a chain: each holds the SHA-256 of its content and of the digest before.
+
+So a line that was removed, changed or moved is found. Whoever may write the file can make the whole chain anew: that is
+found only by the last digest, where somebody else has kept it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import secrets
 import sqlite3
@@ -15,13 +22,101 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.protocol.journal import CHANGED, ENDED, OVER, Journal
-from fedpca_flwr.protocol.state import StateJournal
-from fedpca_flwr.site import chain
-from fedpca_flwr.site.ledger import RELEASE, Release
-from fedpca_flwr.store import Layout, Store, StoreError
+from fedpca_flwr.protocol.journal import CHANGED, ENDED, OVER, Journal, StateJournal
+from fedpca_flwr.site.repeats import RELEASE, Release
+from fedpca_flwr.state.store import Layout, Store, StoreError
+
+TABLES = """
+CREATE TABLE event (
+    number INTEGER PRIMARY KEY, time TEXT NOT NULL, run TEXT NOT NULL, party INTEGER NOT NULL,
+    kind TEXT NOT NULL, about TEXT NOT NULL, digest TEXT NOT NULL, bytes INTEGER NOT NULL, chain TEXT NOT NULL);
+CREATE INDEX event_of_run ON event (run, party);
+CREATE TABLE chain (events INTEGER NOT NULL, last TEXT NOT NULL);
+INSERT INTO chain VALUES (0, '');
+"""
+
+
+def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
+    """Add an event: time, run, party, kind, about, digest, bytes.
+
+    Raises
+    ------
+    StoreError
+    """
+    events, last = end(database)
+    line = (events + 1, *event)
+    digest = following(last, line)
+    database.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*line, digest))
+    database.execute("UPDATE chain SET events = ?, last = ?", (events + 1, digest))
+
+
+def end(database: sqlite3.Connection) -> tuple[int, str]:
+    """How many events there are, and the digest of the last one.
+
+    Raises
+    ------
+    StoreError
+    """
+    kept = database.execute("SELECT events, last FROM chain").fetchall()
+    if len(kept) != 1:
+        raise StoreError(
+            "the journal is damaged: it has lost the digest of its last event; restore it from a copy, or name another "
+            "folder"
+        )
+    return int(kept[0][0]), str(kept[0][1])
+
+
+def require_beyond(database: sqlite3.Connection, seen: tuple[int, str], file: Path) -> None:
+    """Refuse a journal without an event that was in it, whose number and digest were kept elsewhere.
+
+    Raises
+    ------
+    StoreError
+    """
+    number, digest = seen
+    found = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
+    if number and found != [(digest,)]:
+        raise StoreError(
+            f"{file} lacks its event {number}, which this run has seen in it: an older journal, or another, was put in "
+            "its place. Put the newest one back; once no run is under way, begin anew"
+        )
+
+
+def following(last: str, line: tuple[Any, ...]) -> str:
+    """The digest of a line, after that of the one before."""
+    return hashlib.sha256(json.dumps([last, *line]).encode()).hexdigest()
+
+
+def first_gap(database: sqlite3.Connection) -> int:
+    """The number of the first event that is not as it was written; 0 where all are."""
+    last, number = "", 0
+    for *line, digest in database.execute("SELECT * FROM event ORDER BY number"):
+        number += 1
+        if following(last, tuple(line)) != digest:
+            return number
+        last = digest
+    kept = database.execute("SELECT events, last FROM chain").fetchall()
+    return 0 if kept == [(number, last)] else number + 1
+
+
+def require_whole(database: sqlite3.Connection, file: Path) -> None:
+    """Refuse to go on where an event is not as it was written.
+
+    Raises
+    ------
+    StoreError
+    """
+    gap = first_gap(database)
+    if gap:
+        raise StoreError(
+            f"{file} is damaged: its event {gap} is missing or was changed; restore it from a copy, or name another "
+            "folder"
+        )
+
 
 logger = logging.getLogger("fedpca_flwr.client")
 
@@ -33,7 +128,7 @@ LAYOUT = Layout(
     file="site.sqlite",
     application=b"FPCs",
     format=3,
-    tables=f"""{chain.TABLES}
+    tables=f"""{TABLES}
 CREATE TABLE data_key (value BLOB NOT NULL);
 CREATE TABLE secret (
     run TEXT NOT NULL, party INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
@@ -95,7 +190,7 @@ class FileJournal(Journal):
         self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
     ) -> None:
         with self._transaction() as database:
-            chain.require_whole(database, self._store.file)  # what was spent is never nothing
+            require_whole(database, self._store.file)  # what was spent is never nothing
             noted: dict[bool, list[Release]] = {True: [], False: []}
             for *run, about in database.execute("SELECT run, party, about FROM event WHERE kind = ?", (RELEASE,)):
                 noted[tuple(run) == self.key].append(Release.of(about))
@@ -114,7 +209,7 @@ class FileJournal(Journal):
 
     def remember(self, kind: str, data: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
         with self._transaction() as database:
-            chain.require_whole(database, self._store.file)  # what was known is never nothing
+            require_whole(database, self._store.file)  # what was known is never nothing
             noted = database.execute("SELECT digest, about FROM event WHERE kind = ? ORDER BY number", (kind,))
             known: dict[bool, list[str]] = {True: [], False: []}
             for digest, about in noted:
@@ -153,9 +248,9 @@ class FileJournal(Journal):
         try:
             self._require_there(before)
             with self._store.transaction() as database:
-                chain.require_beyond(database, before, self._store.file)
+                require_beyond(database, before, self._store.file)
                 yield database
-                seen = chain.end(database)
+                seen = end(database)
             if self.memory:
                 self.memory.seen = seen
         except (ConfigError, StoreError) as error:
@@ -203,7 +298,7 @@ class FileJournal(Journal):
         return [about for (about,) in rows]
 
     def _note(self, database: sqlite3.Connection, kind: str, about: str, digest: str = "", nbytes: int = 0) -> None:
-        chain.append(database, (_time(datetime.now(UTC)), *self.key, kind, about, digest, nbytes))
+        append(database, (_time(datetime.now(UTC)), *self.key, kind, about, digest, nbytes))
 
     def _end(self, database: sqlite3.Connection, why: str) -> None:
         self._note(database, "ended", why)

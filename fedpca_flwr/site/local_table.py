@@ -1,22 +1,133 @@
-"""A party's own rows: its file, or in a simulation its part of the run's data set."""
+"""A party's own rows: its file, or in a simulation its part of the run's data set.
+
+The salt of ids: a file of random bytes that the sites share and the server does not know.
+
+Identities do not replace it: digests can be compared only where all sites make them alike. A site that hands it to the
+server gives away digests of ids that it has itself, since all sites have the same rows.
+
+The same rows at every party: an id column, seen by others as salted digests only, puts them in one order.
+
+This is NOT private set intersection. A digest hides an id from whoever does not know the salt; the salt is the
+sites' ``ids-secret``, or without one a text that everybody knows, and then whoever can guess ids (names,
+numbers of few digits) finds them. Every site also learns that all others have exactly its own rows.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedpca_flwr import data
-from fedpca_flwr.config import RunConfig
-from fedpca_flwr.database_url import is_url
-from fedpca_flwr.maths.blocks import whole
-from fedpca_flwr.node_config import NodeConfig
-from fedpca_flwr.partition import split, split_columns
-from fedpca_flwr.site.alignment import digests, read_ids
-from fedpca_flwr.site.ids_secret import ids_secret
-from fedpca_flwr.site.query import read_query
+from fedpca_flwr.config.node_config import NodeConfig, is_url
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split, split_columns
+from fedpca_flwr.data.table import Table, check
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.rows import whole
+from fedpca_flwr.site.columns import column_position
+from fedpca_flwr.site.csv_file import cells_of
+from fedpca_flwr.site.databases import read_query
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.table import Table, check
+from fedpca_flwr.state.files import write_new
+
+SHORTEST_SECRET = 16
+"""Bytes."""
+
+
+def make_ids_secret(path: Path) -> None:
+    """Write a new secret to a file that only its owner may read.
+
+    Raises
+    ------
+    ConfigError
+        Where the file is there already or cannot be written.
+    """
+    write_new(path, secrets.token_bytes(32))
+
+
+def ids_secret(path: str) -> bytes:
+    """The bytes of a site's ``ids-secret`` file; none for an empty path.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not path:
+        return b""
+    try:
+        secret = Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            "node-config: the file of 'ids-secret' cannot be read",
+            local=f"{path}: {error.strerror}",
+        ) from None
+    if len(secret) < SHORTEST_SECRET:
+        raise ConfigError(
+            f"node-config: the file of 'ids-secret' holds {len(secret)} bytes, expected at least "
+            f"{SHORTEST_SECRET}; make one with 'python -m fedpca_flwr site ids-secret'"
+        )
+    return secret
+
+
+Digests = NDArray[np.uint64]
+
+
+def read_ids(path: str, column: str, rows: int, label: str = "") -> list[str]:
+    """The ids in a column of a .csv or .parquet file, without surrounding spaces.
+
+    Parameters
+    ----------
+    path : str
+    column : str
+        Its name, or its number from 0.
+    rows : int
+        That `readers.read` found: with a header, a .csv file has one line more.
+    label : str, optional
+        Of the column that is no feature either.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Without an id in the text: it travels to the server.
+    """
+    file = Path(path).expanduser()
+    if file.suffix.lower() == ".csv":
+        return cells_of(file, column, rows, label)
+    if file.suffix.lower() == ".parquet":
+        from pyarrow import parquet
+
+        table = parquet.read_table(file)
+        position = column_position(column, table.column_names, table.num_columns, "ids")
+        return ["" if value is None else str(value).strip() for value in table.column(position).to_pylist()]
+    raise ConfigError("node-config: 'ids' names a column, which only .csv and .parquet files have")
+
+
+def digests(ids: Sequence[str], salt: bytes) -> Digests:
+    """The first 64 bits of HMAC-SHA-256 of each id (n,).
+
+    Raises
+    ------
+    DataError
+        Where an id is empty, or occurs twice.
+    """
+    empty, doubled = sum(not own for own in ids), len(ids) - len(set(ids))
+    if empty:
+        raise DataError(f"the id column has {empty} empty cells: every row needs an id")
+    if doubled:
+        raise DataError(f"the id column has {doubled} ids that occur before: every row needs one of its own")
+    raw = b"".join(hmac.digest(salt, own.encode(), hashlib.sha256)[:8] for own in ids)
+    return np.frombuffer(raw, "<u8").astype(np.uint64)
+
+
+def difference(own: Digests, others: Digests) -> tuple[int, int]:
+    """How many of ``others`` are missing in ``own``, and how many there are too many."""
+    return int(np.setdiff1d(others, own).size), int(np.setdiff1d(own, others).size)
 
 
 def local_table(node: NodeConfig, config: RunConfig) -> Table:
@@ -33,7 +144,7 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         table, ids = _own(node)
         table = table._replace(split=node.split)
         return _in_order_of_ids(table, ids, node, config) if node.ids else table
-    source = data.load(config.dataset, config.data_root)
+    source = datasets.load(config.dataset, config.data_root)
     if config.partition == "columns":
         rows = source.all_rows()
         own = split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)[node.partition_id]

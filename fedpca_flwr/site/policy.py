@@ -2,16 +2,18 @@
 
 Further refusals are where what they need is known:
 
-- a question out of the method's script: `fedpca_flwr.protocol.script`;
+- a question out of the method's script: `fedpca_flwr.protocol.question`;
 - rows beyond a run's bound, too many bounds, and a sum that with an earlier one would tell a share:
   `fedpca_flwr.site.repeats` (both note in the journal what they allow);
 - rows held out that are few, or others than before: `fedpca_flwr.site.fold`;
-- a spent privacy budget: `fedpca_flwr.site.ledger`; noise that others know, or too little of it: `dp-pca`'s client;
-- products that tell all inner products, over all runs: `fedpca_flwr.site.product_count`;
-- a bound below this site's own public one: `fedpca_flwr.site.ceiling`;
-- too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.words`;
+- a spent privacy budget: `fedpca_flwr.site.repeats`; noise that others know, or too little of it: `dp-pca`'s client;
+- products that tell all inner products, over all runs: `fedpca_flwr.site.repeats`;
+- a bound below this site's own public one: `fedpca_flwr.site.policy`;
+- too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.encoding`;
 - keys and survivors whose signatures are not those of this site's list: `fedpca_flwr.transports.signed`;
 - a journal that cannot be used: `fedpca_flwr.site.journal`.
+
+A site's own public bound on its values: runs are held against it, and never against the rows.
 """
 
 from __future__ import annotations
@@ -22,13 +24,36 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, together
-from fedpca_flwr.files import require_site_file
-from fedpca_flwr.maths.blocks import chunks
-from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.data.table import Table, complete, told
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, together
+from fedpca_flwr.maths.rows import Rows, chunks, largest_size
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.site.scores import SCORE_FILES, unknown_score_file
-from fedpca_flwr.table import Table, complete, told
+from fedpca_flwr.state.files import require_site_file
+
+
+def permit_under(ceiling: float, rows: Rows, bound: float) -> None:
+    """Refuse a run whose `bound` is below this site's own, and rows (n, d) beyond that.
+
+    Which of the two happens does not depend on the run's bound together with the rows, so no number of runs tells
+    more of the rows than that they are within the ceiling, or not.
+
+    Raises
+    ------
+    DataError, DisclosureError
+    """
+    if bound < ceiling:
+        raise DisclosureError(
+            f"the run's 'bound' is {bound:g}, below what this site says publicly of its values, {ceiling:g} "
+            "(node-config 'bound'); run with this or a larger one, which costs nothing"
+        )
+    if largest_size(rows) > ceiling:
+        raise DataError(
+            f"this site's data hold values beyond what its own node-config says of them ('bound' = {ceiling:g}, in "
+            "size); the site must correct it"
+        )
+
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-5
 """Of one run, where a site with a file of its own does not say."""

@@ -3,27 +3,151 @@
 A kind of file is a function in `READERS`, from a path and the columns that are no features to the rows and the names of
 their columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew: `read` checks them,
 keeps those that are small, and words whatever goes wrong in them as it does here.
+
+A .parquet file as blocks of rows (extra ``parquet``).
+
+An .h5ad file of cells (AnnData; extra ``cells``) as blocks of rows, sparse where the file is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
+from fedpca_flwr.data.frames import KINDS, arrow_column, arrow_kind, listed
+from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
-from fedpca_flwr.maths.blocks import Block, Blocks, Rows, of_columns, sparse_rows
+from fedpca_flwr.maths.rows import CACHE_ELEMENTS, ENTRIES, Block, Blocks, Rows, csr, of_columns, sparse_rows
 from fedpca_flwr.site.bed_file import read_bed
 from fedpca_flwr.site.columns import LeftOut, column_position
 from fedpca_flwr.site.csv_file import read_csv
-from fedpca_flwr.site.h5ad_file import read_h5ad
-from fedpca_flwr.site.parquet_file import read_parquet
-from fedpca_flwr.table import Table, check
+
+
+def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
+    """The rows, of the dtype that holds all columns and what is missing in them, and the names of these."""
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigError(
+            "a .parquet file needs pyarrow, which is not installed; pip install '.[parquet]' in the repository"
+        ) from None
+    with parquet.ParquetFile(file) as source:
+        schema, metadata = source.schema_arrow, source.metadata
+    every = list(schema.names)
+    dropped = {column_position(name, every, len(every), key) for key, name in left_out.items()}
+    kept = [position for position in range(len(every)) if position not in dropped]
+    names = [every[position] for position in kept]
+    _require_numbers(schema, kept, names)
+    held = [_dtype(schema.field(position).type, _is_complete(metadata, position)) for position in kept]
+    dtype = np.result_type(*held)
+    return Blocks(lambda: _parquet_blocks(file, kept, len(every), dtype), len(kept), dtype), names
+
+
+def _require_numbers(schema: Any, kept: Sequence[int], names: Sequence[str]) -> None:
+    if not kept or any(name.startswith("__index_level_") for name in names):
+        raise DataError("the .parquet file has an index column, or no feature: write it without its index")
+    by_kind: dict[str, list[object]] = {}
+    for position, name in zip(kept, names, strict=True):
+        if kind := arrow_kind(schema.field(position).type):
+            by_kind.setdefault(kind, []).append(name)
+    if by_kind:
+        advice = "; ".join(f"{kind} ({KINDS[kind]})" for kind in by_kind)
+        raise DataError(
+            f"the .parquet file has columns that are not numbers: {advice}. Or leave them out, or name one as "
+            "node-config 'label'",
+            local="; ".join(f"{kind} in {listed(own)}" for kind, own in by_kind.items()),
+        )
+    doubled = [name for name, times in Counter(names).items() if times > 1]
+    if doubled:
+        raise DataError(
+            "the .parquet file has columns of the same name; give each a name of its own", local=listed(doubled)
+        )
+
+
+def _is_complete(metadata: Any, position: int) -> bool:
+    """Whether the file says that no value of a column is missing."""
+    groups = (metadata.row_group(group).column(position).statistics for group in range(metadata.num_row_groups))
+    return all(group is not None and group.has_null_count and not group.null_count for group in groups)
+
+
+def _dtype(kind: Any, complete: bool) -> np.dtype[Any]:
+    from pyarrow import types
+
+    as_it_is = types.is_floating(kind) or (complete and (types.is_integer(kind) or types.is_boolean(kind)))
+    found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype() if as_it_is else np.float64)
+    return found
+
+
+def _parquet_blocks(file: Path, kept: list[int], width: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(file) as source:
+        for batch in source.iter_batches(max(64, CACHE_ELEMENTS // width)):
+            columns = [arrow_column(batch.column(position)) for position in kept]
+            yield np.column_stack(columns).astype(dtype, copy=False)
+
+
+def read_h5ad(file: Path, left_out: LeftOut, layer: str = "") -> tuple[Rows, list[str]]:
+    """The rows of ``X`` or of a layer, and the names of its variables."""
+    try:
+        import h5py
+        from anndata.io import read_elem
+    except ImportError:
+        raise ConfigError(
+            "an .h5ad file needs anndata, which is not installed; pip install '.[cells]' in the repository"
+        ) from None
+    with h5py.File(file) as held:
+        if layer and layer not in held.get("layers", {}):
+            raise ConfigError(
+                "node-config: 'layer' names no layer of the .h5ad file",
+                local=f"layer '{layer}', layers {list(held.get('layers', {}))} of {file}",
+            )
+        if not layer and "X" not in held:
+            raise DataError("the .h5ad file has no X; name a layer of it as node-config 'layer'", local=str(file))
+        matrix = _matrix(held, layer)
+        width, dtype, sparse = matrix.shape[1], matrix.dtype, not isinstance(matrix, h5py.Dataset)
+        every = [str(name) for name in read_elem(held["var"]).index]
+    kept = np.ones(width, dtype=bool)
+    kept[[column_position(name, every, width, key) for key, name in left_out.items()]] = False
+    columns = np.flatnonzero(kept)
+    rows = Blocks(lambda: _h5ad_blocks(file, layer, columns), columns.size, dtype, sparse=sparse)
+    return rows, [every[position] for position in columns]
+
+
+def _matrix(held: Any, layer: str) -> Any:
+    from anndata.io import sparse_dataset
+
+    found = held[_key(layer)]
+    return found if hasattr(found, "dtype") else sparse_dataset(found)
+
+
+def _key(layer: str) -> str:
+    return f"layers/{layer}" if layer else "X"
+
+
+def _h5ad_blocks(file: Path, layer: str, columns: NDArray[np.int64]) -> Iterator[Block]:
+    import h5py
+
+    with h5py.File(file) as held:
+        matrix = _matrix(held, layer)
+        n, d = matrix.shape
+        few = max(64, ENTRIES // d)
+        if not isinstance(matrix, h5py.Dataset):
+            few = max(64, ENTRIES * n // max(1, len(held[_key(layer)]["data"])))
+            if matrix.format == "csc":  # its rows are all over the file
+                matrix = csr(matrix.to_memory())
+        for start in range(0, n, few):
+            block = matrix[start : start + few]
+            block = block if isinstance(block, np.ndarray) else csr(block)
+            yield block if columns.size == d else block[:, columns]
 
 
 def read(

@@ -7,6 +7,18 @@ digest of the rows, whom each sum was over and which bounds were tried.
 A digest of all rows together knows rows that are the same, not rows that overlap. Digests of single rows would know
 those too, and a thief of the journal could test his guess of one. So rows that are not the same count as overlapping
 where their number is nearly that of earlier ones: a row more, less or corrected, or another order, leaves it so.
+
+A site's privacy ledger: what it has released, at what noise, so that a budget can stop the next release.
+
+Each entry is one noisy reply: phase, noise multiplier (standard deviation of the noise over the sensitivity), and the
+relation of neighbouring data sets by which that is meant; one for replace-one holds for add-remove too. The entries are
+events of the site's journal (`fedpca_flwr.site.journal`), in one chain with the questions and answers, so that none of
+them can go missing while the others stand. An entry is on disk before its noise is drawn: whatever left is in it.
+
+How many columns of products a site's rows were in, over all runs: enough of them tell all inner products.
+
+Runs add up: four of one column each tell as much as one of four. So what a run may ask for is noted in the journal,
+beside a digest of the rows, before the run's first answer, whatever it then asks for.
 """
 
 from __future__ import annotations
@@ -14,15 +26,132 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Self
 
 import numpy as np
 
-from fedpca_flwr.errors import DataError, DisclosureError
-from fedpca_flwr.maths.blocks import Rows, chunks, largest_size
-from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
+from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
+from fedpca_flwr.maths.rows import Rows, chunks, largest_size
 from fedpca_flwr.protocol.journal import Journal
-from fedpca_flwr.site.ledger import RELEASE, Noted, Release
+
+RELEASE = "release"
+"""The kind of the ledger's events."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What an event of a journal is about, as the journal holds it."""
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Release(Noted):
+    """A noisy reply."""
+
+    phase: str
+    relation: str
+    multiplier: float
+
+
+def require_budget(
+    multiplier: float,
+    of_run: Sequence[float],
+    of_others: Sequence[float],
+    *,
+    whole_run: float,
+    epsilon: float,
+    delta: float,
+) -> None:
+    """Refuse a release with which a site would have spent more than its budget.
+
+    Parameters
+    ----------
+    multiplier : float
+        Of the release.
+    of_run, of_others : sequence of float
+        Of those before it, in its run and in all others.
+    whole_run : float
+        Of all phases of the run together: a run that cannot end need not begin.
+    epsilon, delta : float
+        The budget.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    own = min(whole_run, composed([*of_run, multiplier]))
+    spent, after = (gaussian_epsilon(composed(m), delta) for m in (of_others, [*of_others, own]))
+    if after > epsilon * (1 + 1e-9):
+        raise DisclosureError(
+            f"this site's privacy budget does not allow the run: with it epsilon would be {after:.4g} at delta "
+            f"{delta:g} ({spent:.4g} without it), allowed is {epsilon:g} (node-config 'epsilon-budget')"
+        )
+
+
+PRODUCTS = "products"
+"""The kind of the journal's events, and the name of what it keeps of a run that is counted."""
+
+
+def permit_products(journal: Journal, node: NodeConfig, rows: Rows, asked: int, *, columns: int, counted: bool) -> None:
+    """Refuse a run whose products, with those of earlier runs over the same rows, could tell all inner products.
+
+    Parameters
+    ----------
+    journal : Journal
+    node : NodeConfig
+    rows : ndarray of shape (n, f)
+        This site's, in an order that is its own.
+    asked : int
+        Columns of products that the run may ask for in all, at most.
+    columns : int
+        That the products are of: this site's f, in a sum those of the others too.
+    counted : bool
+        Whether the run's products are noted now, because it is answered.
+
+    Raises
+    ------
+    ConfigError, DisclosureError
+    """
+    rank = min(len(rows) - 1, columns)
+
+    def decide(same: Sequence[str], others: Sequence[str]) -> str:
+        before = sum(map(_columns_in, same))
+        if before + asked >= rank:
+            earlier = f" (earlier runs over the same rows for {before})" if before else ""
+            raise DisclosureError(
+                f"the run may ask for {asked} columns of products{earlier}, and {rank} tell all inner products of the "
+                f"rows ({len(rows)} rows, {columns} columns); this site allows scores only. Lower what the run may ask "
+                f"for ('max-rounds' times 'block-size', 'rank' or 'n-components') below {rank - before}, or set "
+                "may-show='inner products' in the node-config" + (ALLOW if before else "")
+            )
+        return f"{asked} columns of products" if counted else ""
+
+    decide([], [])
+    if node.repeat == "allow":
+        return
+    if not node.journal:
+        raise ConfigError(
+            "this site's node-config names no 'journal', the folder in which it counts what runs may ask about its "
+            "rows; with may-show='scores' a site needs one"
+        )
+    if journal.recall(PRODUCTS) is None:  # else this run is counted
+        journal.remember(PRODUCTS, rows_digest(journal.data_key, rows), decide)
+        if counted:
+            journal.keep(PRODUCTS, b"counted")
+
+
+def _columns_in(about: str) -> int:
+    return int(about.partition(" ")[0])
+
 
 BOUNDS = 3
 """Answers to whether rows are within a bound, as far as no earlier one tells them."""

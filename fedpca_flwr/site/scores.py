@@ -1,16 +1,22 @@
-"""A site's own scores: its rows projected, written whole or not at all."""
+"""Which of a site's rows are odd: T2 and SPE with their limits in a file beside the scores, and what is counted.
+
+A site's own scores: its rows projected, written whole or not at all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.files import site_file
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.inference import fourth_powers, t_squared
+from fedpca_flwr.state.files import site_file
 
 SCORE_FILES = (".npy", ".csv")
 """Kinds of files that scores are written to."""
@@ -46,3 +52,79 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
             yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
     else:
         raise unknown_score_file(target)
+
+
+TOP = 3
+"""Features that are named of each row: those that add most to its SPE."""
+
+HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
+
+
+def beside(scores: str) -> Path:
+    """The file of odd rows beside that of the scores."""
+    target = Path(scores).expanduser()
+    return target.with_name(f"{target.stem}-outliers.csv")
+
+
+class OddRows:
+    """What a party finds of its rows, chunk by chunk, in their order.
+
+    Parameters
+    ----------
+    components : ndarray of shape (k, d)
+    variances : ndarray of shape (k,)
+        Of the scores; of one that is 0 nothing is found.
+    limits : ndarray of shape (2,) or (0,)
+        Of T2 and of SPE, where rows have any.
+    rows : int
+        So many, the first ones, are counted.
+    stream : binary file or None
+        Where each row has a line.
+
+    Attributes
+    ----------
+    above : ndarray of shape (2,)
+        How many rows exceed the limit of T2, and of SPE.
+    fourth : ndarray of shape (k,)
+        Sums of the fourth powers of the scores, in their deviations.
+    """
+
+    def __init__(
+        self, components: Array, variances: Array, limits: Array, rows: int, stream: BinaryIO | None = None
+    ) -> None:
+        self.components, self.variances, self.limits = components, variances, limits
+        self.above: NDArray[np.int64] = np.zeros(2, np.int64)
+        self.fourth: Array = np.zeros(variances.size)
+        self._left, self._stream = rows, stream
+
+    def add(self, centred: Array) -> None:
+        """Take rows (m, d) that are centred and scaled."""
+        scores = centred @ self.components.T
+        counted = min(self._left, len(centred))
+        self._left -= counted
+        self.fourth += fourth_powers(scores[:counted], self.variances)
+        if not self.limits.size:
+            return
+        errors = (centred - scores @ self.components) ** 2
+        found = np.column_stack([t_squared(scores, self.variances), errors.sum(axis=1)])
+        self.above += (found[:counted] > self.limits).sum(axis=0)
+        if self._stream is not None:
+            self._write(self._stream, found, errors)
+
+    def _write(self, stream: BinaryIO, found: Array, errors: Array) -> None:
+        first, second = (f"{limit:.9g}" for limit in self.limits)
+        odd = np.any(found > self.limits, axis=1)
+        for (t2, spe), is_odd, one in zip(found.tolist(), odd.tolist(), errors, strict=True):
+            most = " ".join(map(str, np.argsort(-one, kind="stable")[:TOP].tolist()))
+            stream.write(f"{t2:.9g},{first},{spe:.9g},{second},{int(is_odd)},{most}\n".encode())
+
+
+@contextmanager
+def outlier_file(scores: str, limits: Array) -> Iterator[BinaryIO | None]:
+    """The file beside the site's scores, written whole or not at all; None where there is nothing to write."""
+    if not (scores and limits.size):
+        yield None
+        return
+    with site_file("scores", beside(scores)) as stream:
+        stream.write(HEADER)
+        yield stream

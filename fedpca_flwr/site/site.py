@@ -15,25 +15,24 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.method_text import canonical, options_of
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
-from fedpca_flwr.maths.blocks import Rows, whole
-from fedpca_flwr.method_text import canonical, options_of
-from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.maths.rows import Rows, whole
+from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.journal import Journal
-from fedpca_flwr.protocol.messages import LONGEST_MESSAGE
-from fedpca_flwr.protocol.phase import Public
-from fedpca_flwr.protocol.state import Context, State, StateJournal
+from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
+from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.site import policy, repeats
-from fedpca_flwr.site.ceiling import permit_under
-from fedpca_flwr.site.features import in_order_of, in_own_order
+from fedpca_flwr.site.columns import in_order_of, in_own_order
+from fedpca_flwr.site.databases import require_same
 from fedpca_flwr.site.fold import fold
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
-from fedpca_flwr.site.product_count import permit_products
-from fedpca_flwr.site.query import require_same
-from fedpca_flwr.table import Table
+from fedpca_flwr.site.policy import permit_under
+from fedpca_flwr.site.repeats import permit_products
 
 Load = Callable[[NodeConfig, RunConfig], Table]
 
@@ -198,7 +197,7 @@ class Site:
             repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
 
     def permit_products(self, split: str, asked: int, *, columns: int, counted: bool) -> None:
-        """Refuse a run whose products could tell all inner products of rows (`fedpca_flwr.site.product_count`).
+        """Refuse a run whose products could tell all inner products of rows (`fedpca_flwr.site.repeats`).
 
         Raises
         ------

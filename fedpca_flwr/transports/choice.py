@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport
 from fedpca_flwr.site.identity import identity_of
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.transports.clear import ClearParty, ClearServer
+from fedpca_flwr.transports.encoding import Group
 from fedpca_flwr.transports.masked import MaskedParty, MaskedServer
 from fedpca_flwr.transports.signed import Signer
-from fedpca_flwr.transports.surviving import SurvivingServer
-from fedpca_flwr.transports.surviving_party import SurvivingParty
-from fedpca_flwr.transports.words import Group
+from fedpca_flwr.transports.surviving import SurvivingParty, SurvivingServer
 
 
 def server_transport(config: RunConfig) -> ServerTransport:

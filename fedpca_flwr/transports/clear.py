@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.protocol.arriving import ArrivingSum, as_they_come
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.phase import Phases, Program, Sum
+from fedpca_flwr.protocol.question import Phases, Program, Sum
+from fedpca_flwr.protocol.replies import ArrivingSum, as_they_come
 from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
 
 

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths import shamir
+from fedpca_flwr.maths import secure
 from fedpca_flwr.transports.pairwise_masks import (
     KEY_BYTES,
     Words,
@@ -42,7 +42,8 @@ from fedpca_flwr.transports.pairwise_masks import (
 if TYPE_CHECKING:
     from _hashlib import HASH
 
-SHARE = shamir.SHARE_BYTES
+
+SHARE = secure.SHARE_BYTES
 SEALED = 2 * SHARE + 16
 """Bytes of the shares of a seed and of a key, encrypted."""
 
@@ -202,7 +203,7 @@ def unmasked(
     total = total.copy()
     for place in members:
         try:
-            found = shamir.combine({own: shares[place] for own, shares in revealed.items()})
+            found = secure.combine({own: shares[place] for own, shares in revealed.items()})
         except ValueError:
             raise ContractError(f"{WRONG_SHARES}; nothing can be read from the sum") from None
         if place in survivors:

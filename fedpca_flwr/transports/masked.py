@@ -18,12 +18,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.protocol.messages import Reply
+from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.phase import Ask, Phase, Phases, Program, Public, Sum
+from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program, Public, Sum
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
 from fedpca_flwr.transports import neighbours
+from fedpca_flwr.transports.encoding import MASKED, Group, RunningSum, encoded, require_sums, secret_of, whole_answer
 from fedpca_flwr.transports.pairwise_masks import (
     KEY_BYTES,
     mask_of,
@@ -34,15 +35,6 @@ from fedpca_flwr.transports.pairwise_masks import (
     transcript,
 )
 from fedpca_flwr.transports.signed import SIGNATURE, SIZES
-from fedpca_flwr.transports.words import (
-    MASKED,
-    Group,
-    RunningSum,
-    encoded,
-    require_sums,
-    secret_of,
-    whole_answer,
-)
 
 KEYS = (Field("publics", ("parties", "key"), "uint8"), Field("signatures", ("parties", "signature"), "uint8"))
 """The parties' public keys, which the server sends with the first sum."""

@@ -3,7 +3,7 @@
 Bell, Bonawitz, Gascon, Lepoint and Raykova, Secure Single-Server Aggregation with (Poly)Logarithmic Overhead (CCS
 2020): masks with O(log K) neighbours hide what masks with all K parties hide while the honest parties are connected in
 the graph of neighbours. They are but with probability 2^-40 where at most two thirds of the parties collude with the
-server (`fedpca_flwr.maths.ring`), and did so before the graph was known.
+server (`fedpca_flwr.maths.secure`), and did so before the graph was known.
 
 The graph is a ring in an order that follows from all public keys of the run, and each party derives it itself. So that
 nobody fits keys to those of others until the order suits him, a party first commits to its key (SHA-256), and opens
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.maths.ring import least_degree
+from fedpca_flwr.maths.secure import least_degree
 from fedpca_flwr.transports.pairwise_masks import digest_of, keystream
 from fedpca_flwr.transports.signed import UNANSWERED
 

@@ -30,6 +30,7 @@ from fedpca_flwr.errors import ContractError
 if TYPE_CHECKING:
     from _hashlib import HASH
 
+
 Words = NDArray[np.uint64]
 
 KEY_BYTES = 32

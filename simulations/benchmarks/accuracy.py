@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr import data
-from fedpca_flwr.markdown import row, table
-from fedpca_flwr.metrics import knn_accuracy, principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.partition import split
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split
+from fedpca_flwr.figures.markdown import row, table
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import knn_accuracy, pooled_pca, principal_angles
 
 from .. import run
 from .setting import COMPONENTS, PARTITIONS, data_parser
@@ -37,7 +36,7 @@ HEADS = (
 
 def lines(dataset: str, root: str, clients: int, k: int, seed: int, knn: bool) -> list[list[str]]:
     """The rows of one data set's table."""
-    source = data.load(dataset, root)
+    source = datasets.load(dataset, root)
     rows = source.all_rows()
     truth = pooled_pca(rows, k)
     found = [["pooled", "PCA full", "0", "0", "0", "0", "-", _knn(truth, source, rows, knn)]]
@@ -58,7 +57,7 @@ def _errors(model: PCAModel, truth: PCAModel) -> list[str]:
     return [f"{angles.max:.1e}", f"{angles.mean:.1e}", f"{values:.1e}", f"{ratio:.1e}", f"{upload:,}"]
 
 
-def _knn(model: PCAModel, source: data.Dataset, rows: NDArray[Any], wanted: bool) -> str:
+def _knn(model: PCAModel, source: datasets.Dataset, rows: NDArray[Any], wanted: bool) -> str:
     if not wanted or source.test is None:
         return "-"
     test, truth = source.test()

@@ -21,7 +21,7 @@ from scipy.linalg import blas
 from threadpoolctl import threadpool_limits
 
 import fedpca_flwr
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.moments import Moments
 
 from .. import run

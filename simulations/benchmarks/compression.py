@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.model.reference import principal_angles
 
 from .. import run
 from .setting import COMPONENTS, clients, data_parser, options_text, truth

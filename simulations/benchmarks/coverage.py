@@ -17,14 +17,14 @@ from scipy.stats import norm, t
 
 from fedpca_flwr import analyses
 from fedpca_flwr.analyses import HowSure
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
+from fedpca_flwr.maths.inference import fourth_powers
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.pooling import pool
-from fedpca_flwr.maths.sampling_error import fourth_powers
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.second_moments import SecondMoments
+from fedpca_flwr.maths.sums import pool
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.second_moments import SecondMoments
 
 from .setting import parser
 

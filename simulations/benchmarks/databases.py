@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.maths.blocks import Blocks
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.site.csv_file import read_csv
-from fedpca_flwr.site.query import Query, read_query
+from fedpca_flwr.site.databases import Query, read_query
 
 from .postgresql_server import Server, running
 from .setting import parser

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 
 from .. import run
 from .setting import parser

@@ -20,7 +20,7 @@ from flwr.server.compat import start_grid
 from flwr.server.strategy import FedAvg
 from flwr.serverapp import Grid, ServerApp
 
-from fedpca_flwr.protocol.polling import poll_promptly
+from fedpca_flwr.protocol.server import poll_promptly
 
 Sizes = list[list[list[int]]]
 """Of every round, the bytes up and those down, by party."""

@@ -25,11 +25,11 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from numpy.typing import NDArray
 
-from fedpca_flwr import data
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split
+from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.packages import strategies
-from fedpca_flwr.partition import split
 from fedpca_flwr.protocol.progress import flower_from
 from fedpca_flwr.site.deployment import Deployment
 
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--method", default="sub-it")
     options.add_argument("--deployment", action="store_true", help="on a SuperLink and SuperNodes instead of Ray")
     args = options.parse_args(arguments)
-    source = data.load(args.dataset, args.data_root)
+    source = datasets.load(args.dataset, args.data_root)
     rows = source.all_rows()
     parties = [rows[own] for own in split(source.labels, args.clients, kind="dirichlet", alpha=0.5, seed=42)]
     engine: Callable[..., list[tuple[float, float]]] = on_sites if args.deployment else on_ray

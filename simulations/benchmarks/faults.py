@@ -19,7 +19,7 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import roc_auc_score
 
 from fedpca_flwr import analyses
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.figures.markdown import head, row
 
 from .. import run
 from .setting import parser

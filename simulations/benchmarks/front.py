@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.maths.certificate import EXACT, at_most
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.maths.eigen import EXACT, at_most, principal_angles
+from fedpca_flwr.model.model import PCAModel
 
 from .. import run
 from . import as_written

@@ -31,10 +31,10 @@ from scipy.sparse.linalg import LinearOperator, lobpcg
 from threadpoolctl import threadpool_limits
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import Rows
 from fedpca_flwr.maths.genotypes import count_alleles, deviation, standard_chunks
+from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.site.readers import read
 
 from .. import run

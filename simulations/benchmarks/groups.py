@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr import data
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import leading_eigenpairs
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.partition import split
+from fedpca_flwr.maths.eigen import leading_eigenpairs, principal_angles
 
 from .influence import LIES, Lie
 from .setting import PARTITIONS, parser
@@ -67,7 +66,7 @@ def of_groups(parties: Sequence[NDArray[Any]], groups: Sequence[NDArray[np.int64
 
 def main(arguments: Sequence[str]) -> None:
     args = parser(__doc__, seeds=10, size=3).parse_args(arguments)
-    source = data.load("digits", ".")
+    source = datasets.load("digits", ".")
     print(head(list(HEADS)))
     for name, count, liars in CASES:
         made = []

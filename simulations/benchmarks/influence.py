@@ -19,13 +19,13 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr import data
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.partition import split
-from fedpca_flwr.statistics.influences import Contributions
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.questions.influence import Contributions
 
 from .. import run
 from .setting import data_parser
@@ -51,7 +51,7 @@ LIES: dict[str, Lie] = {
 
 def digits(seed: int, alpha: float = 0.1) -> list[Rows]:
     """The rows of ten honest parties."""
-    source = data.load("digits", ".")
+    source = datasets.load("digits", ".")
     return [source.rows(part) for part in split(source.labels, 10, kind="dirichlet", alpha=alpha, seed=seed)]
 
 
@@ -136,7 +136,7 @@ def _components(model: PCAModel) -> Array:
 
 def _cost(dataset: str, root: str, components: int, repeats: int) -> None:
     """CPU time of honest runs, of which the part is measured on its way: two runs differ by more than it is."""
-    source = data.load(dataset, root)
+    source = datasets.load(dataset, root)
     rows = source.all_rows()
     print(head(["parties", "CPU time with, of that without"]))
     for count in (10, 50):

@@ -16,10 +16,10 @@ import numpy as np
 from scipy.sparse.linalg import eigsh
 from threadpoolctl import threadpool_limits
 
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.centred import centred_chunks
 from fedpca_flwr.maths.moments import Moments, symmetric
+from fedpca_flwr.maths.rows import centred_chunks
 
 from .. import run
 from .setting import COMPONENTS, clients, data_parser

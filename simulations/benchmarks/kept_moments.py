@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from fedpca_flwr import analyses, data
+from fedpca_flwr import analyses
 from fedpca_flwr.analyses import Discriminant
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.partition import split
-from fedpca_flwr.second_moments import SecondMoments
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split
+from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.model.second_moments import SecondMoments
 
 from .. import run
 from .setting import data_parser
@@ -32,7 +33,7 @@ WHOLE_DRAWS = 1000
 
 
 def classified(dataset: str, root: str) -> None:
-    source = data.load(dataset, root)
+    source = datasets.load(dataset, root)
     rows, labels = np.asarray(source.all_rows(), dtype=np.float64), source.labels
     classes, d = np.unique(labels), rows.shape[1]
     coded = np.hstack([rows, labels[:, None] == classes])

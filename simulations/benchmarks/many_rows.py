@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.figures.markdown import head, row
 
 from .. import run
 from .setting import parser

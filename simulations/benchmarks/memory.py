@@ -20,12 +20,12 @@ from unittest import mock
 import numpy as np
 from flwr.common import Parameters, ndarrays_to_parameters
 
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.moments import Moments, packed_size
-from fedpca_flwr.protocol.inbox import Inbox
-from fedpca_flwr.statistics import arriving_moments
-from fedpca_flwr.transports.words import MASKED, RunningSum
+from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.protocol.replies import Inbox
+from fedpca_flwr.questions import rows as arriving_moments
+from fedpca_flwr.transports.encoding import MASKED, RunningSum
 
 from .replies import asking, message, results
 from .setting import parser

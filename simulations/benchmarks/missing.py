@@ -22,10 +22,10 @@ import numpy as np
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import scale
 
-from fedpca_flwr.data import load
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.data.datasets import load
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.maths.eigen import principal_angles
 
 from .. import run
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.figures.markdown import head, row
 
 from .. import run
 from .setting import parser

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr import data
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.maths.spherical import lengths
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.partition import split
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split
+from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.maths.private_scatter import lengths
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import principal_angles
 
 from .. import run
 from .setting import parser
@@ -66,7 +66,7 @@ def rows_of(args: Any) -> tuple[NDArray[Any], list[NDArray[Any]]]:
         table = np.genfromtxt(args.file, delimiter=",")
         rows = table[:, np.isfinite(table).all(axis=0)]
         return rows, np.array_split(rows, args.clients)
-    source = data.load(args.dataset, args.data_root)
+    source = datasets.load(args.dataset, args.data_root)
     rows = source.all_rows()
     places = split(source.labels, args.clients, kind="dirichlet", alpha=0.1, seed=42)
     return rows, [rows[part] for part in places]

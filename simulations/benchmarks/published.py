@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.files import writable, written_whole
-from fedpca_flwr.markdown import table
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.figures.markdown import table
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.state.files import writable, written_whole
 
 from .. import run
 from ..comparing import compare

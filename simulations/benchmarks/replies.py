@@ -12,7 +12,7 @@ from flwr.server.client_proxy import ClientProxy
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.statistics.moment_fields import MOMENTS
+from fedpca_flwr.questions.fields import MOMENTS
 
 from ..loopback import LoopbackProxy, assemble
 

@@ -3,7 +3,7 @@
     python -m simulations.benchmarks restarts --bed EUR_subset.bed --parties 5
     python -m simulations.benchmarks restarts
 
-A run restarts where basis and products would take more than a gigabyte (`fedpca_flwr.maths.first_block`); here one line
+A run restarts where basis and products would take more than a gigabyte (`fedpca_flwr.maths.krylov`); here one line
 is without that, the other restarts as early as any. Without ``--bed`` rows are drawn, whose variances fall slowly.
 """
 
@@ -16,11 +16,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.maths import first_block
-from fedpca_flwr.maths.certificate import at_most
+from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.maths import krylov
+from fedpca_flwr.maths.eigen import at_most
 from fedpca_flwr.maths.krylov import KnownProducts
-from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.model.reference import principal_angles
 
 from .. import run
 from .genotypes import rows_of
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
             columns.append(known.Q.shape[1])
             return ritz(known)
 
-        with patch.object(first_block, "BASIS_BYTES", limit), patch.object(KnownProducts, "ritz", noting):
+        with patch.object(krylov, "BASIS_BYTES", limit), patch.object(KnownProducts, "ritz", noting):
             model = run("sub-it", parts, n_components=args.components, engine="loopback", tolerance=1e-4, **own)
         first = first or model
         certified = at_most(model.log["measured"]["certified_angle_degrees"])

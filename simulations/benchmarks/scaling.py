@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
-from fedpca_flwr import markdown
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.figures import markdown
+from fedpca_flwr.model.model import PCAModel
 
 from .. import run
 from .setting import parser

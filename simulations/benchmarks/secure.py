@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from fedpca_flwr import data
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.partition import split
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split
+from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.transports.neighbours import degree
 
 from .. import run
@@ -96,7 +95,7 @@ def main(arguments: Sequence[str]) -> None:
             for number in args.parties:
                 print(row(scale_line(number, args.features, args.repeats)), flush=True)
         return
-    source = data.load(args.dataset, args.data_root)
+    source = datasets.load(args.dataset, args.data_root)
     rows = source.all_rows()
     parties = [rows[part] for part in split(source.labels, args.clients, kind="dirichlet", alpha=0.1, seed=args.seed)]
     pooled = pooled_pca(rows, args.components)

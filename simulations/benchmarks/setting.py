@@ -10,9 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedpca_flwr import data
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.partition import split
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split
+from fedpca_flwr.model.model import PCAModel
 
 from .. import run
 
@@ -50,7 +50,7 @@ def clients(
     dataset: str, root: str, *, kind: str = "dirichlet", alpha: float = 0.1, seed: int = 42
 ) -> list[NDArray[Any]]:
     """The clients' rows."""
-    source = data.load(dataset, root)
+    source = datasets.load(dataset, root)
     rows = source.all_rows()
     return [rows[part] for part in split(source.labels, 10, kind=kind, alpha=alpha, seed=seed)]
 

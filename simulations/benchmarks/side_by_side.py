@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca
 
 from .. import run
 from . import as_written

@@ -25,10 +25,10 @@ from scipy import sparse
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import sparse_rows
-from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.packages import strategies
 
 from .. import run

@@ -19,10 +19,10 @@ from scipy.sparse.linalg import eigsh
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
-from fedpca_flwr import data
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.moments import Moments, unpack
-from fedpca_flwr.partition import split
 
 from .. import run
 from .replies import asking, message, results
@@ -87,8 +87,8 @@ def main(arguments: Sequence[str]) -> None:
     args = options.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     sources = {
-        "MNIST": data.load("mnist", args.data_root),
-        "CIFAR-10 (JPEG)": data.load("images", f"{args.data_root}/cifar10-jpeg"),
+        "MNIST": datasets.load("mnist", args.data_root),
+        "CIFAR-10 (JPEG)": datasets.load("images", f"{args.data_root}/cifar10-jpeg"),
     }
     print(head(["what", "ours", "theirs", "ratio"]))
     with threadpool_limits(args.threads, user_api="blas"):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpca_flwr.markdown import head, row
+from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
 
 from .setting import parser

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh
 
-from fedpca_flwr.markdown import head, row
-from fedpca_flwr.maths.subspace import principal_angles as angles_between
-from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.maths.eigen import principal_angles as angles_between
+from fedpca_flwr.model.reference import principal_angles
 
 from .. import run
 from .setting import COMPONENTS, clients, data_parser, options_text, truth

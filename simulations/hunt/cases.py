@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
 from fedpca_flwr.packages import strategies
-from fedpca_flwr.protocol.method import Method
+from fedpca_flwr.protocol.registry import Method
 
 from .options import options
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 
 from .claims import claims_of
 from .draw import Draw, of_kernel, vertical

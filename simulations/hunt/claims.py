@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 
 from .draw import Draw
 from .oracle import EPS, Long, Truth

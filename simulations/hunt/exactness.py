@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.measurements import lines
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.measurements import lines
+from fedpca_flwr.model.model import PCAModel
 
 from .claims import Claims, claims_of
 from .draw import Draw

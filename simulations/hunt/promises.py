@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 
 from .draw import Draw, vertical
 from .oracle import Long, Truth

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 
 from ..engines import run
 from .draw import Draw

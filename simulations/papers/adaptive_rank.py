@@ -17,10 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpca_flwr.maths.rank_rules import Fixed
-from fedpca_flwr.maths.subspace import projector_distance
-from fedpca_flwr.maths.subspace_tracking import Subspace, Tracker, merge, merge_in_tree, track
-from fedpca_flwr.maths.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
+from fedpca_flwr.maths.eigen import projector_distance
+from fedpca_flwr.maths.streams import Fixed, Subspace, Tracker, merge, merge_in_tree, track
+from simulations.papers.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 
 from .adaptive_rank_plots import draw, report
 from .experiment import Row, Step, run_steps, write_report

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.palette import COLOURS
+from fedpca_flwr.figures.style import COLOURS
 
 from .experiment import Row, markdown, pyplot, save_figure
 

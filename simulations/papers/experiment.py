@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.progress import track
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.files import writable, written_whole
-from fedpca_flwr.markdown import table
+from fedpca_flwr.figures.markdown import table
+from fedpca_flwr.state.files import writable, written_whole
 
 Row = dict[str, Any]
 """A line of a table: numbers and texts by column."""

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.perpca import perpca
 from fedpca_flwr.maths.personalised import (
     distance,
     gradient_step,
     local_components,
     objective,
     own_gradient,
+    perpca,
     personal_components,
     shared,
     strength,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpca_flwr.palette import COLOURS
+from fedpca_flwr.figures.style import COLOURS
 
 from .experiment import Row, pyplot, save_figure
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr import data
+from fedpca_flwr.data import datasets
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.perpca import perpca
-from fedpca_flwr.maths.personalised import local_components
+from fedpca_flwr.maths.personalised import local_components, perpca
 from fedpca_flwr.packages import module, strategies
 from fedpca_flwr.protocol.progress import flower_from
 
@@ -29,7 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
 HELD_BACK = 100
 """Rows of each party that no run sees."""
 
-OWN: str = module("strategies.personalised.client").OWN
+OWN: str = module("strategies.personalised.party").OWN
 
 
 def real_data(*, root: str, parties: int, classes: int, rows: int, components: int = 10) -> Iterator[Row]:
@@ -53,7 +52,7 @@ def real_data(*, root: str, parties: int, classes: int, rows: int, components: i
 
 def drawn_parties(root: str, parties: int, classes: int, each: int) -> list[Array]:
     """Rows (each, d) of every party, pixels from 0 to 1, of so many classes in turn; no row twice."""
-    source, rng = data.load("mnist", root), np.random.default_rng(0)
+    source, rng = datasets.load("mnist", root), np.random.default_rng(0)
     pools = [list(rng.permutation(np.flatnonzero(source.labels == label))) for label in range(10)]
     drawn = []
     for i in range(parties):

@@ -10,10 +10,9 @@ import numpy as np
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import pieces
-from fedpca_flwr.maths.rank_rules import Band, Fixed
-from fedpca_flwr.maths.subspace_tracking import Tracker
-from fedpca_flwr.maths.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
+from fedpca_flwr.maths.rows import pieces
+from fedpca_flwr.maths.streams import Band, Fixed, Tracker
+from simulations.papers.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 
 from .experiment import Row
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from sklearn.preprocessing import minmax_scale
 
-from fedpca_flwr import data
+from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.blocks import whole
+from fedpca_flwr.maths.rows import whole
 from fedpca_flwr.site.readers import read
 
 DIGIT = 3
@@ -34,7 +34,7 @@ def matrix(name: str, path: str = "") -> Array:
                 f"--sonar has {X.shape[0]} rows and {X.shape[1]} columns besides the label, expected 208, 60"
             )
         return X
-    source = data.load(name, path or ".")
+    source = datasets.load(name, path or ".")
     if name == "breast-cancer":
         scaled: Array = minmax_scale(source.all_rows())
         return scaled

@@ -6,10 +6,17 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import packed_gram
+from fedpca_flwr.maths.columns import (
+    Kernel,
+    centred,
+    kernel_pairs,
+    local_product,
+    merged,
+    overwritten,
+    packed_gram,
+    power_iteration,
+)
 from fedpca_flwr.maths.graph import graph_of
-from fedpca_flwr.maths.kernels import Kernel, centred, kernel_pairs
-from fedpca_flwr.maths.power_merge import local_product, merged, overwritten, power_iteration
 
 CLUSTERS = 3
 

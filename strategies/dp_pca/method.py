@@ -2,7 +2,7 @@
 
 ``release='directions'`` needs no bound. The parties' rows are told by their directions from a private centre, so that
 one row changes the sum of ``uu'`` by 1 whatever the data, and rows that are far off do no harm
-(`fedpca_flwr.maths.spherical`). What it costs: rows near the
+(`fedpca_flwr.maths.private_scatter`). What it costs: rows near the
 centre count as much as others, so the components are those of the covariance only where the distribution is elliptical
 (MNIST: 99.87 % of the variance that the exact ones hold); variances come from a small release of their own, as
 estimates.
@@ -12,8 +12,8 @@ party clips its rows about c to ``clip`` and sends the noisy sum of ``vv'``, v =
 clipped about zero, sum and second moment at once. A clip that is four times too large costs a third of the variance.
 
 Of the noisy second moment the server takes the components, among the features that stand out of the noise or among all,
-and corrects the eigenvalues for the noise (`fedpca_flwr.maths.denoise`). How much of the privacy each question takes is
-in `strategies.dp_pca.options.SHARES`.
+and corrects the eigenvalues for the noise (`fedpca_flwr.maths.private_scatter`). How much of the privacy each question
+takes is in `strategies.dp_pca.party.SHARES`.
 
 The unit is one row of one party. Each row is in one party's replies only, so each party's epsilon is the run's.
 
@@ -26,7 +26,8 @@ Upload per party: ``8 d (d + 1) / 2`` bytes, and some ``8 d`` for each of the ot
 with secure aggregation the server opens nothing but the sums of the noisy sums.
 
 What leaves a party is whole numbers, masked or not: rows are rounded to a public grid before they are added
-(`fedpca_flwr.maths.grid`), and the noise is drawn from the discrete Gaussian distribution (`fedpca_flwr.maths.noise`).
+(`fedpca_flwr.maths.privacy`), and the noise is drawn from the discrete Gaussian distribution
+(`fedpca_flwr.maths.privacy`).
 """
 
 from __future__ import annotations
@@ -39,19 +40,27 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.denoise import OUTLIER, TAIL, Denoised, NoisyCentre, denoised, detectable
-from fedpca_flwr.maths.grid import clip
 from fedpca_flwr.maths.moments import pack
-from fedpca_flwr.maths.spherical import descending, moved, reach
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.maths.privacy import clip
+from fedpca_flwr.maths.private_scatter import (
+    OUTLIER,
+    TAIL,
+    Denoised,
+    NoisyCentre,
+    denoised,
+    descending,
+    detectable,
+    moved,
+    reach,
+)
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.solution import Solution, solve
 from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.protocol.phase import Ask, Sum, Total
-from fedpca_flwr.solution import Solution, solve
-from fedpca_flwr.statistics.rows import pooled_moments
-from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+from fedpca_flwr.protocol.question import Ask, Sum, Total
+from fedpca_flwr.questions.rows import pooled_moments
+from fedpca_flwr.questions.rows_run import RowsStrategy
 
-from .options import UNITS, DPOptions
-from .script import ASKED, BOUND, phases
+from .party import ASKED, BOUND, UNITS, DPOptions, phases
 
 CARD = MethodCard(
     name="dp-pca",

@@ -31,24 +31,21 @@ from scipy.linalg import eigh
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.certificate import frobenius
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
-from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.block_iteration import BlockIteration, shortfall_notes
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head, pool_heads
 from fedpca_flwr.maths.personalised import distance
-from fedpca_flwr.maths.shortfall import shortfall_notes
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.solution import ALL_ROWS, Solution, require_variance
+from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.protocol.messages import Reply
-from fedpca_flwr.protocol.phase import Ask, Sum, Total
-from fedpca_flwr.solution import ALL_ROWS, Solution, require_variance
-from fedpca_flwr.statistics.products import BEYOND, require_possible
-from fedpca_flwr.statistics.rows import pooled_centre
-from fedpca_flwr.statistics.rows_strategy import RowsStrategy
+from fedpca_flwr.protocol.question import Ask, Sum, Total
+from fedpca_flwr.questions.products import BEYOND, require_possible
+from fedpca_flwr.questions.rows import pooled_centre
+from fedpca_flwr.questions.rows_run import RowsStrategy
 
-from .choice import best_mu, held_out_errors, require_enough_rows
-from .script import GLOBAL_ROUNDS, HELD_OUT, PersonalisedOptions, phases
+from .party import GLOBAL_ROUNDS, HELD_OUT, PersonalisedOptions, best_mu, held_out_errors, phases, require_enough_rows
 
 CONVERGED = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""

@@ -9,8 +9,7 @@ from sklearn.linear_model import LinearRegression
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from tests.families import cut, rows
 

@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.second_moments import SecondMoments
+from fedpca_flwr.model.second_moments import SecondMoments
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import own

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.second_moments import SecondMoments
+from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import rows
 
 X = rows(60, 4)

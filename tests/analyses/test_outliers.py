@@ -9,11 +9,11 @@ from sklearn.datasets import load_breast_cancer, load_digits
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.federation import Federation
 from fedpca_flwr.maths.eigen import Eigenpairs
-from fedpca_flwr.maths.outliers import left_out_directions
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.maths.inference import left_out_directions
+from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from tests.families import cut, rows
 

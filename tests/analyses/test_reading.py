@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.second_moments import SecondMoments
+from fedpca_flwr.model.second_moments import SecondMoments
 from simulations import run
 from tests.families import cut, rows
 

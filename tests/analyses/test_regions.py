@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr import SecondMoments, analyses
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from tests.families import cut, rows
 

@@ -16,9 +16,8 @@ from sklearn.utils.fixes import parse_version
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
-from fedpca_flwr.second_moments import SecondMoments
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.model.second_moments import SecondMoments
 from simulations import run
 from tests.families import FAMILIES, cut, rows
 

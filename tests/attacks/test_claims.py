@@ -11,7 +11,7 @@ import pytest
 from flwr.common import Parameters
 
 from fedpca_flwr.errors import ContractError, FedPCAError
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 from tests.families import rows
 from tests.harness import finish, proxy_of, server_of, tamper, tamper_arrays
 
@@ -102,7 +102,7 @@ def with_tensors(reply, tensors):
 
 def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
     read = []
-    monkeypatch.setattr("fedpca_flwr.protocol.messages._view", lambda tensor: read.append(tensor))
+    monkeypatch.setattr("fedpca_flwr.protocol.admission._view", lambda tensor: read.append(tensor))
     one = io.BytesIO()
     np.save(one, np.zeros(1))
     server = server_of("p-cov", parts(), n_components=2)

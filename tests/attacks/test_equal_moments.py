@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.centred import centred_chunks
-from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.products import scatter_product
-from fedpca_flwr.statistics.own_adjustment import OwnAdjustment
-from fedpca_flwr.statistics.own_scatter import OwnScatter
-from fedpca_flwr.transports import words
+from fedpca_flwr.maths.moments import Head, scatter_product
+from fedpca_flwr.maths.rows import centred_chunks
+from fedpca_flwr.questions.adjustment import OwnAdjustment
+from fedpca_flwr.questions.own_scatter import OwnScatter
+from fedpca_flwr.transports import encoding
 from strategies import METHODS
 from tests.hostile import HostileSession, Questions
 from tests.protocol.scripts import SCRIPTS, Script
@@ -131,7 +130,7 @@ class Answered:
 
     def encoded(self, party, phase, own, asked):
         """As `words.encoded`, noting what the words say."""
-        vector = words.encoded(party, phase, own, asked)
+        vector = encoding.encoded(party, phase, own, asked)
         parties, fields = own.layout(asked, party.public).decode(vector)
         self.fields.append(fields if parties == 1 else {})  # random words: beyond a public limit
         return vector
@@ -171,7 +170,7 @@ def finds_a_row(script: Script, seed: int, folder, monkeypatch, width: int = 6) 
                 known = session.client.script[phase]
                 arrays = questions.arrays(known, session, dict(known.asked_sizes(session.client.public)))
                 asked = dict(zip([one.name for one in known.asked.fields], arrays, strict=False))
-                for module in ("masked", "surviving_party"):
+                for module in ("masked", "surviving"):
                     monkeypatch.setattr(f"fedpca_flwr.transports.{module}.encoded", note.encoded)
                 outcomes.append(session.ask(phase, arrays))
             (here, said), (there, other) = outcomes

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.site.identity import Identity, identity_of
 from fedpca_flwr.transports.double_masks import Ring
 from fedpca_flwr.transports.pairwise_masks import combine, mask, new_private_key, public_key, transcript

@@ -14,11 +14,11 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from fedpca_flwr.maths.grid import whole_directions, whole_octaves, whole_products, whole_sum
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
-from fedpca_flwr.maths.spherical import OCTAVES
+from fedpca_flwr.maths.privacy import whole_directions, whole_octaves, whole_products, whole_sum
+from fedpca_flwr.maths.private_scatter import OCTAVES
 from strategies.dp_pca.method import DPPCA
-from strategies.dp_pca.options import UNITS, DPOptions
+from strategies.dp_pca.party import UNITS, DPOptions
 from tests.families import rows
 from tests.harness import client_of, finish, server_of
 
@@ -150,7 +150,7 @@ def test_noise_of_floats_would_tell(phase, monkeypatch):
         words = np.frombuffer(source(8 * size), dtype="<u8") >> np.uint64(12)
         return deviation * ndtri((words + 0.5) * 2.0**-52)
 
-    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", floats)
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", floats)
     assert right_answers(phase, shown_by_a_reply(phase), 0.1, 40) > 0.95
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.config import RunConfig
-from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.site import local_table
 from fedpca_flwr.site.repeats import BOUNDS
 from tests.families import rows

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import BeyondLimitError, DisclosureError
-from fedpca_flwr.maths.blocks import column_sums
-from fedpca_flwr.maths.held_out import held_out
-from fedpca_flwr.node_config import NodeConfig
-from fedpca_flwr.protocol.state import StateJournal
+from fedpca_flwr.maths.rows import column_sums, held_out
+from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.site.fold import FOLD, fold
 from fedpca_flwr.site.journal import FileJournal
-from strategies.personalised.client import PersonalisedClient
-from strategies.personalised.script import GRID, HELD_OUT
+from strategies.personalised.party import GRID, HELD_OUT, PersonalisedClient
 from tests.attacks.test_repeats import events, sites
 from tests.families import rows
 from tests.harness import finish

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.grid import STEPS
+from fedpca_flwr.maths.privacy import STEPS
 from tests.hostile import HostileSession, released
 
 PEOPLE = np.random.default_rng(3).integers(20, 90, (40, 3)).astype(float)

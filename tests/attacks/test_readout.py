@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.questions.row_limits import scatter_limits
 from fedpca_flwr.site import journal
 from fedpca_flwr.site.scores import score_file
-from fedpca_flwr.statistics.row_limits import scatter_limits
 from tests.hostile import HostileSession, released
 from tests.killed import STEPS, dies
 
@@ -152,7 +152,7 @@ def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("strategies.dp_pca.client.DPPCAClient.statistics", killed)
+        patched.setattr("strategies.dp_pca.party.DPPCAClient.statistics", killed)
         with pytest.raises(KeyboardInterrupt):
             session.ask("centre", [])
     arrays, said = session.ask("centre", [])

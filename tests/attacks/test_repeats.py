@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.site.identity_files import make_key
+from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.site.repeats import BOUNDS, rows_digest
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of

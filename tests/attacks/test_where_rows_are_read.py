@@ -16,14 +16,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PARTIES = [
-    *ROOT.glob("fedpca_flwr/statistics/*client*.py"),
-    *ROOT.glob("fedpca_flwr/statistics/own_*.py"),
+    *ROOT.glob("fedpca_flwr/questions/*.py"),
     *(ROOT / "fedpca_flwr/maths" / name for name in ("own_rows.py", "gap_groups.py")),
     *ROOT.glob("strategies/**/*.py"),
 ]
 READING = [
     path
-    for folder in ("fedpca_flwr/statistics", "fedpca_flwr/maths", "strategies")
+    for folder in ("fedpca_flwr/questions", "fedpca_flwr/maths", "strategies")
     for path in ROOT.glob(f"{folder}/**/*.py")
 ]
 
@@ -52,36 +51,36 @@ PASSES = "passes rows on, and knows no number of the server's"
 OWN = "sums about the rows' own mean"
 PART = "of what a site tells in the form that its method names, into which nothing that is asked goes"
 
-STATISTICS, MATHS = "fedpca_flwr/statistics", "fedpca_flwr/maths"
+QUESTIONS, MATHS = "fedpca_flwr/questions", "fedpca_flwr/maths"
 
 MEETS = {
     f"{MATHS}/own_rows.py::own_rows": OWN + "; the centre moves that",
-    f"{STATISTICS}/columns_client.py::ColumnsClient.energies": PRODUCTS,
-    f"{STATISTICS}/columns_client.py::ColumnsClient.project": PRODUCTS + "; " + HOME,
-    f"{STATISTICS}/incomplete_client.py::IncompleteClient.centred": HOME,
-    f"{STATISTICS}/merging_client.py::MergeClient._step": "directions of rows, which a site must allow",
-    f"{STATISTICS}/own_adjustment.py::OwnAdjustment.centred": HOME,
-    f"{STATISTICS}/own_scatter.py::OwnScatter.__init__": "keeps rows and how far a centre may be side by side",
-    f"{STATISTICS}/own_scatter.py::OwnScatter.squares": FACTOR,
-    f"{STATISTICS}/own_scatter.py::OwnScatter.times": FACTOR,
-    f"{STATISTICS}/rows_client.py::RowsClient.centred": HOME,
-    f"{STATISTICS}/rows_client.py::RowsClient.keep_scores": HOME,
-    "strategies/dp_pca/client.py::DPPCAClient._whole": NOISE,
-    "strategies/personalised/client.py::PersonalisedClient.statistics": "gives both to own_rows, which see",
-    "strategies/pooled_covariance/client.py::PooledCovarianceClient.centred": HOME
+    f"{QUESTIONS}/columns_run.py::ColumnsClient.energies": PRODUCTS,
+    f"{QUESTIONS}/columns_run.py::ColumnsClient.project": PRODUCTS + "; " + HOME,
+    f"{QUESTIONS}/incomplete_client.py::IncompleteClient.centred": HOME,
+    f"{QUESTIONS}/merging.py::MergeClient._step": "directions of rows, which a site must allow",
+    f"{QUESTIONS}/adjustment.py::OwnAdjustment.centred": HOME,
+    f"{QUESTIONS}/own_scatter.py::OwnScatter.__init__": "keeps rows and how far a centre may be side by side",
+    f"{QUESTIONS}/own_scatter.py::OwnScatter.squares": FACTOR,
+    f"{QUESTIONS}/own_scatter.py::OwnScatter.times": FACTOR,
+    f"{QUESTIONS}/rows_run.py::RowsClient.centred": HOME,
+    f"{QUESTIONS}/rows_run.py::RowsClient.keep_scores": HOME,
+    "strategies/dp_pca/party.py::DPPCAClient._whole": NOISE,
+    "strategies/personalised/party.py::PersonalisedClient.statistics": "gives both to own_rows, which see",
+    "strategies/pooled_covariance.py::PooledCovarianceClient.centred": HOME
     + "; of odd rows how many there are, where a site allows that it tells a distribution",
     "strategies/vertical.py::VerticalClient.statistics": PRODUCTS,
-    "strategies/vertical_kernel/method.py::VerticalKernelClient.measures": "a question without any number",
+    "strategies/vertical_kernel.py::VerticalKernelClient.measures": "a question without any number",
     "strategies/vertical_scores.py::VerticalScoresClient.statistics": "by the site's own loadings: places are asked",
 }
 """Where a number that may be the server's stands beside single rows, and why that is no answer about one."""
 
 READS = {
-    **{f"{MATHS}/blocks.py::{name}": PASSES for name in ("chunks", "of_columns", "whole")},
-    f"{MATHS}/blocks.py::column_sums": "sums",
-    f"{MATHS}/blocks.py::largest_size": "whether rows are of a size that can be computed with",
-    f"{MATHS}/centred.py::own_chunks": PASSES,
-    f"{MATHS}/centred.py::centred_chunks": "subtracts a centre: who calls it is in this table",
+    **{f"{MATHS}/rows.py::{name}": PASSES for name in ("chunks", "of_columns", "whole")},
+    f"{MATHS}/rows.py::column_sums": "sums",
+    f"{MATHS}/rows.py::largest_size": "whether rows are of a size that can be computed with",
+    f"{MATHS}/rows.py::own_chunks": PASSES,
+    f"{MATHS}/rows.py::centred_chunks": "subtracts a centre: who calls it is in this table",
     f"{MATHS}/columns.py::Columns._chunks": "about what the site itself computed, now or for loadings that it kept",
     f"{MATHS}/columns.py::columns_of": OWN,
     f"{MATHS}/factors.py::_singular": "of factors that a server has",
@@ -96,34 +95,34 @@ READS = {
     f"{MATHS}/genotypes.py::count_alleles": "sums",
     f"{MATHS}/genotypes.py::standardised": "genotypes by the frequencies that a run told: each has one of three values",
     f"{MATHS}/genotypes.py::standard_chunks": "the same",
-    f"{MATHS}/grid.py::_about": NOISE,
-    f"{MATHS}/held_out.py::digests": "digests by the site's own key",
+    f"{MATHS}/privacy.py::_about": NOISE,
+    f"{MATHS}/rows.py::digests": "digests by the site's own key",
     f"{MATHS}/moments.py::Moments.of": OWN,
     f"{MATHS}/own_rows.py::own_rows": OWN,
-    f"{MATHS}/products.py::head_and_diagonal": OWN,
-    f"{MATHS}/products.py::scatter_product": "about the head that it is given: who calls it is in this table",
-    f"{MATHS}/subspace_tracking.py::track": PART,
-    f"{STATISTICS}/columns_client.py::ColumnsClient.own_columns": OWN,
-    f"{STATISTICS}/incomplete_client.py::IncompleteClient.centred": HOME,
-    f"{STATISTICS}/merging_client.py::MergeClient.own_columns": OWN,
-    f"{STATISTICS}/moment_fields.py::truncated_fields": OWN,
-    f"{STATISTICS}/own_adjustment.py::OwnAdjustment.centred": HOME,
+    f"{MATHS}/moments.py::head_and_diagonal": OWN,
+    f"{MATHS}/moments.py::scatter_product": "about the head that it is given: who calls it is in this table",
+    f"{MATHS}/streams.py::track": PART,
+    f"{QUESTIONS}/columns_run.py::ColumnsClient.own_columns": OWN,
+    f"{QUESTIONS}/incomplete_client.py::IncompleteClient.centred": HOME,
+    f"{QUESTIONS}/merging.py::MergeClient.own_columns": OWN,
+    f"{QUESTIONS}/fields.py::truncated_fields": OWN,
+    f"{QUESTIONS}/adjustment.py::OwnAdjustment.centred": HOME,
     **{
-        f"{STATISTICS}/own_scatter.py::OwnScatter.{name}": OWN
+        f"{QUESTIONS}/own_scatter.py::OwnScatter.{name}": OWN
         for name in ("head_and_diagonal", "moments", "squares", "times")
     },
-    f"{STATISTICS}/rows_client.py::RowsClient.centred": HOME,
-    f"{STATISTICS}/rows_client.py::RowsClient.sums": "sums",
-    "strategies/adaptive/method.py::AdaptiveClient.statistics": PART,
+    f"{QUESTIONS}/rows_run.py::RowsClient.centred": HOME,
+    f"{QUESTIONS}/rows_run.py::RowsClient.sums": "sums",
+    "strategies/adaptive.py::AdaptiveClient.statistics": PART,
     "strategies/approximate_stack.py::ApproximateStackClient.statistics": PART,
-    "strategies/compressed/client.py::CompressedClient.statistics": PART,
-    "strategies/personalised/client.py::PersonalisedClient._known_head": OWN,
-    "strategies/personalised/client.py::PersonalisedClient.statistics": OWN,
+    "strategies/compressed.py::CompressedClient.statistics": PART,
+    "strategies/personalised/party.py::PersonalisedClient._known_head": OWN,
+    "strategies/personalised/party.py::PersonalisedClient.statistics": OWN,
     "strategies/qr_pca.py::QRPCAClient.statistics": PART,
-    "strategies/sapca/client.py::SAPCAClient.summary": PART,
-    "strategies/streaming/client.py::StreamingClient.moments": OWN,
-    "strategies/subspace_iteration/client.py::SubspaceIterationClient._sketch": PART,
-    "strategies/vertical_kernel/method.py::VerticalKernelClient._compared": OWN,
+    "strategies/sapca.py::SAPCAClient.summary": PART,
+    "strategies/streaming.py::StreamingClient.moments": OWN,
+    "strategies/subspace_iteration.py::SubspaceIterationClient._sketch": PART,
+    "strategies/vertical_kernel.py::VerticalKernelClient._compared": OWN,
     "strategies/vertical_scores.py::VerticalScoresClient.own_columns": "about the mean of loadings that the site kept",
 }
 """Where rows are read at all, and what for."""
@@ -241,7 +240,8 @@ def meeting(code: str, *, parties_only: bool = False) -> set[str]:
     return {
         f"{owner}.{name}".strip(".")
         for owner, name, function in functions(tree)
-        if (owner.endswith("Client") or not parties_only) and meets(function, Names(function, asked, methods))
+        if (owner.endswith("Client") or owner.startswith("Own") or not parties_only)
+        and meets(function, Names(function, asked, methods))
     }
 
 
@@ -259,7 +259,7 @@ def places(paths, find) -> set[str]:
 
 
 def test_numbers_of_the_servers_meet_rows_nowhere_else():
-    found = places(PARTIES, lambda path: meeting(path.read_text(), parties_only="strategies" in path.parts))
+    found = places(PARTIES, lambda path: meeting(path.read_text(), parties_only="maths" not in path.parts))
     assert not found - MEETS.keys(), "form the rows' sums first, or say in MEETS why no answer is about a single row"
     assert not MEETS.keys() - found, "these are no more: leave them out of MEETS"
 

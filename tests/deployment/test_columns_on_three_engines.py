@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.model import PCAModel
 from simulations import run
 from strategies import METHODS
 from tests.deployment.lab import Lab, identified, told

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.site.readers import read
 from simulations import run
 from simulations.benchmarks.postgresql_server import programs, running

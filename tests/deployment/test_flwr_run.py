@@ -6,12 +6,11 @@ import json
 
 import pytest
 
-from fedpca_flwr import data
+from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.maths import subspace
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.maths import eigen
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from tests.deployment.lab import SimulationLab
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
@@ -29,7 +28,7 @@ def test_digits_on_ten_clients(link, tmp_path):
     status, log = link.run(f"output={json.dumps(str(tmp_path / 'model'))}", *SIZE)
     assert status == "finished:completed", log
     model = PCAModel.load(tmp_path / "model")
-    truth = pooled_pca(data.load("digits").all_rows(), 10)
+    truth = pooled_pca(datasets.load("digits").all_rows(), 10)
     assert principal_angles(model, truth).max <= 1e-6
     assert len(model.log["parties"]) == 10
     for line in (
@@ -41,7 +40,7 @@ def test_digits_on_ten_clients(link, tmp_path):
         "model.npz",
     ):
         assert line in log
-    assert model.to_sklearn().transform(data.load("digits").all_rows()).shape == (1797, 10)
+    assert model.to_sklearn().transform(datasets.load("digits").all_rows()).shape == (1797, 10)
 
 
 def test_columns_of_wine_at_three_clients(link, tmp_path):
@@ -50,9 +49,9 @@ def test_columns_of_wine_at_three_clients(link, tmp_path):
     status, log = link.run(f"{told} output={json.dumps(str(tmp_path / 'model'))}", *size)
     assert status == "finished:completed", log
     model = PCAModel.load(tmp_path / "model")
-    rows = data.load("wine").all_rows()
+    rows = datasets.load("wine").all_rows()
     truth = pooled_pca(rows, 3, scale=True).transform(rows)
-    assert subspace.principal_angles(model.scores_, truth).max() <= 1e-5
+    assert eigen.principal_angles(model.scores_, truth).max() <= 1e-5
     for line in (
         "parties               3, with 4 to 5 features of the same rows",
         "captured variance     66.5300% of that of the pooled rows",

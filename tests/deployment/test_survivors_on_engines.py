@@ -8,9 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import ray_engine, run
 from tests.deployment.lab import ROOT
 from tests.families import cut, rows

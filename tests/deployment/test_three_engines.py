@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import QuorumError
-from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import ray_engine, run
 from strategies import METHODS, transports_of
-from strategies.dp_pca.options import SHARES
+from strategies.dp_pca.party import SHARES
 from tests.deployment.lab import Lab, identified, told
 from tests.families import cut, rows
 from tests.harness import own

@@ -7,11 +7,9 @@ import unicodedata
 
 import pytest
 
-from fedpca_flwr import markdown
-from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
-from fedpca_flwr.foreign_text import printable
-from fedpca_flwr.protocol.admission import reported
-from fedpca_flwr.protocol.messages import ErrorReport, info_of
+from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, printable
+from fedpca_flwr.figures import markdown
+from fedpca_flwr.protocol.admission import ErrorReport, info_of, reported
 from tests.families import cut, rows
 from tests.harness import finish, server_of, tamper
 

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.privacy import gaussian_multiplier
-from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.ledger import Release, require_budget
+from fedpca_flwr.site.repeats import Release, require_budget
 from tests.killed import STEPS, dies
 
 ONE = gaussian_multiplier(1.0, 1e-5)

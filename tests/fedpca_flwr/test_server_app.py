@@ -7,9 +7,9 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr import server_app
-from fedpca_flwr.data import load
+from fedpca_flwr.data.datasets import load
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 from simulations import run
 from strategies import run_config_of
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.angle_bounds import AngleBounds
-from fedpca_flwr.maths.first_block import FirstBlock
-from fedpca_flwr.maths.iteration import BlockIteration
-from fedpca_flwr.maths.krylov import KnownProducts, random_block
+from fedpca_flwr.maths.block_iteration import BlockIteration
+from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, random_block
 
 TIED = np.diag(np.r_[9.0, 8.0, 5.0, 5.0, np.linspace(3, 0.5, 56)])
 ENDS = {2: 5.001, 4: 3.001}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.bi_cross_validation import BLOCKS, bi_cross_validation, held_out_errors
+from fedpca_flwr.maths.inference import BLOCKS, bi_cross_validation, held_out_errors
 from fedpca_flwr.maths.moments import Moments
 
 SIZES = (80, 50, 40, 30)

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.codec import FILTERS, Coded, dequantise, from_step, quantise, round_to_step
+from fedpca_flwr.maths.codecs import FILTERS, Coded, dequantise, from_step, quantise, round_to_step
 
 X = np.random.default_rng(0).standard_normal(1000) * np.logspace(-6, 3, 1000)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpca_flwr.maths import blocks, centred
-from fedpca_flwr.maths.blocks import Blocks, sparse_rows
+from fedpca_flwr.maths import rows
 from fedpca_flwr.maths.columns import columns_of, energies, gram_product
 from fedpca_flwr.maths.own_rows import own_rows
 from fedpca_flwr.maths.personalised import energy_of, largest_eigenvalue, scatter_times
+from fedpca_flwr.maths.rows import Blocks, sparse_rows
 
 RNG = np.random.default_rng(0)
 
@@ -34,8 +34,8 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def _many_chunks(monkeypatch):
-    monkeypatch.setattr(blocks.chunks, "__defaults__", (0,))  # of 64 rows
-    monkeypatch.setattr(centred.sparse_chunks, "__defaults__", (1000,))
+    monkeypatch.setattr(rows.chunks, "__defaults__", (0,))  # of 64 rows
+    monkeypatch.setattr(rows.sparse_chunks, "__defaults__", (1000,))
 
 
 @pytest.mark.parametrize("kind", KINDS)

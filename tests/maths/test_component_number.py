@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.decomposition import PCA
 
-from fedpca_flwr.maths import component_number as rules
+from fedpca_flwr.maths import inference as rules
 
 
 def spectrum(X):

@@ -5,10 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.codec import dequantise, quantise
-from fedpca_flwr.maths.correction_forecast import DEVIATIONS, Corrections, coded_bits, rounded_share
+from fedpca_flwr.maths.codecs import dequantise, quantise
 from fedpca_flwr.maths.eigen import leading_eigenpairs
-from fedpca_flwr.maths.refine import CORRECTION_BITS, block_bits, corrected, corrected_angle_bound
+from fedpca_flwr.maths.refine import (
+    CORRECTION_BITS,
+    DEVIATIONS,
+    Corrections,
+    block_bits,
+    coded_bits,
+    corrected,
+    corrected_angle_bound,
+    rounded_share,
+)
 from fedpca_flwr.maths.stiefel import polar
 
 D, K, WIDTH, PARTIES = 120, 4, 14, 5

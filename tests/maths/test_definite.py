@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.definite import RandomGroups, indefinite
+from fedpca_flwr.maths.influence import RandomGroups, indefinite
 from fedpca_flwr.maths.moments import Moments, pack
 
 

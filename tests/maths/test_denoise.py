@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.denoise import NoisyCentre, denoised, largest_of_noise, without_noise
-from fedpca_flwr.maths.grid import clip
 from fedpca_flwr.maths.moments import pack, unpack
+from fedpca_flwr.maths.privacy import clip
+from fedpca_flwr.maths.private_scatter import NoisyCentre, denoised, largest_of_noise, without_noise
 
 D = 300
 

@@ -8,9 +8,18 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import eigen
-from fedpca_flwr.maths.certificate import ALIKE, rounding, sine_theorem
-from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, angle_bound, fix_signs, leading_eigenpairs, resolution
-from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.maths.eigen import (
+    ALIKE,
+    Eigenpairs,
+    Resolution,
+    angle_bound,
+    fix_signs,
+    leading_eigenpairs,
+    principal_angles,
+    resolution,
+    rounding,
+    sine_theorem,
+)
 
 
 def matrix_of(values, seed=0):

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.certificate import sine_theorem
-from fedpca_flwr.maths.eigenvalue_bounds import (
+from fedpca_flwr.maths.angle_bounds import (
     MISSED,
     SHARES,
     Hidden,
@@ -18,8 +17,8 @@ from fedpca_flwr.maths.eigenvalue_bounds import (
     presumed_bound,
     proven_bound,
 )
-from fedpca_flwr.maths.first_block import FirstBlock
-from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
+from fedpca_flwr.maths.eigen import sine_theorem
+from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Ritz, random_block
 
 
 def known_of(A, Q, error=0.0):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import factors
+from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.factors import (
     Factor,
     leading_of_factor,
@@ -19,7 +20,6 @@ from fedpca_flwr.maths.factors import (
     unpack_trapezoid,
 )
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.subspace import principal_angles
 from tests.families import cut, rows
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths import first_block
-from fedpca_flwr.maths.eigenvalue_bounds import presumed_bound
-from fedpca_flwr.maths.first_block import FirstBlock, columns_kept
-from fedpca_flwr.maths.iteration import BlockIteration
-from fedpca_flwr.maths.krylov import KnownProducts, random_block
-from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.maths import krylov
+from fedpca_flwr.maths.angle_bounds import presumed_bound
+from fedpca_flwr.maths.block_iteration import BlockIteration
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, columns_kept, random_block
 
 VALUES = np.r_[3.0, 2.5, 2.2, np.linspace(2, 0, 197)]
 
@@ -68,7 +67,7 @@ def test_a_restarted_basis_stays_bounded_and_certifies_the_same(monkeypatch, k, 
     """A proof that took the first block for lost would never end."""
     values = np.r_[3.0, 2.8, 2.6, 2.4, np.linspace(2.2, 0, 596)]
     whole, columns = iterated(values, k, width)
-    monkeypatch.setattr(first_block, "BASIS_BYTES", 0)
+    monkeypatch.setattr(krylov, "BASIS_BYTES", 0)
     bounded, fewer = iterated(values, k, width)
     assert fewer <= 2 * k + 10 * width < columns
     for found in (whole, bounded):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedpca_flwr.maths.fixed_point import Layout
+from fedpca_flwr.maths.secure import Layout
 
 LIMITS = st.floats(1e-200, 1e250)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpca_flwr.maths.blocks import Blocks, sparse_rows, whole
 from fedpca_flwr.maths.genotypes import columns_of_others, count_alleles, deviation, standardised
+from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
 from tests.strategies.test_genotypes import by_hand, people
 
 

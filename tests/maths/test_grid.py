@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.grid import STEPS, clip, on_grid, whole_products, whole_sum
+from fedpca_flwr.maths.privacy import STEPS, clip, on_grid, whole_products, whole_sum
 from tests.families import rows
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.graph import diameter, graph_of
-from fedpca_flwr.maths.heads import Heads
-from fedpca_flwr.maths.products import head_and_diagonal
+from fedpca_flwr.maths.moments import head_and_diagonal
+from fedpca_flwr.maths.sums import Heads
 from tests.families import cut, rows
 
 

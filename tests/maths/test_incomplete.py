@@ -8,7 +8,7 @@ import pytest
 from fedpca_flwr.maths import gap_groups
 from fedpca_flwr.maths.gap_groups import GappedRows, Patterns
 from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, GaussianEM, expected_sums
-from fedpca_flwr.maths.incomplete import FLOOR, completed, completed_sums, filled, precision_of
+from fedpca_flwr.maths.incomplete_rows import FLOOR, completed, completed_sums, filled, precision_of
 from fedpca_flwr.maths.moments import Moments, symmetric
 
 

@@ -8,13 +8,11 @@ from scipy.linalg import subspace_angles
 from sklearn.datasets import load_wine
 
 from fedpca_flwr.maths import influence
-from fedpca_flwr.maths.definite import GROUPS, indefinite
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, triangular
-from fedpca_flwr.maths.influence import LEADING, Influence, influences, told
-from fedpca_flwr.maths.leaving import Turn
+from fedpca_flwr.maths.influence import GROUPS, LEADING, Influence, Turn, indefinite, influences, told
 from fedpca_flwr.maths.moments import Moments, pack, unpack
-from fedpca_flwr.maths.pooling import pool
+from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
 
 

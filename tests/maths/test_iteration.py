@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.certificate import sine_theorem
-from fedpca_flwr.maths.eigenvalue_bounds import SHARES
+from fedpca_flwr.maths.angle_bounds import SHARES
+from fedpca_flwr.maths.block_iteration import BlockIteration, measured, shortfall_notes
+from fedpca_flwr.maths.eigen import principal_angles, sine_theorem
 from fedpca_flwr.maths.factors import Factor
-from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import RefinedSketch
-from fedpca_flwr.maths.shortfall import measured, shortfall_notes
-from fedpca_flwr.maths.subspace import principal_angles
 
 
 def matrix(values, seed=0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.kernels import Kernel, centred
+from fedpca_flwr.maths.columns import Kernel, centred
 
 
 def test_the_error_of_a_kernel_is_that_of_both_triangles():

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.certificate import rounding
+from fedpca_flwr.maths.eigen import principal_angles, rounding
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
-from fedpca_flwr.maths.subspace import principal_angles
 
 
 def test_the_error_of_a_block_is_divided_by_its_size():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.linear_rate import iterations_left, linear_rate
+from fedpca_flwr.maths.graph import iterations_left, linear_rate
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.9, 0.999])

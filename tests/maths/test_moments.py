@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, packed_size, two_sum, unpack
-from fedpca_flwr.maths.pooling import pool, pool_within
-from fedpca_flwr.maths.products import head_and_diagonal
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, head_and_diagonal, pack, packed_size, two_sum, unpack
+from fedpca_flwr.maths.sums import pool, pool_within
 from tests.families import cut, rows
 
 

@@ -11,7 +11,16 @@ from scipy.integrate import quad
 from scipy.stats import chi2, ks_2samp, kstest, norm
 
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.noise import LARGEST, _below, _exactly_kept, fixed, gaussian, symmetric, system, whole_deviation
+from fedpca_flwr.maths.privacy import (
+    LARGEST,
+    _below,
+    _exactly_kept,
+    fixed,
+    gaussian,
+    symmetric,
+    system,
+    whole_deviation,
+)
 
 UNLIKELY = 1e-6
 LARGE = 2**30
@@ -109,7 +118,7 @@ def test_noise_of_products_is_smaller_where_a_value_stands_for_two_entries():
 def test_where_floats_do_not_decide_whole_numbers_decide_the_same(deviation, monkeypatch):
     """Of 2,000 numbers, each as if floats were sure of nothing."""
     by_floats = gaussian(2000, deviation, fixed(5))
-    monkeypatch.setattr("fedpca_flwr.maths.noise.UNSURE", 2.0)
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.UNSURE", 2.0)
     np.testing.assert_array_equal(gaussian(2000, deviation, fixed(5)), by_floats)
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.linalg import eigh
 
-from fedpca_flwr.maths.held_out import held_out
-from fedpca_flwr.maths.perpca import perpca
+from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.personalised import (
     converged_components,
     distance,
@@ -15,13 +14,14 @@ from fedpca_flwr.maths.personalised import (
     local_components,
     objective,
     own_gradient,
+    perpca,
     personal_components,
     shared,
     shared_gradient,
     strength,
 )
+from fedpca_flwr.maths.rows import held_out
 from fedpca_flwr.maths.stiefel import polar, retraction, tangent
-from fedpca_flwr.maths.subspace import principal_angles
 
 NOISE, SPREAD = 0.5, 0.04
 

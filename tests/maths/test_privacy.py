@@ -12,15 +12,22 @@ from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyCon
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from fedpca_flwr.maths.grid import STEPS, on_grid, whole_products, whole_sum
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.noise import fixed, gaussian, symmetric, system, whole_deviation
 from fedpca_flwr.maths.privacy import (
+    STEPS,
     composed,
+    fixed,
+    gaussian,
     gaussian_delta,
     gaussian_epsilon,
     gaussian_multiplier,
+    on_grid,
     sensitivity,
+    symmetric,
+    system,
+    whole_deviation,
+    whole_products,
+    whole_sum,
 )
 from tests.families import rows
 
@@ -134,7 +141,7 @@ def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, changes):
 @pytest.mark.parametrize("epsilon", [1.0, 5.0])
 def test_the_same_of_products_with_the_noise_of_both_kinds(epsilon, monkeypatch):
     """The row (3, 4) on a coarse grid: the accountant cannot hold the noise of the true one."""
-    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, deviation, source: np.full(size, deviation))
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.full(size, deviation))
     deviations = symmetric(2, whole_deviation(gaussian_multiplier(epsilon, 1e-5) * 25), fixed(1))
     assert discrete_epsilon([9, 12, 16], deviations) <= epsilon + 3 * INTERVAL
 

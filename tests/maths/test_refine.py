@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.eigen import leading_eigenpairs
+from fedpca_flwr.maths.block_iteration import BlockIteration
+from fedpca_flwr.maths.eigen import leading_eigenpairs, principal_angles
 from fedpca_flwr.maths.factors import Factor
-from fedpca_flwr.maths.iteration import BlockIteration
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import RefinedSketch, corrected, corrected_angle_bound
-from fedpca_flwr.maths.subspace import principal_angles
 
 
 def sketch_of(A, rank):

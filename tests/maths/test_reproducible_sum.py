@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpca_flwr.maths import reproducible_sum as module
-from fedpca_flwr.maths.reproducible_sum import ADDENDS, ReproducibleSum, reproducible_sum
+from fedpca_flwr.maths import sums as module
+from fedpca_flwr.maths.sums import ADDENDS, ReproducibleSum, reproducible_sum
 
 
 def running(addends):

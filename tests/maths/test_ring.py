@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components
 
-from fedpca_flwr.maths.ring import expected_arcs, least_degree
+from fedpca_flwr.maths.secure import expected_arcs, least_degree
 
 
 def gaps(parties, colluding, degree):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths import sampling_error
+from fedpca_flwr.maths import inference
 
 VARIANCES = np.array([9.0, 4.0, 1.0, 0.25])
 
@@ -27,7 +27,7 @@ def samples():
 
 def test_loadings_vary_as_their_errors_say(samples):
     spread = np.std([vectors[:, :2] for _, vectors in samples], axis=0)
-    told = sampling_error.loading_errors(VARIANCES, np.eye(4), 2, 200)
+    told = inference.loading_errors(VARIANCES, np.eye(4), 2, 200)
     off = ~np.eye(4, 2, dtype=bool)  # on the axis the error is of second order
     np.testing.assert_allclose(told[off], spread[off], rtol=0.1)
     np.testing.assert_array_equal(told[~off], 0)
@@ -38,19 +38,19 @@ def test_intervals_cover_the_variance_of_the_population(samples):
     for level in (0.5, 0.95):
         inside = [
             (low <= VARIANCES[:2]) & (VARIANCES[:2] <= high)
-            for low, high in (sampling_error.eigenvalue_intervals(values[:2], 200, level).T for values, _ in samples)
+            for low, high in (inference.eigenvalue_intervals(values[:2], 200, level).T for values, _ in samples)
         ]
         np.testing.assert_allclose(np.mean(inside, axis=0), level, atol=0.045)
 
 
 def test_few_rows_leave_the_interval_open():
-    (interval,) = sampling_error.eigenvalue_intervals(np.ones(1), 5, 0.95)
+    (interval,) = inference.eigenvalue_intervals(np.ones(1), 5, 0.95)
     assert 0 < interval[0] < 1
     assert interval[1] == np.inf
 
 
 def test_of_tied_components_nothing_is_known():
-    errors = sampling_error.loading_errors(np.array([2.0, 1.0, 1.0]), np.eye(3), 2, 100)
+    errors = inference.loading_errors(np.array([2.0, 1.0, 1.0]), np.eye(3), 2, 100)
     np.testing.assert_array_equal(np.isinf(errors), [[False, True]] * 3)
 
 
@@ -62,7 +62,7 @@ def test_spikes_are_larger_and_turned_as_the_spiked_model_says(n, d):
     for _ in range(12):
         X = rng.standard_normal((n, d)) * np.sqrt(np.r_[truth, np.full(d - 2, s2)])
         values, vectors = np.linalg.eigh(np.cov(X, rowvar=False))
-        variances, angles = sampling_error.spiked(values[::-1].clip(min=0), 4, n)
+        variances, angles = inference.spiked(values[::-1].clip(min=0), 4, n)
         turned = np.degrees(np.arccos(np.abs(np.diagonal(vectors[:, ::-1])[:2])))
         found.append([*variances[:2], *angles[:2], *turned, *angles[2:]])
     mean = np.mean(found, axis=0)
@@ -75,7 +75,7 @@ def test_spikes_are_larger_and_turned_as_the_spiked_model_says(n, d):
 def test_the_jackknife_of_groups_of_one_size_is_the_common_one():
     rng = np.random.default_rng(2)
     left_out = rng.standard_normal((8, 3))
-    _, variance = sampling_error.grouped_jackknife(left_out.mean(axis=0), left_out, np.full(8, 20.0))
+    _, variance = inference.grouped_jackknife(left_out.mean(axis=0), left_out, np.full(8, 20.0))
     np.testing.assert_allclose(variance, 7 / 8 * np.sum((left_out - left_out.mean(axis=0)) ** 2, axis=0), rtol=1e-12)
 
 
@@ -87,7 +87,7 @@ def test_the_jackknife_of_unequal_groups_knows_the_error_of_a_mean():
         sums = rng.standard_normal(10) * np.sqrt(sizes) + sizes * 2.0
         left_out = (sums.sum() - sums) / (sizes.sum() - sizes)
         mean = np.asarray(sums.sum() / sizes.sum())
-        estimate, variance = sampling_error.grouped_jackknife(mean, left_out, sizes)
+        estimate, variance = inference.grouped_jackknife(mean, left_out, sizes)
         np.testing.assert_allclose(estimate, mean)  # a mean is not biased
         estimates.append(mean)
         variances.append(variance)
@@ -100,16 +100,16 @@ ONE_DEVIATION = math.erf(0.5**0.5)
 
 def test_the_interval_of_nine_rows_has_eight_degrees_of_freedom():
     """sqrt(2 / 8) is a half."""
-    interval = sampling_error.eigenvalue_intervals(np.array([3.0]), 9, ONE_DEVIATION)
+    interval = inference.eigenvalue_intervals(np.array([3.0]), 9, ONE_DEVIATION)
     np.testing.assert_allclose(interval, [[2.0, 6.0]])
 
 
 def test_the_loadings_of_three_rows_have_two_degrees_of_freedom():
-    errors = sampling_error.loading_errors(np.array([3.0, 1.0]), np.eye(2), 2, 3)
+    errors = inference.loading_errors(np.array([3.0, 1.0]), np.eye(2), 2, 3)
     np.testing.assert_allclose(errors, (1 - np.eye(2)) * math.sqrt(3 * 1 / (3 - 1) ** 2 / 2))
 
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95])
 def test_an_interval_of_two_groups_has_one_degree_of_freedom(level):
     """Student's law is then that of Cauchy."""
-    assert sampling_error.student_step(2, level) == pytest.approx(math.tan(math.pi * level / 2))
+    assert inference.student_step(2, level) == pytest.approx(math.tan(math.pi * level / 2))

@@ -4,9 +4,16 @@ import numpy as np
 import pytest
 from scipy.linalg import eigh
 
-from fedpca_flwr.maths.graph import graph_of, metropolis_weights
-from fedpca_flwr.maths.sanger import largest_eigenvalue, mixed, orthonormalised, safe_step, sanger_direction
-from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.graph import (
+    graph_of,
+    largest_eigenvalue,
+    metropolis_weights,
+    mixed,
+    orthonormalised,
+    safe_step,
+    sanger_direction,
+)
 
 
 def spectrum_in_a_random_basis(values):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.scaling import constant_features, safe_deviation
+from fedpca_flwr.maths.moments import Moments, constant_features, safe_deviation
 from tests.families import rows
 
 

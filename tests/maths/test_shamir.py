@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpca_flwr.maths.shamir import PRIME, SHARE_BYTES, combine, interpolated, split
+from fedpca_flwr.maths.secure import PRIME, SHARE_BYTES, combine, interpolated, split
 
 SECRETS = st.binary(min_size=32, max_size=32)
 
@@ -47,14 +47,14 @@ def test_fewer_shares_fit_every_secret(threshold, monkeypatch):
     """Over a field of seven numbers, where all polynomials can be tried: each t - 1 shares occur once for each secret,
     so they say nothing about it.
     """
-    monkeypatch.setattr("fedpca_flwr.maths.shamir.PRIME", 7)
+    monkeypatch.setattr("fedpca_flwr.maths.secure.PRIME", 7)
     for chosen in combinations(range(5), threshold - 1):
         for secret in range(7):
             seen = []
             for coefficients in product(range(7), repeat=threshold - 1):
                 drawn = iter(coefficients)
                 monkeypatch.setattr(
-                    "fedpca_flwr.maths.shamir.secrets.randbelow", lambda below, drawn=drawn: next(drawn)
+                    "fedpca_flwr.maths.secure.secrets.randbelow", lambda below, drawn=drawn: next(drawn)
                 )
                 shares = split(secret.to_bytes(32, "big"), threshold, 5)
                 seen.append(tuple(shares[party] for party in chosen))

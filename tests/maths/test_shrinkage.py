@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr import analyses, run
-from fedpca_flwr.maths.shrinkage import shrinkage
+from fedpca_flwr.maths.inference import shrinkage
 
 
 def populations(n, d, seed):

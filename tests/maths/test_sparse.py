@@ -7,13 +7,20 @@ import pytest
 from flwr.app import RecordDict
 from scipy import sparse
 
-from fedpca_flwr.maths import centred
-from fedpca_flwr.maths.blocks import Blocks, column_sums, largest_size, sparse_rows, whole
-from fedpca_flwr.maths.centred import centred_chunks, energy, sparse_chunks
-from fedpca_flwr.maths.moments import Moments, unpack
-from fedpca_flwr.maths.products import head_and_diagonal, scatter_product
-from fedpca_flwr.protocol.state import State
-from fedpca_flwr.statistics.own_scatter import OwnScatter
+from fedpca_flwr.maths import rows as centred
+from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, unpack
+from fedpca_flwr.maths.rows import (
+    Blocks,
+    centred_chunks,
+    column_sums,
+    energy,
+    largest_size,
+    sparse_chunks,
+    sparse_rows,
+    whole,
+)
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.questions.own_scatter import OwnScatter
 
 N, D = 300, 40
 ALMOST = [9, 11]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.denoise import NoisyCentre
-from fedpca_flwr.maths.grid import clip
-from fedpca_flwr.maths.spherical import (
+from fedpca_flwr.maths.privacy import clip
+from fedpca_flwr.maths.private_scatter import (
     HIGHEST,
     LOWEST,
     OCTAVES,
+    NoisyCentre,
     descending,
     directions,
     lengths,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpca_flwr.maths.squarem import Squarem
+from fedpca_flwr.maths.gaussian_em import Squarem
 
 ANYWHERE = lambda point: True  # noqa: E731
 

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.angle_bounds import parts_text
-from fedpca_flwr.maths.iteration import BlockIteration
+from fedpca_flwr.maths.block_iteration import BlockIteration, Noise, largest_gap, measured
+from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.shortfall import measured
-from fedpca_flwr.maths.standing_out import Noise, largest_gap
-from fedpca_flwr.maths.subspace import principal_angles
 
 
 def scatter(n, d, strengths=(), *, seed, correlated=False):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.subspace import principal_angles, projector_distance
+from fedpca_flwr.maths.eigen import principal_angles, projector_distance
 
 
 @pytest.mark.parametrize("angle", [1e-9, 1e-3, 30.0, 90.0])

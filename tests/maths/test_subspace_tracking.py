@@ -7,10 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.blocks import pieces
-from fedpca_flwr.maths.rank_rules import Band, Energy, Fixed
-from fedpca_flwr.maths.subspace import principal_angles, projector_distance
-from fedpca_flwr.maths.subspace_tracking import Subspace, Tracker, merge, merge_in_tree, track
+from fedpca_flwr.maths.eigen import principal_angles, projector_distance
+from fedpca_flwr.maths.rows import pieces
+from fedpca_flwr.maths.streams import Band, Energy, Fixed, Subspace, Tracker, merge, merge_in_tree, track
 from tests.families import rows
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.blocks import pieces
-from fedpca_flwr.maths.subspace import projector_distance
-from fedpca_flwr.maths.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
+from fedpca_flwr.maths.eigen import projector_distance
+from fedpca_flwr.maths.rows import pieces
+from simulations.papers.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 from tests.families import rows
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpca_flwr.maths.fixed_point import Layout
 from fedpca_flwr.maths.moments import Head, packed_size
-from fedpca_flwr.maths.uncentred import about_mean, mean_products, mean_squares, total_of, two_product, uncentred_head
+from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.maths.sums import about_mean, mean_products, mean_squares, total_of, two_product, uncentred_head
 
 NUMBERS = st.floats(-1e100, 1e100).filter(lambda x: x == 0 or abs(x) > 1e-100)
 

@@ -7,9 +7,9 @@ import pytest
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.inbox import Inbox
-from fedpca_flwr.protocol.messages import PartyInfo, reply_of
+from fedpca_flwr.protocol.admission import PartyInfo, reply_of
 from fedpca_flwr.protocol.payload import Field, Payload
+from fedpca_flwr.protocol.replies import Inbox
 
 PAYLOAD = Payload((Field("count", (), "int64", kind="count"), Field("product", ("d",))))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from fedpca_flwr.protocol.admission import unfit
-from fedpca_flwr.protocol.messages import PartyInfo
+from fedpca_flwr.protocol.admission import PartyInfo, unfit
 from simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
 from tests.harness import fit

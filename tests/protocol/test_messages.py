@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.protocol.messages import info_of
+from fedpca_flwr.protocol.admission import info_of
 from tests.families import rows
 from tests.harness import client_of, server_of
 

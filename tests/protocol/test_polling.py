@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpca_flwr.protocol import polling
-from fedpca_flwr.protocol.polling import poll_promptly
+from fedpca_flwr.protocol import server
+from fedpca_flwr.protocol.server import poll_promptly
 from tests.harness import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(polling, "time", clock)
+    monkeypatch.setattr(server, "time", clock)
     return clock
 
 

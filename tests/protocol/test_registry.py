@@ -13,7 +13,7 @@ MODULE = """
 from dataclasses import replace
 
 from strategies import METHODS
-from fedpca_flwr.protocol.method import Method
+from fedpca_flwr.protocol.registry import Method
 
 strategy, client = METHODS["p-cov"]
 

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from fedpca_flwr import machine
 from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr.protocol import memory
 from simulations import run
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
@@ -43,7 +43,7 @@ def test_a_covariance_of_too_many_features_is_refused_with_the_methods_that_do(o
 @pytest.mark.usefixtures("nobody_computes")
 @pytest.mark.parametrize("method", ["p-cov", "compressed"])
 def test_so_is_one_that_a_party_has_not_the_memory_for(method, monkeypatch, caplog):
-    monkeypatch.setattr(machine, "memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "memory", lambda: 2**30)
     with pytest.raises(
         ConfigError, match=r"client 0: .*needs at least 40,00\d,\d{3},\d{3} bytes of memory here"
     ) as refused:
@@ -54,7 +54,7 @@ def test_so_is_one_that_a_party_has_not_the_memory_for(method, monkeypatch, capl
 
 @pytest.mark.usefixtures("nobody_computes")
 def test_the_server_refuses_what_it_cannot_add_up(monkeypatch):
-    monkeypatch.setattr(machine, "memory", lambda: 60_000)
+    monkeypatch.setattr(memory, "memory", lambda: 60_000)
     parties = cut(rows(60, 90), 20, 20, 20)
     with pytest.raises(
         ConfigError, match=r"replies have 34,\d{3} bytes of 90 features; the server has 60,000"

@@ -6,7 +6,7 @@ import pytest
 from flwr.app import RecordDict
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.state import StateJournal
+from fedpca_flwr.protocol.journal import StateJournal
 
 
 def test_no_secret_of_a_run_outlives_it():

@@ -12,7 +12,7 @@ from pydantic import Field
 import simulations.battery
 from fedpca_flwr import battery
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.protocol.method import Method
+from fedpca_flwr.protocol.registry import Method
 from strategies import METHODS
 from tests.harness import own
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from flwr.server import SimpleClientManager
 
+from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.subspace import principal_angles
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedpca_flwr.config import RunConfig
-from fedpca_flwr.data import load
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.datasets import load
+from fedpca_flwr.model.model import PCAModel
 from simulations import measuring, report_page
 from simulations.compare import main, parser
 from simulations.comparing import compare, table

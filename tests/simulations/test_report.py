@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedpca_flwr import analysis_plots, plots
-from fedpca_flwr.data import load
+from fedpca_flwr.data.datasets import load
+from fedpca_flwr.data.partition import split
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.palette import INK
-from fedpca_flwr.partition import split
+from fedpca_flwr.figures import analysis_plots, plots
+from fedpca_flwr.figures.style import INK
+from fedpca_flwr.model.model import PCAModel
 from simulations import measuring, report, report_figures, report_page
 from simulations.columns import COUNTED
 from simulations.compare import main

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr import table
+from fedpca_flwr.data import table
+from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.maths.blocks import Blocks, whole
-from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.rows import Blocks, whole
 from fedpca_flwr.site import bed_file
 from fedpca_flwr.site.__main__ import main
+from fedpca_flwr.site.bed_file import Variant, matched
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.site.variants import Variant, matched
-from fedpca_flwr.table import names_digest
 from tests.harness import at_sites, finish, fit, server_of
 from tests.strategies.test_genotypes import by_hand, people
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
 from fedpca_flwr.site.__main__ import main
-from fedpca_flwr.site.ids_secret import ids_secret
+from fedpca_flwr.site.local_table import ids_secret
 
 
 def test_certificates_name_the_hosts_and_a_client_trusts_them(tmp_path):

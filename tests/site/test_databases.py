@@ -10,15 +10,15 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from fedpca_flwr import table
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data import table
+from fedpca_flwr.data.table import complete
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
-from fedpca_flwr.maths.blocks import Blocks, whole
-from fedpca_flwr.node_config import NodeConfig
-from fedpca_flwr.site import duckdb_file, postgresql, query
-from fedpca_flwr.site.query import Query, read_query
+from fedpca_flwr.maths.rows import Blocks, whole
+from fedpca_flwr.site import databases
+from fedpca_flwr.site.databases import Query, read_query
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.table import complete
 from simulations.benchmarks.postgresql_server import programs, running
 from tests.families import rows
 from tests.harness import at_sites, finish, identities, proxy_of, server_of
@@ -105,7 +105,7 @@ def test_a_query_gives_the_bits_of_a_csv_of_its_rows(url, tmp_path):
 
 def test_what_is_not_kept_is_read_in_blocks_again_and_again(url, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(query, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
+    monkeypatch.setattr(databases, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
     found = read_query(url, f"{SELECT} ;")[0].rows
     assert isinstance(found, Blocks)
     for _ in range(2):
@@ -258,7 +258,7 @@ def test_a_query_over_files_writes_none(query, tmp_path, monkeypatch):
 
 
 def test_a_query_that_takes_too_long_is_given_up(url, monkeypatch):
-    for module in (postgresql, duckdb_file):
+    for module in (databases, databases):
         monkeypatch.setattr(module, "PASS_SECONDS", 0.2)
     endless = "SELECT count(*) AS n FROM visit a, visit b, visit c, visit d, visit e "
     endless += "WHERE a.dose + b.dose < c.dose + d.dose * e.dose"
@@ -324,7 +324,7 @@ def test_a_lost_connection_is_named_here_and_a_constant_text_there(postgres, ser
     several = "FROM generate_series(1, 300000) i ORDER BY i"  # more than the buffers between hold
     nodes = [{"data": postgres, "query": f"SELECT i, sin(i) AS b, cos(i) AS c, tan(i) AS d {several}"}] * 2
     running = at_sites(server_of("p-cov", [rows(30, 4)] * 2, n_components=2), nodes)
-    honest, read_rows = proxy_of(running, 1).fit, postgresql.PostgreSQL.numbers
+    honest, read_rows = proxy_of(running, 1).fit, databases.PostgreSQL.numbers
 
     def torn(session, *arguments):
         blocks = read_rows(session, *arguments)
@@ -336,7 +336,7 @@ def test_a_lost_connection_is_named_here_and_a_constant_text_there(postgres, ser
 
     def fit(ins, timeout, group_id):
         if ins.config["phase"] == "project":
-            monkeypatch.setattr(postgresql.PostgreSQL, "numbers", torn)
+            monkeypatch.setattr(databases.PostgreSQL, "numbers", torn)
         return honest(ins, timeout, group_id)
 
     proxy_of(running, 1).fit = fit

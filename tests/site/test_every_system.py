@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedpca_flwr.site import deployment
-from fedpca_flwr.site.identity_files import read_members
-from fedpca_flwr.site.variants import read_bim
+from fedpca_flwr.site.bed_file import read_bim
+from fedpca_flwr.site.identity import read_members
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +19,7 @@ WITHOUT = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-import fedpca_flwr.server_app, fedpca_flwr.site_app, fedpca_flwr.site.rehearsal, simulations.compare
+import fedpca_flwr.server_app, fedpca_flwr.site_app, fedpca_flwr.site.deployment, simulations.compare
 from fedpca_flwr.site.__main__ import main
 from tests.harness import at_sites, finish, server_of
 ours = [name for name in sys.modules if name.split(".")[0] in ("fedpca_flwr", "strategies", "simulations", "tests")]
@@ -32,7 +32,7 @@ for name in gone.split():
     delattr(os, name)
 for name in ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGALRM", "SIGSTOP", "alarm", "setitimer"):
     delattr(signal, name)
-import fedpca_flwr.server_app, fedpca_flwr.site_app, fedpca_flwr.site.rehearsal, simulations.compare
+import fedpca_flwr.server_app, fedpca_flwr.site_app, fedpca_flwr.site.deployment, simulations.compare
 import pkgutil, importlib
 import fedpca_flwr, strategies
 for package in (fedpca_flwr, strategies):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.table import names_digest
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, server_of
 

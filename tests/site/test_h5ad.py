@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpca_flwr import table
+from fedpca_flwr.data import table
+from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.blocks import Blocks, whole
-from fedpca_flwr.site import h5ad_file
+from fedpca_flwr.maths.rows import Blocks, whole
+from fedpca_flwr.site import readers
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.table import names_digest
 
 anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
 h5py = pytest.importorskip("h5py")
@@ -23,7 +23,7 @@ COUNTS = sparse.random_array((200, 30), density=0.05, rng=np.random.default_rng(
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(h5ad_file, "ENTRIES", 0)  # blocks of 64 rows
+    monkeypatch.setattr(readers, "ENTRIES", 0)  # blocks of 64 rows
     cells = anndata.AnnData(
         X=COUNTS.toarray() + 1,
         layers={"counts": sparse.csr_matrix(COUNTS), "by columns": sparse.csc_matrix(COUNTS)},

@@ -10,11 +10,10 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.site.__main__ import main
-from fedpca_flwr.site.identity import identity_of
-from fedpca_flwr.site.identity_files import FORGEABLE, make_key, read_members, read_private_key
+from fedpca_flwr.site.identity import FORGEABLE, identity_of, make_key, read_members, read_private_key
 
 
 def made(tmp_path, parties=3):

@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 
-from fedpca_flwr.config import RunConfig
-from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.site.local_table import local_table
 from tests.families import rows
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.data.table import check
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.node_config import NodeConfig
 from fedpca_flwr.site.policy import permit_pairs, permit_values
-from fedpca_flwr.table import check
 
 
 def node(**rules):

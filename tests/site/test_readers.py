@@ -8,14 +8,14 @@ import pytest
 from pyarrow import parquet
 from scipy import sparse
 
-from fedpca_flwr import table
+from fedpca_flwr.data import table
+from fedpca_flwr.data.table import check, complete
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths import blocks
-from fedpca_flwr.maths.blocks import Blocks, sparse_rows, whole
-from fedpca_flwr.site import csv_file, parquet_file
-from fedpca_flwr.site.alignment import read_ids
+from fedpca_flwr.maths import rows as blocks
+from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
+from fedpca_flwr.site import csv_file, readers
+from fedpca_flwr.site.local_table import read_ids
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.table import check, complete
 from tests.families import rows
 
 X = rows(20, 4)
@@ -51,7 +51,7 @@ def test_a_label_column_is_left_out(suffix, tmp_path):
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
 def test_what_is_not_kept_is_read_in_blocks(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
-    for module in (csv_file, parquet_file, blocks):
+    for module in (csv_file, readers, blocks):
         monkeypatch.setattr(module, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
     X = rows(150, 4)
     found = read(write(tmp_path, suffix, X), "" if suffix[:3] != ".np" else "2").rows

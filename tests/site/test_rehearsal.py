@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.site import rehearsal
+from fedpca_flwr.site import deployment as rehearsal
 from fedpca_flwr.site.deployment import Deployment
 
 ROOT = Path(__file__).parents[2]

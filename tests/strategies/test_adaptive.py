@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr import data
+from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import split
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.forecast import Forecast, Survey
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.partition import split
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from simulations.benchmarks.setting import PARTITIONS
-from strategies.adaptive.choice import SPARE
+from strategies.adaptive import SPARE
 from tests.families import cut, rows
 
-SOURCE = data.load("digits", ".")
+SOURCE = datasets.load("digits", ".")
 TRUTH = pooled_pca(SOURCE.all_rows(), 10)
 every_partition = pytest.mark.parametrize("partition", PARTITIONS)
 

@@ -9,10 +9,10 @@ from sklearn.decomposition import PCA
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.adjustment import fitted
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.second_moments import SecondMoments
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import cut
 from tests.harness import finish, fit, server_of, tamper, tamper_arrays
 

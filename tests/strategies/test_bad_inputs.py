@@ -10,9 +10,9 @@ import pytest
 from flwr.app import Context, RecordDict
 from scipy.sparse import csr_array
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.node_config import NodeConfig
+from fedpca_flwr.model.loadings import Loadings
 from simulations import run
 from simulations.engines import POLICY
 from strategies import build_client, run_config_of

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.reference import principal_angles
 from simulations import run
 from tests.families import cut, rows
 

@@ -12,11 +12,11 @@ import pytest
 from flwr.app import RecordDict
 
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.loadings import Loadings
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.protocol.state import State
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.site.scores import score_file
-from fedpca_flwr.statistics.own_scatter import OwnScatter
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, server_of

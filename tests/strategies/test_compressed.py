@@ -10,12 +10,11 @@ import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
-from fedpca_flwr.maths.codec import Coded
+from fedpca_flwr.maths.codecs import Coded
 from fedpca_flwr.maths.refine import block_bits
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
-from strategies.compressed.codec import encoded_block, encoded_components, orthonormal_block
+from strategies.compressed import encoded_block, encoded_components, orthonormal_block
 from tests.families import cut, rows
 from tests.harness import finish, proxy_of, server_of, tamper_arrays
 

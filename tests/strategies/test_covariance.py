@@ -10,8 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr.errors import ContractError, DataError
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.harness import finish, server_of, tamper_arrays

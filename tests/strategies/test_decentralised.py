@@ -8,10 +8,9 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from sklearn.datasets import load_digits
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths.graph import diameter, graph_of
-from fedpca_flwr.maths.sanger import orthonormalised
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.graph import diameter, graph_of, orthonormalised
+from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from tests.families import rows
 from tests.harness import client_of, finish, proxy_of, server_of
@@ -176,7 +175,7 @@ def test_a_run_that_diverges_says_so(method):
 
 
 def test_a_step_of_its_own_that_diverges_is_told_with_its_size(monkeypatch):
-    monkeypatch.setattr("fedpca_flwr.statistics.graphs.safe_step", lambda largest, mixing: 40 / largest)
+    monkeypatch.setattr("fedpca_flwr.questions.graph.safe_step", lambda largest, mixing: 40 / largest)
     with pytest.raises(ConfigError, match="'step_size' is 'auto', here .*: the iterates diverge; give a lower one"):
         run("dsa", parties(), engine="loopback", n_components=2, iterations=50)
 

@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from fedpca_flwr.maths.grid import STEPS, whole_directions, whole_octaves, whole_squares
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.privacy import composed, gaussian_multiplier
-from fedpca_flwr.reference import pooled_pca
-from strategies.dp_pca.options import SHARES, DPOptions
+from fedpca_flwr.maths.privacy import (
+    STEPS,
+    composed,
+    gaussian_multiplier,
+    whole_directions,
+    whole_octaves,
+    whole_squares,
+)
+from fedpca_flwr.model.reference import pooled_pca
+from strategies.dp_pca.party import SHARES, DPOptions
 from tests.families import cut, rows
 from tests.harness import client_of, fit, server_of
 
@@ -150,7 +156,7 @@ ASKED = {
 @pytest.mark.parametrize("trust", [{}, {"trust": "distributed", "honest_parties": 2}], ids=["local", "distributed"])
 def test_each_answer_has_the_noise_that_it_needs(trust, monkeypatch):
     """Each number as large as its deviation: the answer less that is what the rows say."""
-    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, deviation, source: np.full(size, deviation))
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.full(size, deviation))
     data = rows(50)
     server = server_of("dp-pca", [data] * 3, **FRESH, **trust)
     whole = gaussian_multiplier(1.0, 1e-5) * STEPS**2 / trust.get("honest_parties", 1) ** 0.5

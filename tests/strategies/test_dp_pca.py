@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
 
-from fedpca_flwr import analyses, plots
+from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.maths.grid import STEPS, on_grid, whole_products, whole_sum
+from fedpca_flwr.figures import plots
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.noise import fixed
-from fedpca_flwr.maths.privacy import gaussian_multiplier
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.reference import pooled_pca
-from strategies.dp_pca.client import DPPCAClient
-from strategies.dp_pca.options import ROWS, UNITS, DPOptions
+from fedpca_flwr.maths.privacy import STEPS, fixed, gaussian_multiplier, on_grid, whole_products, whole_sum
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from strategies.dp_pca.party import ROWS, UNITS, DPOptions, DPPCAClient
 from tests import harness
 from tests.families import cut, rows
 from tests.harness import client_of, finish, server_of
@@ -62,8 +59,8 @@ def refused(answer):
 @pytest.mark.parametrize("release", ["two-stage", "joint"])
 def test_without_noise_it_is_the_exact_pca_of_the_rows_on_the_grid(release, monkeypatch):
     """The noisy route itself, with nothing lost but what rounding rows to the grid loses."""
-    monkeypatch.setattr("strategies.dp_pca.options.gaussian_multiplier", lambda epsilon, delta: 0.0)
-    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, deviation, source: np.zeros(size))
+    monkeypatch.setattr("strategies.dp_pca.party.gaussian_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.zeros(size))
     model = fit("dp-pca", parties(), n_components=4, clip=50.0, centre_clip=50.0, release=release)
     data, step = np.vstack(parties()), 50.0 / STEPS
     centre = on_grid(data, 50.0).mean(axis=0) * step
@@ -248,7 +245,7 @@ def change_by_one_row(relation, deviations):
 )
 def test_the_noise_of_each_phase_is_what_one_row_needs(phase, options, monkeypatch):
     """With a bound of its own for each phase: the clip of the centre is not that of the products."""
-    monkeypatch.setattr("fedpca_flwr.maths.noise.gaussian", lambda size, deviation, source: np.full(size, deviation))
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.full(size, deviation))
     release = "joint" if phase == "joint" else "two-stage"
     found = deviations_of(rows(50), phase, **options, release=release)
     told = options.get("count") == "public" or options.get("relation") == "replace-one"
@@ -321,7 +318,7 @@ def test_a_site_that_was_started_anew_answers_no_question_twice(tmp_path):
 
 def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
     """A site that dies in between has spent it: nobody can tell what has left."""
-    monkeypatch.setattr("fedpca_flwr.maths.noise.system", lambda: pytest.fail("died", pytrace=False))
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.system", lambda: pytest.fail("died", pytrace=False))
     with pytest.raises(pytest.fail.Exception):
         site_of(tmp_path).ask("centre", [])
     assert released(tmp_path / "journal") == ["centre"]
@@ -386,7 +383,7 @@ def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
             both.wait(timeout=0.5)
         return fixed(1)
 
-    monkeypatch.setattr("fedpca_flwr.maths.noise.system", met)
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.system", met)
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
     servers = [server_of("dp-pca", [rows(50)], **{**FRESH, "release": "joint"}, site=site) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:

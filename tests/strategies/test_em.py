@@ -9,9 +9,9 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import scale
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.statistics import incomplete
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.questions import incomplete
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.maths.test_incomplete import plain_em

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.statistics import incomplete_factors
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.questions import incomplete as incomplete_factors
 from tests.families import cut
 from tests.harness import fit
 from tests.maths.test_factor_model import plain_ppca

@@ -7,9 +7,9 @@ import logging
 import numpy as np
 import pytest
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.gap_groups import Patterns
-from fedpca_flwr.node_config import NodeConfig
 from tests.hostile import HostileSession
 
 RUN = {"method": "em", "n-components": 2}

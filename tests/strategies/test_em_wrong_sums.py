@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError
-from strategies.em.method import EMClient
+from strategies.em import EMClient
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.strategies.test_em import SUMS, parties_of_three

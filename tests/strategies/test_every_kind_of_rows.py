@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from fedpca_flwr import table
+from fedpca_flwr.data import table
+from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.frames import as_rows
-from fedpca_flwr.maths import blocks, centred
-from fedpca_flwr.maths.blocks import Blocks
+from fedpca_flwr.maths import rows as blocks
+from fedpca_flwr.maths import rows as centred
 from fedpca_flwr.maths.columns import Columns
-from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.maths.rows import Blocks
+from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.site.readers import read
 from simulations import run
 from simulations.ray_engine import save

@@ -15,9 +15,8 @@ from fedpca_flwr.errors import (
     PartyError,
     QuorumError,
 )
-from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.protocol import quorum
-from fedpca_flwr.reference import pooled_pca
 from strategies import METHODS, transports_of
 from tests.families import FAMILIES, cut, rows
 from tests.harness import Clock, finish, fit, late, proxy_of, server_of, tamper, tamper_arrays

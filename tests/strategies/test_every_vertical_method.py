@@ -14,9 +14,9 @@ from fedpca_flwr.errors import (
     PartyError,
     QuorumError,
 )
-from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.protocol import quorum
-from fedpca_flwr.reference import pooled_pca
 from simulations import run
 from strategies import METHODS
 from tests.families import FAMILIES, rows

@@ -7,8 +7,7 @@ import pytest
 from scipy.linalg import subspace_angles
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from tests.families import FAMILIES, cut, rows
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError, FedPCAError
-from fedpca_flwr.protocol.sizes import Sizes
-from fedpca_flwr.transports import masked, surviving_party
+from fedpca_flwr.protocol.replies import Sizes
+from fedpca_flwr.transports import masked, surviving
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
 from tests.harness import finish, own, server_of, tamper_arrays
@@ -132,7 +132,7 @@ def test_a_false_share_of_a_secure_sum_does_too(method, way, change, monkeypatch
         return change(vector, rng) if party.site.node.partition_id == 1 else vector
 
     monkeypatch.setattr(masked, "encoded", encoded)
-    monkeypatch.setattr(surviving_party, "encoded", encoded)
+    monkeypatch.setattr(surviving, "encoded", encoded)
     told = ended(server_of(method, parties_of_three(method, {}), n_components=2, **WAYS[way]))
     assert "client 1" not in told
 

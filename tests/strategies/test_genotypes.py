@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.statistics import genotypes
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.questions import genotypes
 from tests.harness import client_of, finish, fit, server_of, tamper_arrays
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}

@@ -8,11 +8,11 @@ import random
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedpca_flwr import config_errors, method_text
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config import method_text, run_config
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.node_config import NodeConfig
-from fedpca_flwr.protocol.messages import ErrorReport
+from fedpca_flwr.protocol.admission import ErrorReport
 from fedpca_flwr.site_app import client_fn
 from strategies import build_client, build_strategy
 
@@ -138,19 +138,19 @@ def test_what_is_longer_than_any_is_refused_before_it_is_compared(config, text, 
     for said in told(config):
         assert text in said["message"]
         assert len(said["message"]) <= 2000
-    assert max(map(len, compared), default=0) <= config_errors.LONGEST_KEY
+    assert max(map(len, compared), default=0) <= run_config.LONGEST_KEY
     with pytest.raises(ConfigError):
         build_strategy(config)
-    assert max(map(len, compared), default=0) <= config_errors.LONGEST_KEY
-    assert len(compared) <= 2 * 2 * config_errors.MOST_KEYS
+    assert max(map(len, compared), default=0) <= run_config.LONGEST_KEY
+    assert len(compared) <= 2 * 2 * run_config.MOST_KEYS
 
 
 def test_what_is_as_long_as_it_may_be_is_not_refused():
     names = ", ".join(f"gene {i}" for i in range(20_000))
     assert len(RunConfig.parse({"features": names}).feature_names) == 20_000
     path = "a/" * 50
-    assert RunConfig.parse({"data-root": path, "output": "x" * config_errors.LONGEST_TEXT}).data_root == path
-    assert method_text.words_of("p-cov " + "a=1 " * config_errors.MOST_KEYS)[0] == "p-cov"
+    assert RunConfig.parse({"data-root": path, "output": "x" * run_config.LONGEST_TEXT}).data_root == path
+    assert method_text.words_of("p-cov " + "a=1 " * run_config.MOST_KEYS)[0] == "p-cov"
 
 
 @pytest.mark.parametrize("path", ["~", "~/data", "~root", "~nosuchuser/data"])

@@ -11,12 +11,12 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from sklearn.datasets import load_breast_cancer, load_wine
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths import definite
+from fedpca_flwr.maths import influence
+from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments, pack
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.model import PCAModel
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import check_together
-from fedpca_flwr.statistics.moment_fields import MOMENTS
+from fedpca_flwr.questions.fields import MOMENTS
 from simulations.benchmarks.influence import LIES, digits, liars_of, named_in, until_nobody_stands_out, with_lies
 from strategies import METHODS
 from tests.families import cut, rows
@@ -122,7 +122,7 @@ def test_a_share_that_takes_a_component_away_does_not_pass(strength, method):
 
 
 def test_what_takes_a_little_of_a_leading_component_away_is_named_though_its_group_hides_it(monkeypatch):
-    monkeypatch.setattr(definite, "GROUPS", 1)
+    monkeypatch.setattr(influence, "GROUPS", 1)
     honest = cut(rows(1280), 1000, 200, 50, 30)
     with pytest.raises(ContractError, match="^client 2: its scatter has a negative eigenvalue"):
         finish(claiming(honest, 2, erasing(honest, 0.3)))

@@ -9,8 +9,8 @@ from scipy.stats import kurtosis
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DisclosureError
-from fedpca_flwr.second_moments import SecondMoments
-from fedpca_flwr.statistics.last_round import told_count
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.questions.last_round import told_count
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import fit

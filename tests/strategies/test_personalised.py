@@ -7,17 +7,15 @@ import pytest
 from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.maths.held_out import held_out
+from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.personalised import local_components
-from fedpca_flwr.maths.subspace import principal_angles as angles_between
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.maths.rows import held_out
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from simulations.papers.hierarchical import Federation
 from simulations.papers.personalised_real import kept, lost, personal
-from strategies.personalised.client import OWN, PersonalisedClient
-from strategies.personalised.script import HELD_OUT
+from strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient
 from tests.families import rows
 from tests.harness import finish, proxy_of, server_of, tamper_arrays
 

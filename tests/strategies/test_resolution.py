@@ -8,9 +8,8 @@ from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
-from fedpca_flwr.federation import Federation
-from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.scaling import certainly_varying, safe_deviation
+from fedpca_flwr.maths.moments import Moments, certainly_varying, safe_deviation
+from fedpca_flwr.model.federation import Federation
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import fit

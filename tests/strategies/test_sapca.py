@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, QuorumError
-from fedpca_flwr.maths.subspace import principal_angles as angles_of
-from fedpca_flwr.maths.subspace_tracking import merge_in_tree, track
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
-from fedpca_flwr.running_model import RunningModel
+from fedpca_flwr.maths.eigen import principal_angles as angles_of
+from fedpca_flwr.maths.streams import merge_in_tree, track
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.model.stream_state import RunningModel
 from simulations import run
-from strategies.sapca.client import levels_of, sends_at
+from strategies.sapca import levels_of, sends_at
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, fail_at, finish, server_of, tamper_arrays
 from tests.killed import STEPS, dies

@@ -7,9 +7,9 @@ import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, QuorumError
-from fedpca_flwr.maths.fixed_point import Layout
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.statistics.row_limits import FIRST_WORDS, sum_limits
+from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.model.reference import principal_angles
+from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
 from simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays

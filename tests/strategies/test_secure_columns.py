@@ -7,10 +7,10 @@ import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, QuorumError
-from fedpca_flwr.maths.fixed_point import Layout
-from fedpca_flwr.maths.iteration import BlockIteration
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.transports.words import RunningSum
+from fedpca_flwr.maths.block_iteration import BlockIteration
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.transports.encoding import RunningSum
 from simulations import run
 from tests.families import FAMILIES, rows
 from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
-from fedpca_flwr.config import RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.maths.grid import MOST_ROWS
-from fedpca_flwr.protocol.phase import Public
-from strategies.dp_pca.options import UNITS, DPOptions
-from strategies.dp_pca.script import phases
+from fedpca_flwr.maths.privacy import MOST_ROWS
+from fedpca_flwr.protocol.question import Public
+from strategies.dp_pca.party import UNITS, DPOptions, phases
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
 

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
-from fedpca_flwr.federation import Federation
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.pooling import pool
-from fedpca_flwr.member_moments import digest
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
-from fedpca_flwr.statistics.moment_fields import head_fields, moments_in
+from fedpca_flwr.maths.sums import pool
+from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.model.second_moments import digest
+from fedpca_flwr.questions.fields import head_fields, moments_in
 from simulations import run
-from strategies.streaming.method import squared_error
+from strategies.streaming import squared_error
 from tests.families import cut, rows
 from tests.harness import fail_at, finish, proxy_of, server_of, tamper, tamper_arrays
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.krylov import KnownProducts
-from fedpca_flwr.maths.subspace import principal_angles as angles_between
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.harness import finish, server_of

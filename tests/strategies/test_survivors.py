@@ -7,12 +7,12 @@ import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, QuorumError
-from fedpca_flwr.maths import shamir
-from fedpca_flwr.maths.fixed_point import Layout
-from fedpca_flwr.metrics import principal_angles
+from fedpca_flwr.maths import secure
+from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol import quorum
-from fedpca_flwr.protocol.state import StateJournal
-from fedpca_flwr.statistics.row_limits import UNCENTRED_WORDS, uncentred_limits
+from fedpca_flwr.protocol.journal import StateJournal
+from fedpca_flwr.questions.row_limits import UNCENTRED_WORDS, uncentred_limits
 from fedpca_flwr.transports.double_masks import SHARE
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
@@ -430,7 +430,7 @@ def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(secr
     places = (0, 1, 2, 4)
     assert len(revealed) == 4
     for member in range(5):
-        found = shamir.combine(
+        found = secure.combine(
             {place: shares[member].tobytes() for place, shares in zip(places, revealed, strict=True)}
         )
         assert found == secrets_kept[member]["masking" if member == 3 else "seed"]

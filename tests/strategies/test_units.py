@@ -7,8 +7,7 @@ import pytest
 from scipy.linalg import subspace_angles
 
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.metrics import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
 from tests.harness import finish, fit, server_of, tamper

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
-from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from simulations.loopback import assemble
 from strategies import build_client

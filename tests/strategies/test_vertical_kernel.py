@@ -9,7 +9,7 @@ from sklearn.decomposition import KernelPCA
 from sklearn.preprocessing import minmax_scale
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.subspace import principal_angles
+from fedpca_flwr.maths.eigen import principal_angles
 from simulations import run
 from tests.families import rows
 

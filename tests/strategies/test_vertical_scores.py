@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
-from fedpca_flwr.loadings import Loadings
-from fedpca_flwr.model import PCAModel
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from tests.families import rows
 from tests.harness import context_of, finish, proxy_of, server_of

@@ -9,9 +9,9 @@ from sklearn.decomposition import KernelPCA
 from sklearn.preprocessing import minmax_scale
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.power_merge import direction, local_product, merged, overwritten, power_iteration
-from fedpca_flwr.maths.subspace import principal_angles
-from fedpca_flwr.reference import pooled_pca
+from fedpca_flwr.maths.columns import direction, local_product, merged, overwritten, power_iteration
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from tests.families import rows
 from tests.harness import finish, server_of, tamper_arrays

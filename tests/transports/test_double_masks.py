@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths import shamir
+from fedpca_flwr.maths import secure
 from fedpca_flwr.transports.double_masks import (
     SEALED,
     SHARE,
@@ -46,7 +46,7 @@ class Group:
     def revealed(self, members, survivors):
         """By party, a share of each member's seed or key."""
         secret = {m: self.seeds[m] if m in survivors else self.masks[m] for m in members}
-        shares = {m: shamir.split(secret[m], THRESHOLD, PARTIES) for m in members}
+        shares = {m: secure.split(secret[m], THRESHOLD, PARTIES) for m in members}
         return {place: {m: shares[m][place] for m in members} for place in survivors[:THRESHOLD]}
 
 

@@ -8,7 +8,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.stats import chi2
 
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.maths.ring import expected_arcs
+from fedpca_flwr.maths.secure import expected_arcs
 from fedpca_flwr.transports import neighbours
 from fedpca_flwr.transports.neighbours import COMPLETE, commitment, degree, require_opened, seed_of
 from simulations import run

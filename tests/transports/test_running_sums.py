@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.inbox import Inbox
+from fedpca_flwr.protocol.replies import Inbox
 from tests.families import rows
 from tests.harness import finish, server_of, tamper
 

@@ -1,0 +1,232 @@
+"""How sure variances and loadings are, as estimates of those of the population that the rows are drawn from.
+
+How many components to keep: what each rule says, side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import eigh, eigvalsh
+
+from fedpca_flwr.analyses.components import pca
+from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, require_resolved
+from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.maths import inference
+from fedpca_flwr.maths import inference as rules
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import fix_signs
+from fedpca_flwr.maths.inference import bi_cross_validation
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.model.solution import require_variance
+
+MOST_DRAWS = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class HowMany:
+    """Attributes
+    ----------
+    by_rule : mapping of str to int or None
+        How many components each rule keeps, which may be none; None where it does not apply (Minka's with n < d).
+        Bi-cross-validation is there where each party's moments are: it holds out parties.
+    spectrum : ndarray of shape (d,)
+        Eigenvalues of the covariance (divisor n - 1), descending.
+    null_band : ndarray of shape (min(n - 1, d),)
+        95th percentiles of the eigenvalues that unrelated features of the same variances would have.
+    """
+
+    by_rule: Mapping[str, int | None]
+    spectrum: Array
+    null_band: Array
+
+    def __str__(self) -> str:
+        width = max(map(len, self.by_rule)) + 2
+        return "\n".join(f"  {rule:<{width}}{'-' if k is None else k}" for rule, k in self.by_rule.items())
+
+
+@of_moments
+def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0.95, draws: int = 100) -> HowMany:
+    """What the rules of `fedpca_flwr.maths.inference` say.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    scale : bool
+        Whether each feature is divided by its standard deviation, as for a PCA: rules that take the noise for equal in
+        all features (all but parallel analysis) are meant for features of one unit.
+    fraction : float
+        Of the variance, for the last rule.
+    draws : int
+        Of unrelated features, for the null band; always the same ones.
+
+    Raises
+    ------
+    ConfigError
+        For a ``fraction`` that is none.
+    DataError
+        Where nothing varies.
+    """
+    if not (isinstance(fraction, float) and 0 < fraction < 1):
+        raise ConfigError(f"'fraction' is {value_text(fraction)}, expected a fraction between 0 and 1, as 0.95")
+    require_count("draws", draws, MOST_DRAWS)
+    used = moments.scaled() if scale else moments
+    require_variance(used.moments.diagonal(), used.n_samples, used.mean)
+    n, d = used.n_samples, used.n_features
+    covariance = used.covariance
+    values = eigvalsh(covariance)[::-1].clip(min=0.0)
+    band = rules.null_band(np.diagonal(covariance).clip(min=0.0), n, draws)
+    by_rule = {
+        "parallel analysis (Horn)": rules.parallel_analysis(values, band),
+        "Marchenko-Pastur edge": rules.leading_run(values > rules.edge(values, n, d)),
+        "optimal threshold (Gavish, Donoho)": rules.leading_run(values > rules.optimal_threshold(values, n, d)),
+        "greatest evidence (Minka)": rules.minka(values, n),
+        "broken stick": rules.broken_stick(values),
+        f"{fraction:.0%} of the variance": rules.fraction(values, fraction),
+    }
+    if len(used.parties) > 1 and d > 1:
+        by_rule["bi-cross-validation (Owen, Perry)"] = bi_cross_validation(list(used.parties.values()))
+    return HowMany(by_rule, values, band)
+
+
+FEWEST = 5
+"""Parties, of fewer of which a spread tells nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class HowSure:
+    """Attributes
+    ----------
+    variances : ndarray of shape (k,)
+        Of the sample, as ``explained_variance_``.
+    variance_intervals : ndarray of shape (k, 2)
+        For the population's, which they cover in about ``level`` of all samples.
+    loading_errors : ndarray of shape (k, d)
+        Standard errors of the loadings, in the order of ``components_``.
+    """
+
+    variances: Array
+    variance_intervals: Array
+    loading_errors: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Spikes:
+    """Attributes
+    ----------
+    variances : ndarray of shape (k,)
+        Of the population's components, if they rise over noise that all features have alike.
+    angles : ndarray of shape (k,)
+        In degrees, how far each component of the sample is expected to be from the population's; 90 where it is noise.
+    """
+
+    variances: Array
+    angles: Array
+
+
+@of_moments
+def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
+    """Intervals and errors for normal rows, many more than features, with well separated variances (Anderson 1963).
+
+    For scaled features, or rows that are not normal, take `how_sure_by_parties`; for variances of these, also
+    `variance_intervals`.
+
+    Raises
+    ------
+    ConfigError, ContractError, DataError
+    """
+    values, vectors = _spectrum(moments, k, level)
+    require_resolved(values[:k])
+    n = moments.n_samples
+    intervals = inference.eigenvalue_intervals(values[:k], n, level)
+    return HowSure(values[:k], intervals, inference.loading_errors(values, vectors, k, n).T)
+
+
+@of_model
+def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
+    """Intervals (k, 2) for the variances of the population, of rows of any distribution, many more than components.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Of a run with ``fourth_moments=True``.
+
+    Raises
+    ------
+    ConfigError, ContractError
+    """
+    _require_level(level)
+    kurtosis = model.log.get("kurtosis")
+    if kurtosis is None:
+        raise ConfigError(
+            "the model does not know the fourth moments of its scores: run p-cov with fourth_moments=True"
+        )
+    require_resolved(model.explained_variance_)
+    return inference.robust_intervals(model.explained_variance_, np.array(kurtosis), model.n_samples_, level)
+
+
+@of_moments
+def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
+    """What is to be expected of components over noise where features are not few beside the rows (spiked model).
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    used = moments.scaled() if scale else moments
+    values, _ = _spectrum(used, k, 0.5)
+    return Spikes(*inference.spiked(values, k, used.n_samples))
+
+
+@of_moments
+def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, scale: bool = False) -> HowSure:
+    """Intervals and errors by leaving out one party after the other (grouped jackknife): they presume no distribution.
+
+    The parties count as drawn from others like them, so what differs between parties widens the intervals. Variances
+    are taken on a logarithmic scale.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+        With each party's own (``keep="parties"``), 5 at least.
+
+    Raises
+    ------
+    ConfigError, ContractError, DataError
+    """
+    _require_level(level)
+    groups = len(moments.parties)
+    if groups < FEWEST:
+        raise ConfigError(
+            f"the moments hold those of {groups} parties, expected at least {FEWEST}: run with keep='parties'"
+        )
+    whole = pca(moments, k, scale=scale)
+    require_resolved(whole.explained_variance_)
+    components, _ = whole.loadings()
+    others = [pca(moments.without(party), k, scale=scale) for party in moments.parties]
+    turned = [model.loadings()[0] for model in others]
+    turned = [found * np.where(np.sum(found * components, axis=1) < 0, -1.0, 1.0)[:, None] for found in turned]
+    sizes = np.array([party.count for party in moments.parties.values()], dtype=np.float64)
+    logarithm = np.log(whole.explained_variance_)
+    left_out = np.log([model.explained_variance_ for model in others])
+    centre, variance = inference.grouped_jackknife(logarithm, left_out, sizes)
+    step = inference.student_step(groups, level) * np.sqrt(variance)
+    _, spread = inference.grouped_jackknife(components, np.array(turned), sizes)
+    intervals = np.exp(np.column_stack([centre - step, centre + step]))
+    return HowSure(whole.explained_variance_, intervals, np.sqrt(spread))
+
+
+def _spectrum(moments: SecondMoments, k: int, level: float) -> tuple[Array, Array]:
+    _require_level(level)
+    require_count("k", k, min(moments.n_samples - 1, moments.n_features))
+    require_variance(moments.moments.diagonal(), moments.n_samples, moments.mean)
+    values, vectors = eigh(moments.covariance)
+    return values[::-1].clip(min=0.0), fix_signs(vectors[:, ::-1])
+
+
+def _require_level(level: float) -> None:
+    if not (isinstance(level, float) and 0 < level < 1):
+        raise ConfigError(f"'level' is {value_text(level)}, expected a fraction between 0 and 1, as 0.95")

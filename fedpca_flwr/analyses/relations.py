@@ -1,0 +1,285 @@
+"""Regression of some features on others: least squares, ridge, on principal components, partial least squares.
+
+Canonical correlations of two groups of features.
+
+Linear discriminant analysis, where classes are columns of the rows: 1 in the rows of a class, else 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.analyses.inputs import Blocks, blocks, of_moments, require_count, require_varying, rows_of
+from fedpca_flwr.errors import ConfigError, DataError, value_text
+from fedpca_flwr.maths import multivariate
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.multivariate import discriminants
+from fedpca_flwr.model.second_moments import Features, SecondMoments
+
+
+@dataclass(frozen=True, eq=False)
+class CanonicalCorrelations:
+    """Attributes
+    ----------
+    correlations : ndarray of shape (k,)
+        Descending.
+    x_directions, y_directions : ndarray of shape (p, k), (q, k)
+        Their scores have variance 1 (divisor n - 1); the largest absolute entry of each of ``x`` is positive.
+    x_mean, y_mean : ndarray of shape (p,), (q,)
+    x_features, y_features : tuple of str
+        Names; empty where the moments have none.
+    """
+
+    correlations: Array
+    x_directions: Array
+    y_directions: Array
+    x_mean: Array
+    y_mean: Array
+    x_features: tuple[str, ...]
+    y_features: tuple[str, ...]
+
+    def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
+        """Scores (n, k) of rows ``X`` (n, p) and ``Y`` (n, q).
+
+        Raises
+        ------
+        DataError
+        """
+        x = rows_of(X, self.x_features, self.x_mean.size) - self.x_mean
+        y = rows_of(Y, self.y_features, self.y_mean.size, "Y") - self.y_mean
+        return x @ self.x_directions, y @ self.y_directions
+
+
+@of_moments
+def canonical_correlations(
+    moments: SecondMoments, x: Features, y: Features | None = None, *, k: int = 2
+) -> CanonicalCorrelations:
+    """The first k canonical correlations of features ``x`` and ``y``; without ``y`` all others.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    others = np.setdiff1d(np.arange(moments.n_features), moments.places(x))
+    found = blocks(moments, others.tolist() if y is None else y, x)
+    most = min(moments.n_samples - 1, len(found.x), len(found.y))
+    require_count("k", k, most)
+    values, left, right = multivariate.canonical_correlations(found.S_xx, found.S_xy, found.S_yy, k)
+    if values.size < k:
+        raise DataError(f"'k' is {k}, but collinear features leave {values.size} correlations; ask for as many")
+    signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(k)])
+    unit = np.sqrt(moments.n_samples - 1) * signs
+    means = found.mean_x, found.mean_y
+    return CanonicalCorrelations(
+        values, left * unit, right * unit, *means, moments.names(found.x), moments.names(found.y)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Discriminant:
+    """A fitted linear discriminant analysis of c classes.
+
+    Attributes
+    ----------
+    slopes : ndarray of shape (p, c)
+    intercepts : ndarray of shape (c,)
+    directions : ndarray of shape (p, at most c - 1)
+        What tells the classes apart, the first one best.
+    mean : ndarray of shape (p,)
+    counts : ndarray of int of shape (c,)
+        Rows of each class.
+    features, classes : tuple of str
+        Names; empty where the moments have none.
+    """
+
+    slopes: Array
+    intercepts: Array
+    directions: Array
+    mean: Array
+    counts: NDArray[np.int64]
+    features: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    def decision(self, X: ArrayLike) -> Array:
+        """Log posterior of each class (n, c), but for a constant of each row ``X`` (n, p).
+
+        Raises
+        ------
+        DataError
+        """
+        return rows_of(X, self.features, len(self.slopes)) @ self.slopes + self.intercepts
+
+    def predict(self, X: ArrayLike) -> NDArray[np.intp]:
+        """Which of the classes each row is in (n,): its place in the list that the fit was given."""
+        best: NDArray[np.intp] = self.decision(X).argmax(axis=1)
+        return best
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Scores in the discriminants' directions."""
+        return (rows_of(X, self.features, len(self.slopes)) - self.mean) @ self.directions
+
+
+@of_moments
+def discriminant(moments: SecondMoments, classes: Features, features: Features | None = None) -> Discriminant:
+    """Linear discriminant analysis with the classes' shares as priors, as scikit-learn's from 1.9 on (divisor n).
+
+    Parameters
+    ----------
+    moments : SecondMoments
+        Of rows in which each class is a column: 1 in its rows, else 0. Each row is in one class.
+    classes : sequence of str or int
+        These columns.
+    features : sequence of str or int, optional
+        By which they are told apart; without, by all others.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    found = blocks(moments, classes, features)
+    n = moments.n_samples
+    counts = np.rint(n * found.mean_y).astype(np.int64)
+    _require_classes(found, counts, n)
+    told = discriminants(n, found.mean_x, found.S_xx, found.S_xy, counts / n)
+    names = moments.names(found.x), moments.names(found.y)
+    return Discriminant(*told, found.mean_x, counts, *names)
+
+
+def _require_classes(found: Blocks, counts: NDArray[np.int64], n: int) -> None:
+    """Refuse columns that are not 1 for the rows of a class, and 0 else, each row in one: their moments tell."""
+    shares = counts / n
+    expected = n * (np.diag(shares) - np.outer(shares, shares))
+    fault = max(np.abs(n * found.mean_y - counts).max(), np.abs(found.S_yy - expected).max())
+    if fault > 1e-6 * n or counts.sum() != n or counts.min() < 1 or n <= len(counts):
+        raise DataError(
+            "the columns of the classes are not each 1 in some rows and 0 in the others, every row in one class; code "
+            "them so at every site"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """A fitted linear regression.
+
+    Attributes
+    ----------
+    coefficients : ndarray of shape (p, r)
+        In units of response per unit of feature.
+    intercepts : ndarray of shape (r,)
+    explained_share : ndarray of shape (r,)
+        R squared on the rows of the fit.
+    features, responses : tuple of str
+        Names; empty where the moments have none.
+    """
+
+    coefficients: Array
+    intercepts: Array
+    explained_share: Array
+    features: tuple[str, ...]
+    responses: tuple[str, ...]
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Responses (n, r) of rows ``X`` (n, p), whose columns are the features of the fit.
+
+        Raises
+        ------
+        DataError
+        """
+        return rows_of(X, self.features, len(self.coefficients)) @ self.coefficients + self.intercepts
+
+
+@of_moments
+def least_squares(moments: SecondMoments, responses: Features, features: Features | None = None) -> Regression:
+    """Ordinary least squares, of least norm where features are collinear.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    responses : sequence of str or int
+        Features that are explained.
+    features : sequence of str or int, optional
+        By which; without, by all others.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    return _fitted(moments, responses, features, multivariate.least_squares)
+
+
+@of_moments
+def ridge(
+    moments: SecondMoments, responses: Features, features: Features | None = None, *, alpha: float = 1.0
+) -> Regression:
+    """Ridge regression, as `sklearn.linear_model.Ridge` with the same ``alpha`` > 0; else as `least_squares`."""
+    if not (isinstance(alpha, int | float) and 0 < alpha < np.inf):
+        raise ConfigError(
+            f"'alpha' is {value_text(alpha)}, expected a number above 0; without a penalty take least_squares"
+        )
+    return _fitted(moments, responses, features, lambda S_xx, S_xy: multivariate.ridge(S_xx, S_xy, alpha))
+
+
+@of_moments
+def principal_component_regression(
+    moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = False
+) -> Regression:
+    """Regression on the first k principal components; ``scale`` as in a PCA, all else as `least_squares`."""
+    return _fitted(
+        moments, responses, features, lambda S_xx, S_xy: multivariate.on_components(S_xx, S_xy, k), [k], scale
+    )
+
+
+@of_moments
+def partial_least_squares(
+    moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = True
+) -> Regression:
+    """Partial least squares with k latent variables, as `sklearn.cross_decomposition.PLSRegression`; ``scale`` divides
+    features and responses by their deviations; else as `least_squares`."""
+    return _fitted(
+        moments, responses, features, lambda S_xx, S_xy: multivariate.partial_least_squares(S_xx, S_xy, k), [k], scale
+    )
+
+
+def _fitted(
+    moments: SecondMoments,
+    responses: Features,
+    features: Features | None,
+    slopes_of: Callable[[Array, Array], Array],
+    directions: Sequence[int] = (),
+    scale: bool = False,
+) -> Regression:
+    """A regression whose slopes come of the blocks of the scatter, for which the features must have ``directions``."""
+    there = blocks(moments, responses, features)
+    require_varying(moments, there.y)
+    unit_x = unit_y = np.ones(1)
+    if scale:
+        spread = np.where(moments.is_constant, 1.0, np.sqrt(moments.moments.diagonal().clip(min=0.0)))
+        unit_x, unit_y = spread[there.x], spread[there.y]
+    S_xx, S_xy = there.S_xx / unit_x / unit_x[:, None], there.S_xy / unit_x[:, None] / unit_y
+    for k in directions:
+        _require_directions(k, min(moments.n_samples - 1, len(there.x)), S_xx)
+    slopes = slopes_of(S_xx, S_xy) / unit_x[:, None] * unit_y
+    return Regression(
+        coefficients=slopes,
+        intercepts=there.mean_y - there.mean_x @ slopes,
+        explained_share=multivariate.explained_share(there.S_xx, there.S_xy, np.diagonal(there.S_yy), slopes),
+        features=moments.names(there.x),
+        responses=moments.names(there.y),
+    )
+
+
+def _require_directions(k: int, most: int, S_xx: Array) -> None:
+    """Refuse more than the features have.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    require_count("k", k, most)
+    left = multivariate.directions(S_xx)
+    if left < k:
+        raise DataError(f"'k' is {k}, but only {left} directions of the features vary by more than rounding")

@@ -1,0 +1,147 @@
+"""The key ``method``: a method's name and its own options in one text, ``"sub-it block-size=10"``.
+
+One grammar for run-config, for `simulations.compare` and for what is recorded. The words are told apart as a shell
+does: quotes keep spaces together, as in ``streaming leave="hospital 1"``; a backslash is a character as any other, so
+that a path of Windows stays one. The first word names the method, each other one is an option, ``key=value``. A value
+is the number or boolean that TOML reads in it, and else a text; an option that is a text takes it as it is written.
+
+What every run has, whatever the method, is not among these options: it is a key of its own (`RunConfig`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from fedpca_flwr.config.run_config import LONGEST_KEY, MOST_KEYS, Config, RunConfig, require_short
+from fedpca_flwr.errors import ConfigError, value_text
+
+Options = TypeVar("Options", bound=Config)
+
+Scalar = bool | int | float | str
+
+OF_THE_RUN = RunConfig.keys()
+
+OF_MOMENTS = ("adjust-for", "harmonise")
+"""Options that only a method with all moments can have."""
+
+
+def words_of(text: str, source: str = "run-config") -> tuple[str, list[str]]:
+    """A method's name, and the words of its options.
+
+    Raises
+    ------
+    ConfigError
+        For a quote that is not closed, and for a text that is longer than any method's.
+    """
+    require_short({"method": text}, source)
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    try:
+        name, *words = list(lexer) or [""]
+    except ValueError:
+        raise ConfigError(f"{source}: 'method' is {value_text(text)}: a quote in it is not closed") from None
+    if len(words) > MOST_KEYS:
+        raise ConfigError(f"{source}: 'method' has {len(words):,} options, expected at most {MOST_KEYS}")
+    return name, words
+
+
+def options_of(text: str, kind: type[Options], beside: Mapping[str, Any], source: str = "run-config") -> Options:
+    """A method's options; all that is wrong with them is told at once.
+
+    Parameters
+    ----------
+    text : str
+        The method, with options.
+    kind : type
+        The method's own options (``card.options``).
+    beside : mapping
+        Options that are not in the text: ``n-components``, and those that Python's callers give by name.
+    source : str
+        How errors name the text.
+
+    Raises
+    ------
+    ConfigError
+        For a word that is not ``key=value``, an option that the method does not have, one that is given twice, and a
+        value that is not allowed.
+    """
+    name, words = words_of(text, source)
+    own, known = own_keys(kind), kind.keys()
+    faults = [_unknown(name, key, own) for key in beside if key not in known]
+    given = {key: value for key, value in beside.items() if key in known}
+    for word in words:
+        key, _, value = word.partition("=")
+        key = key.replace("_", "-")
+        if not (key and value):
+            faults.append(f"{value_text(word)} is not an option, expected key=value")
+        elif len(key) > LONGEST_KEY:
+            faults.append(f"an option's name has {len(key):,} characters, expected at most {LONGEST_KEY}")
+        elif key not in own:
+            faults.append(_unknown(name, key, own))
+        elif key in given:
+            faults.append(f"the option '{key}' is given twice")
+        else:
+            given[key] = _value(value, kind.model_fields[key.replace("-", "_")].annotation)
+    lines = [f"{source}: {fault}" for fault in faults]
+    try:
+        options = kind.parse(given, source=source)
+    except ConfigError as error:
+        lines.append(str(error))
+    if lines:
+        raise ConfigError("\n".join(lines))
+    return options
+
+
+def own_keys(kind: type[Config]) -> list[str]:
+    """The options that belong into a method's text."""
+    known = kind.keys()
+    return [key for key in known if key not in OF_THE_RUN]
+
+
+def _unknown(name: str, key: str, own: Sequence[str]) -> str:
+    if key in OF_THE_RUN:
+        return f"{value_text(key)} is no option of a method but a key of the run: set it beside 'method', not in it"
+    near = difflib.get_close_matches(key, [*own, *OF_THE_RUN], n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    if key in OF_MOMENTS:
+        hint = ", which needs the moments of covariates and features together: take p-cov."
+    return f"{value_text(name)} has no option {value_text(key)}{hint} Its options: {', '.join(own) or 'none'}"
+
+
+def text_of(name: str, options: Mapping[str, Any]) -> str:
+    """The text of a method with these options, in order of their names."""
+    words = [name, *(f"{key}={_text_of_value(options[key])}" for key in sorted(options))]
+    return " ".join(words)
+
+
+def canonical(name: str, options: Config) -> str:
+    """The one text of a method with these options: those that are not the defaults."""
+    return text_of(name, non_defaults(options))
+
+
+def non_defaults(options: Config) -> dict[str, Scalar]:
+    """The options that are not the defaults, and belong into a method's text."""
+    given = options.model_dump(by_alias=True)
+    default = {key.replace("_", "-"): field.default for key, field in type(options).model_fields.items()}
+    return {key: given[key] for key in sorted(own_keys(type(options))) if given[key] != default[key]}
+
+
+def _value(text: str, annotation: object) -> Scalar:
+    if annotation is not str and re.fullmatch(r"[\w.+-]+", text):
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except ValueError:  # also a number of thousands of digits
+            return text
+        if isinstance(value, bool | int | float):
+            return value
+    return text
+
+
+def _text_of_value(value: Scalar) -> str:
+    return shlex.quote(value) if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,241 @@
+"""What a site says of itself, where its data are and what it allows, validated once; the server never sees it.
+
+The url of a site's database and its query: a url told from a path, and a secret in either seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from fedpca_flwr.config.run_config import OLD_KEYS, Config, Count, LocalPath, Name, possible_path
+
+POSTGRESQL, DUCKDB = "postgresql", "duckdb"
+
+_URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a drive of Windows has one letter
+_HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@/?,\s]*)(?::\d+)?"
+_KNOWN = {
+    POSTGRESQL: re.compile(
+        rf"postgresql(?:\+psycopg)?://(?:[^:@/?\s]*@)?{_HOST}(?:,{_HOST})*(?:/[^@?\s]*)?(?:\?[^@\s]*)?"
+    ),
+    DUCKDB: re.compile(r"duckdb:///[^?]+"),
+}
+_USER_AND_PASSWORD = re.compile(r":/+[^@]*:[^@]*@|\bpassword\s*=")
+_SECRET = re.compile(r"password|secret|scram_\w+_key", re.IGNORECASE)
+_SECRET_IN_QUERY = re.compile(
+    r"://(?:[^@'\n]|'')*:(?:[^@'\n]|'')*@"  # of one literal: a quote within is doubled
+    r"|\b(?:\w*passw(?:or)?d|pwd|\w*secret\w*|scram_\w+_key|accountkey|\w*session_token)\s*:?="
+    r"|[?&][\w-]*(?:sig|signature|token|api_?key)="  # with which a cloud's url lets anybody in
+    r"|[\"'](?:password|secret)[\"']\s*:(?!:)"
+    r"|\bbearer\s+\w",
+    re.IGNORECASE,
+)
+
+
+def is_url(text: str) -> bool:
+    """Whether a text that says where data are is a url, and no path."""
+    return bool(_URL.match(text))
+
+
+def kind_of(url: str) -> str:
+    """`POSTGRESQL`, `DUCKDB`, or nothing for a text that is no url of either."""
+    return next((kind for kind, known in _KNOWN.items() if known.fullmatch(url)), "")
+
+
+def has_secret(text: str) -> bool:
+    """Whether a password is in a url, or in a text of keywords as libpq takes it too."""
+    if _USER_AND_PASSWORD.search(text):
+        return True
+    try:
+        given = parse_qsl(urlsplit(text).query, keep_blank_values=True) if is_url(text) else []
+    except ValueError:  # no url: `kind_of` says so
+        return False
+    return any(_SECRET.search(name) for name, _ in given)
+
+
+def query_has_secret(query: str) -> bool:
+    """Whether a password or key is in a query, for functions that open another database or a file elsewhere.
+
+    A column of such a name is told apart by quotes: ``"password" = 1``.
+    """
+    return any(_SECRET_IN_QUERY.search(text) for text in (query, unquote(query)))
+
+
+def _place(text: str) -> str:
+    if has_secret(text):
+        raise PydanticCustomError(
+            "secret",
+            "a node-config must not hold a password, which lists of processes show: leave it out and put it into the "
+            "file that PGPASSFILE names (~/.pgpass), or into a service of that which PGSERVICEFILE names, where this "
+            "node runs",
+        )
+    if not is_url(text):
+        return possible_path(text)
+    if not kind_of(text):
+        raise PydanticCustomError(
+            "url",
+            "no database has this url, expected 'postgresql://[user@]host[:port]/database[?sslmode=verify-full]' or "
+            "'duckdb:///path' ('duckdb:////data/cohort.duckdb' from the root, 'duckdb:///:memory:' for a query over "
+            "files); of a user's name encode : / ? # @ as %3A %2F %3F %23 %40",
+        )
+    return text
+
+
+def _query(text: str) -> str:
+    if query_has_secret(text):
+        raise PydanticCustomError(
+            "secret",
+            "a node-config must not hold a password or a key, which lists of processes show: leave it out of the "
+            "query (PostgreSQL keeps what it needs for another database in the user mapping of a foreign server); put "
+            "quotes around a column that has such a name",
+        )
+    return text
+
+
+Place = Annotated[str, AfterValidator(_place)]
+"""A path of this machine, or the url of a database."""
+
+
+class NodeConfig(Config):
+    """A site's own configuration: who it is, where its rows are, where its scores go, and its policy."""
+
+    public: ClassVar[bool] = False
+    long: ClassVar[Mapping[str, int]] = {"query": 10**6}
+
+    partition_id: Annotated[int, Field(ge=0)]
+    num_partitions: Count
+    name: Name = ""
+    data: Place = ""
+    """The site's rows: path of a file (.npy, .npz, .csv, .parquet, .h5ad, .bed), or url of a database (postgresql://,
+    duckdb:///), which holds no password; empty: a partition of the run's data set."""
+    query: Annotated[str, AfterValidator(_query)] = ""
+    """With a database: the SELECT that gives the rows, one number a feature; it holds no password either."""
+    label: str = ""
+    """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
+    layer: str = ""
+    """Layer of an .h5ad file; empty: its X."""
+    variants: LocalPath = ""
+    """Of a .bed file: path of a .bim file with the variants that all sites take, in its order and counting its first
+    alleles (`python -m fedpca_flwr site variants` makes one); empty: those of the file."""
+    ambiguous: Literal["refuse", "keep"] = "refuse"
+    """What to do where the list of `variants` has A/T or C/G ones, whose strand the alleles do not tell."""
+    ids: str = ""
+    """Column of the file with the ids by which rows of different parties belong together (with split='columns')."""
+    ids_secret: LocalPath = ""
+    """With `ids`: path of a file with bytes that all sites share and the server does not know; it salts ids."""
+    split: Literal["", "rows", "columns"] = ""
+    """Some rows of all features, or all rows of some features: methods for the other are refused. Empty: not said."""
+    scores: LocalPath = ""
+    """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
+    loadings: LocalPath = ""
+    """Where the components by which the site projects its rows are written (.npz), with data split by columns those of
+    its own columns; and where 'vertical-scores' reads them; empty: nowhere."""
+    may_show: Literal["", "nothing", "distribution", "scores", "inner products"] = ""
+    """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
+    min_rows: Count = 10
+    """Refuse to answer about fewer rows than this."""
+    gaps: Literal["shared", "all"] = "shared"
+    """Which rows of a site's own file take part where values may be missing. With `em` those whose gaps `min_rows` of
+    its rows share, or all (the others get scores); with genotypes=true a site with missing calls refuses, or takes all
+    rows."""
+    round_rows: Count = 1
+    """Leave out the last rows, so that their number, which replies tell, is a multiple of this."""
+    allowed_methods: str = ""
+    """Method names separated by spaces or commas; empty: every method."""
+    max_reply_bytes: Count = 2**31
+    """Refuse to send a larger reply."""
+    secure_only: bool = False
+    """Refuse a run without secure aggregation."""
+    min_parties: Annotated[int, Field(ge=2)] = 3
+    """With secure aggregation: refuse a sum of fewer parties."""
+    identity: LocalPath = ""
+    """With secure aggregation: path of this site's own private key; a site with data of its own needs one."""
+    identities: LocalPath = ""
+    """With secure aggregation: path of the file with all sites' public keys, a line for each party."""
+    journal: LocalPath = ""
+    """Folder in which this site keeps what it was asked, has answered and has spent of its privacy; a site with data of
+    its own needs one for secure aggregation and for private methods. Empty: only for the length of a run."""
+    repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
+    """What to do where secure sums over several runs would tell a party's share, a few rows, or a largest value;
+    'refuse-same' takes rows that are not the same ones for wholly new."""
+    bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """With secure aggregation: the largest size of a value that this site says publicly of its rows. A run whose
+    `bound` is not below it is answered however many were tried, any other is refused without a look at the rows."""
+    epsilon_budget: Annotated[float, Field(gt=0)] | None = None
+    """Refuse to spend more over all runs, and methods that spend without bound. Needs `journal`; a
+    site with data of its own needs it for private methods."""
+    delta_budget: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """The delta at which epsilon is reckoned."""
+    max_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """Refuse a private run whose `epsilon` is larger. Empty: 10 for a site's own file, any for a data set."""
+    max_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Refuse a private run whose `delta` is larger. Empty: 1e-5 for a site's own file, any for a data set."""
+    public_count: bool = False
+    """Whether a private run may tell this site's number of rows as it is (``count='public'``, or any with
+    ``relation='replace-one'``). Of a data set everybody knows it."""
+    honest_parties: Count = 1
+    """How many parties, itself included, this site trusts to add their share of the noise and to keep it secret."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_old_are_named(cls, given: dict[str, Any]) -> dict[str, Any]:
+        for key, text in OLD_KEYS.items():
+            if key in given or key.replace("-", "_") in given:
+                raise PydanticCustomError("old", "'{key}' is no key any more: {text}", {"key": key, "text": text})
+        return given
+
+    @model_validator(mode="after")
+    def _a_database_is_queried(self) -> Self:
+        if is_url(self.data) and not self.query:
+            text = "'data' names a database; name the SELECT that gives this site's rows as 'query'"
+            raise PydanticCustomError("query", text)
+        if self.query and not is_url(self.data):
+            text = "'query' is of a database, and 'data' names none (postgresql://... or duckdb:///...)"
+            raise PydanticCustomError("query", text)
+        for key, value in (("layer", self.layer), ("variants", self.variants)):
+            if value and is_url(self.data):
+                raise PydanticCustomError("file", "'{key}' is of a file, and 'data' names a database", {"key": key})
+        return self
+
+    @model_validator(mode="after")
+    def _budget_is_kept(self) -> Self:
+        if self.epsilon_budget is not None and not self.journal:
+            raise PydanticCustomError(
+                "journal", "'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _others_are_known(self) -> Self:
+        if bool(self.identity) != bool(self.identities):
+            given, lacking = ("identity", "identities") if self.identity else ("identities", "identity")
+            raise PydanticCustomError(
+                "identity",
+                "'{given}' is set, but '{lacking}' is not; 'identity' is the file of a site's private key, "
+                "'identities' that of all sites' public keys ('python -m fedpca_flwr site keys' makes them)",
+                {"given": given, "lacking": lacking},
+            )
+        if self.secure_only and self.data and not self.identity:
+            raise PydanticCustomError(
+                "identity",
+                "'secure-only' needs 'identity' and 'identities', by which this site knows the other sites: without "
+                "them whoever holds the server acts in their place; make a key with 'python -m fedpca_flwr site keys'",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _partition_exists(self) -> Self:
+        if self.partition_id >= self.num_partitions:
+            raise PydanticCustomError(
+                "range",
+                "'partition-id' is {id}, expected 0 to {last} (num-partitions = {n})",
+                {"id": self.partition_id, "last": self.num_partitions - 1, "n": self.num_partitions},
+            )
+        if self.ids and self.split != "columns":
+            raise PydanticCustomError("ids", "'ids' is for data split by columns; say so with split='columns'")
+        return self

@@ -1,0 +1,352 @@
+"""What a run computes, the same for everybody: typed and validated once, at the door.
+
+It is the run-config (``pyproject.toml``, ``flwr run --run-config``); a site's own is `fedpca_flwr.config.node_config`.
+Keys are in kebab-case.
+
+Names of the features of a run, as its run-config has them.
+
+How errors of a configuration are told: every key at fault, its value where that may be shown, what is allowed.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from fedpca_flwr.errors import ConfigError, value_text
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names in a text, separated by commas; one that holds a comma stands in double quotes.
+
+    >>> names_in('age, "height, cm"')
+    ('age', 'height, cm')
+    """
+    cells = next(csv.reader([text], skipinitialspace=True), [])
+    return tuple(cell.strip() for cell in cells)
+
+
+def distinct(text: str) -> str:
+    """The text, if all names in it are there and differ.
+
+    Raises
+    ------
+    PydanticCustomError
+    """
+    try:
+        names = names_in(text)
+    except csv.Error:
+        raise PydanticCustomError("features", "expected names, separated by commas") from None
+    if "" in names:
+        raise PydanticCustomError("features", "a name is empty; expected names, separated by commas")
+    doubled = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
+    if doubled:
+        raise PydanticCustomError("features", "{names} stand there twice; expected each once", {"names": doubled})
+    return text
+
+
+OLD_KEYS = {
+    "ledger": "name a folder as 'journal', where what was spent is kept too; what the old file lists is not read, so "
+    "lower 'epsilon-budget' by it",
+    "group-secret": "sites know each other by 'identity', the file of a site's own private key, and 'identities', that "
+    "of all sites' public keys ('python -m fedpca_flwr site keys' makes them); a secret that only salts ids is named "
+    "as 'ids-secret'",
+}
+"""Of node-configs of before, and what to do instead."""
+
+LONGEST_KEY = 64
+"""Characters of a key, or of an option's name."""
+
+LONGEST_TEXT = 10_000
+"""Characters of a value."""
+
+MOST_KEYS = 100
+"""Keys of a configuration, and options of a method."""
+
+
+BITS = 1024
+"""Of a whole number; no float is larger."""
+
+
+def require_short(values: Mapping[str, Any], source: str, long: Mapping[str, int] = MappingProxyType({})) -> None:
+    """Refuse what is longer than any configuration is, before it costs time: who sends it may be anyone.
+
+    Parameters
+    ----------
+    values : mapping
+    source : str
+        How the text names the configuration.
+    long : mapping of str to int
+        Keys whose texts may be longer, and how long.
+
+    Raises
+    ------
+    ConfigError
+        Of the first fault, in whose text nothing is longer than it should be.
+    """
+    if len(values) > MOST_KEYS:
+        raise ConfigError(f"{source}: it has {len(values):,} keys, expected at most {MOST_KEYS}")
+    for key, value in values.items():
+        if len(key) > LONGEST_KEY:
+            raise ConfigError(f"{source}: a key has {len(key):,} characters, expected at most {LONGEST_KEY}")
+        if isinstance(value, int) and value.bit_length() > BITS:  # Python writes no number of thousands of digits
+            raise ConfigError(f"{source}: {value_text(key)} is a whole number of more than {BITS:,} bits")
+        most = long.get(key.replace("_", "-"), LONGEST_TEXT)
+        if isinstance(value, str | bytes) and len(value) > most:
+            raise ConfigError(f"{source}: {value_text(key)} has {len(value):,} characters, expected at most {most:,}")
+
+
+def explain(
+    source: str, faults: list[Any], strangers: list[str], fields: Mapping[str, FieldInfo], *, public: bool
+) -> str:
+    """A line for each key at fault.
+
+    Parameters
+    ----------
+    source : str
+        How the text names the configuration.
+    faults : list
+        pydantic's.
+    strangers : list of str
+        Keys that there are not.
+    fields : mapping of str to FieldInfo
+        Those that there are, by key.
+    public : bool
+        Whether values that are not numbers may be shown.
+    """
+    lines, known = [], list(fields)
+    for key in strangers:
+        near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(known)}"
+        lines.append(f"{source}: unknown key {value_text(key)}{hint}")
+    by_key: dict[str, list[Any]] = {}
+    for fault in faults:
+        if not fault["loc"]:  # a check of several keys together; its text names them
+            lines.append(f"{source}: {fault['msg']}")
+            continue
+        by_key.setdefault(str(fault["loc"][0]).replace("_", "-"), []).append(fault)
+    for key, own in by_key.items():
+        if own[0]["type"] == "missing":
+            lines.append(f"{source}: '{key}' is missing")
+            continue
+        given = own[0]["input"]
+        shown = public or isinstance(given, int | float)
+        value = f"is {value_text(given)}" if shown else "has a value that is not allowed"
+        lines.append(f"{source}: '{key}' {value}, {_reason(own, fields[key])}")
+    return "\n".join(lines)
+
+
+def _reason(faults: list[Any], field: FieldInfo) -> str:
+    """What is allowed; of a check of our own, what it says."""
+    own = [str(fault["msg"]) for fault in faults if "url" not in fault]  # pydantic's have one
+    return own[0] if own else f"expected {allowed(field.annotation, field.metadata)}"
+
+
+def allowed(annotation: Any, limits: Sequence[Any] = ()) -> str:
+    """The values of a type, in words.
+
+    Parameters
+    ----------
+    annotation : type
+        Of a key: what there is in `fedpca_flwr.config.run_config` and in methods' options.
+    limits : sequence
+        annotated_types' ``Ge``, ``Gt``, ``Le``, ``Lt``, and those of a text.
+    """
+    *others, last = dict.fromkeys(_alternatives(annotation, limits))
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _alternatives(annotation: Any, limits: Sequence[Any]) -> list[str]:
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        inner = [limit for one in parts[1:] for limit in getattr(one, "metadata", [one])]
+        return _alternatives(parts[0], [*limits, *inner])
+    if kind in (Union, UnionType):
+        return [words for part in parts if part is not NoneType for words in _alternatives(part, limits)]
+    if kind is Literal:
+        return [repr(part) for part in parts]
+    if annotation is bool:
+        return ["true or false"]
+    return [_number(annotation, limits) if annotation in (int, float) else _text(limits)]
+
+
+def _number(kind: type, limits: Sequence[Any]) -> str:
+    found = {name: getattr(one, name) for one in limits for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
+    words = "a whole number" if kind is int else "a number" if {"le", "lt"} & set(found) else "a finite number"
+    if {"gt", "lt"} <= set(found):
+        return f"{words} between {found['gt']:g} and {found['lt']:g}"
+    names = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in found else "to", "lt": "below"}
+    return " ".join([words, *(f"{names[name]} {found[name]:g}" for name in names if name in found)])
+
+
+def _text(limits: Sequence[Any]) -> str:
+    long = [one.max_length for one in limits if getattr(one, "max_length", None)]
+    patterns = [one.pattern for one in limits if getattr(one, "pattern", None)]
+    about = [f"at most {long[0]} characters"] if long else []
+    about += [f"the form {patterns[0]}"] if patterns else []
+    return f"a text{' of ' + ' and '.join(about) if about else ''}"
+
+
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Seconds = Annotated[float, Field(gt=0, le=1e7)]
+Wanted = Annotated[Count | Fraction | Literal["auto"], Field(union_mode="left_to_right")]
+
+
+def possible_path(path: str) -> str:
+    """The path, if the system takes it for one; pydantic's error if not."""
+    try:
+        Path(path).expanduser().lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # whoever reads or writes there says so
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PydanticCustomError(
+            "path", "no file can have this path ({why})", {"why": getattr(error, "strerror", None) or str(error)}
+        ) from None
+    return path
+
+
+LocalPath = Annotated[str, AfterValidator(possible_path)]
+"""A path of this machine, where a file is or might be."""
+
+
+def of_nobodys_home(path: str) -> str:
+    """The path, unless it begins with "~": a run-config must not let a site look into the homes of its users."""
+    if path.startswith("~"):
+        raise PydanticCustomError("path", "expected a path that does not begin with '~': write the folder in full")
+    return path
+
+
+SharedPath = Annotated[str, AfterValidator(of_nobodys_home), AfterValidator(possible_path)]
+"""A path that a run-config gives to all sites."""
+
+Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")]
+
+
+FeatureNames = Annotated[str, AfterValidator(distinct)]
+
+
+class Config(BaseModel):
+    """Values checked strictly: unknown keys and values of another type are errors, nothing is converted."""
+
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        alias_generator=lambda name: name.replace("_", "-"),
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+    public: ClassVar[bool] = True
+    """Whether an error's text may show values that are not numbers."""
+
+    long: ClassVar[Mapping[str, int]] = {}
+    """Keys whose texts may be longer than others, and how long."""
+
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        return tuple(name.replace("_", "-") for name in cls.model_fields)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, source: str = "run-config") -> Self:
+        """Validate ``values``.
+
+        Parameters
+        ----------
+        values : mapping
+            Keys in kebab-case or snake_case. An empty string means "not given".
+        source : str
+            How errors name the configuration.
+
+        Raises
+        ------
+        ConfigError
+            With the key, the value, what is allowed, and the nearest known key for a misspelt one.
+        """
+        given = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
+        require_short(given, source, cls.long)
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            faults = [fault for fault in error.errors() if fault["type"] != "extra_forbidden"]
+            strangers = [str(f["loc"][0]) for f in error.errors() if f["type"] == "extra_forbidden"]
+            fields = dict(zip(cls.keys(), cls.model_fields.values(), strict=True))
+            raise ConfigError(explain(source, faults, strangers, fields, public=cls.public)) from None
+
+
+class RunConfig(Config):
+    """The keys of every run, whatever the method; a method's own options are in the text of `method`."""
+
+    long: ClassVar[Mapping[str, int]] = {"features": 10**7, "columns": 10**7}  # names of all features
+
+    method: str = "p-cov"
+    """The method and its own options in one text: 'sub-it block-size=10'."""
+    n_components: Wanted = 10
+    """How many components; for some methods also the fraction of the variance that they must exceed, or 'auto'."""
+    clients: Annotated[int, Field(ge=0)] = 0
+    """How many parties must take part; 0 asks a node (`num-partitions` of its node-config)."""
+    dataset: str = "digits"
+    """The rows of a simulation, and of sites that name no data of their own."""
+    data_root: SharedPath = "."
+    """The folder in which the data set is."""
+    partition: Literal["iid", "dirichlet", "shards", "quantity", "columns"] = "dirichlet"
+    """How the parties of a simulation share the data set."""
+    columns: str = "even"
+    """With partition='columns': 'even', sizes ('20 20 24'), or the names of each party's columns ('a, b; c, d')."""
+    features: FeatureNames = ""
+    """Names of all features in the model's order ('age, "height, cm"'): sites put their columns into it. Empty: as all
+    sites have them."""
+    alpha: Annotated[float, Field(gt=0)] = 0.1
+    """With partition='dirichlet' and 'quantity': the smaller, the more the parties differ."""
+    shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
+    """With partition='shards'."""
+    seed: Annotated[int, Field(ge=0)] = 42
+    """Of all that is drawn at random, but for secrets and the noise of privacy."""
+    secure_aggregation: bool = False
+    """Show the server sums over all parties only."""
+    bound: Annotated[float, Field(ge=0, le=1e100)] = 0.0
+    """With secure aggregation: no value of anyone's rows is larger in size. It may be generous."""
+    survivors: Annotated[int, Field(ge=0)] = 0
+    """With secure aggregation: go on without parties that drop out while so many are left; 0: everyone or no one."""
+    max_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Without secure aggregation: end the run if a party holds more than this share of a component; 0: never."""
+    reference: bool = True
+    """Simulation only: also compute the PCA of the pooled rows, and report the angle to it."""
+    output: str = "model"
+    """The file of the model, at the server; if it is not an absolute path, in a folder of the run, which is printed."""
+    overwrite: bool = False
+    """Whether the model may take the place of another run's."""
+    join_deadline: Seconds = 300.0
+    """Seconds in which all parties must have come."""
+    round_deadline: Seconds = 600.0
+    """Seconds in which each round must end."""
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Those that `features` lists."""
+        return names_in(self.features)
+
+    @property
+    def transport(self) -> Literal["clear", "masked", "surviving"]:
+        """How answers travel."""
+        if not self.secure_aggregation:
+            return "clear"
+        return "surviving" if self.survivors else "masked"
+
+    @model_validator(mode="after")
+    def _survivors_are_hidden(self) -> Self:
+        if self.survivors and not self.secure_aggregation:
+            text = "'survivors' is {t}, but secure-aggregation is false; it is an option of secure aggregation"
+            raise PydanticCustomError("survivors", text, {"t": self.survivors})
+        return self

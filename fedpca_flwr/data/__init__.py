@@ -1,0 +1,1 @@
+"""Rows as they come: data sets, partitions, tables and data frames."""

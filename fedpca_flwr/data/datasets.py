@@ -1,0 +1,232 @@
+"""Where rows come from: bundled data sets, images, synthetic data (a site's own file: `fedpca_flwr.site.readers`).
+
+A run never downloads. ``python -m fedpca_flwr.data.datasets download mnist --data-root DEST`` does it once, before.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ConfigError, DataError, value_text
+
+VISION = "install the extra: pip install '.[vision]' in the repository"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A labelled data set whose rows are read only when asked for.
+
+    Attributes
+    ----------
+    labels : ndarray of shape (n,)
+        Used to partition rows among simulated parties; never part of the data.
+    rows : callable
+        Row indices (m,) to rows (m, d).
+    test : callable or None
+        No argument to (rows, labels) of a test set, where the data set has one.
+    names : tuple of str
+        Of the features, where they have any.
+    """
+
+    labels: NDArray[Any]
+    rows: Callable[[NDArray[np.int64]], NDArray[Any]]
+    test: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None
+    names: tuple[str, ...] = ()
+
+    def all_rows(self) -> NDArray[Any]:
+        return self.rows(np.arange(len(self.labels)))
+
+
+@lru_cache(maxsize=1)
+def load(name: str, root: str = ".") -> Dataset:
+    """A data set by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `DATASETS`.
+    root : str
+        For images: the folder that holds them (``data-root``).
+
+    Notes
+    -----
+    Pixels stay whole numbers from 0 to 255.
+    """
+    if name not in DATASETS:
+        raise ConfigError(f"run-config: 'dataset' is {value_text(name)}, expected one of: {', '.join(DATASETS)}")
+    return DATASETS[name](Path(root).expanduser())
+
+
+def _in_memory(X: NDArray[Any], y: NDArray[Any]) -> Dataset:
+    return Dataset(labels=y, rows=lambda indices: X[indices])
+
+
+def _bundled(name: str) -> Callable[[Path], Dataset]:
+    def read(root: Path) -> Dataset:
+        from sklearn import datasets  # takes seconds to import, and a site with a file of its own does not need it
+
+        bunch = getattr(datasets, f"load_{name}")()
+        names = tuple(str(name) for name in bunch.feature_names)
+        return Dataset(labels=bunch.target, rows=lambda indices: bunch.data[indices], names=names)
+
+    return read
+
+
+def _idx(folder: str) -> Callable[[Path], Dataset]:
+    """MNIST's own file format, as torchvision lays it out: memory-mapped, so a party reads only its own rows."""
+
+    def part(root: Path, stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        raw = root / folder / "raw"
+        images, labels = raw / f"{stem}-images-idx3-ubyte", raw / f"{stem}-labels-idx1-ubyte"
+        if not images.exists() or not labels.exists():
+            name = {"MNIST": "mnist", "FashionMNIST": "fashion-mnist"}[folder]
+            raise DataError(
+                f"data set '{name}' is not under data-root; download it first: "
+                f"python -m fedpca_flwr.data.datasets download {name} --data-root DEST",
+                local=f"expected {images}",
+            )
+        y = np.fromfile(labels, np.uint8)[8:]
+        if not y.size or images.stat().st_size != 16 + 784 * y.size:
+            raise DataError(
+                "the files of the data set under data-root are not whole, or not of each other; download it again",
+                local=f"{images}, {labels}",
+            )
+        return np.memmap(images, np.uint8, "r", offset=16, shape=(len(y), 784)), y
+
+    def read(root: Path) -> Dataset:
+        X, y = part(root, "train")
+        return Dataset(labels=y, rows=lambda indices: X[indices], test=lambda: part(root, "t10k"))
+
+    return read
+
+
+def _torchvision() -> Any:  # it has no types
+    try:
+        from torchvision import datasets as vision
+    except ImportError:
+        raise ConfigError(f"this data set is read by torchvision, which is not installed; {VISION}") from None
+    return vision
+
+
+def _cifar10(root: Path) -> Dataset:
+    def part(train: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+        try:
+            source = _torchvision().CIFAR10(root, train=train, download=False)
+        except RuntimeError:
+            raise DataError(
+                "data set 'cifar10' is not under data-root; download it first: "
+                "python -m fedpca_flwr.data.datasets download cifar10 --data-root DEST",
+                local=f"expected it under {root}",
+            ) from None
+        return source.data.reshape(len(source.data), -1), np.array(source.targets)
+
+    X, y = part(True)
+    return Dataset(labels=y, rows=lambda indices: X[indices], test=lambda: part(False))
+
+
+def _images(root: Path) -> Dataset:
+    """A folder with one subfolder a class; with ``train`` and ``test`` folders, the rows are those of ``train``."""
+    has_test = (root / "train").is_dir() and (root / "test").is_dir()
+    files, labels = _image_files(root / "train" if has_test else root)
+
+    def test() -> tuple[NDArray[Any], NDArray[Any]]:
+        test_files, test_labels = _image_files(root / "test")
+        return _decode(test_files), test_labels
+
+    return Dataset(
+        labels=labels,
+        rows=lambda indices: _decode([files[i] for i in indices]),
+        test=test if has_test else None,
+    )
+
+
+def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
+    classes = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    pairs = [
+        (file, label)
+        for label, group in enumerate(classes)
+        for file in sorted(group.iterdir())
+        if file.suffix.lower() in {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
+    ]
+    if not pairs:
+        raise DataError(
+            "data-root holds no images: expected one subfolder a class, with image files in it", local=str(folder)
+        )
+    return [file for file, _ in pairs], np.array([label for _, label in pairs])
+
+
+def _decode(files: list[Path]) -> NDArray[np.uint8]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ConfigError(f"images are read by Pillow, which is not installed; {VISION}") from None
+    rows: list[NDArray[np.uint8]] = []
+    shapes = set()
+    for file in files:
+        try:
+            with Image.open(file) as image:
+                pixels = np.asarray(image if image.mode in {"L", "RGB"} else image.convert("RGB"))
+        except OSError:
+            raise DataError("an image cannot be read: it is damaged", local=str(file)) from None
+        shapes.add(pixels.shape)
+        if len(shapes) > 1:
+            raise DataError(
+                f"images differ in size or in number of colours ({' and '.join(map(str, sorted(shapes)))}); "
+                "make them alike first",
+                local=str(file),
+            )
+        rows.append(pixels.reshape(-1))
+    return np.stack(rows)
+
+
+def _synthetic(root: Path) -> Dataset:
+    """2,000 rows of 50 features: spectrum 1/j, ten groups whose means lie up to 10 standard deviations apart."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(10), 200)
+    basis, _ = np.linalg.qr(rng.standard_normal((50, 50)))
+    noise = (rng.standard_normal((2000, 50)) / np.sqrt(np.arange(1, 51))) @ basis.T
+    means = rng.uniform(-5, 5, size=(10, 50))
+    return _in_memory(noise + means[labels], labels)
+
+
+DATASETS: dict[str, Callable[[Path], Dataset]] = {
+    "digits": _bundled("digits"),
+    "breast-cancer": _bundled("breast_cancer"),
+    "wine": _bundled("wine"),
+    "synthetic": _synthetic,
+    "mnist": _idx("MNIST"),
+    "fashion-mnist": _idx("FashionMNIST"),
+    "cifar10": _cifar10,
+    "images": _images,
+}
+
+
+def download(name: str, root: str) -> None:
+    """Fetch one of torchvision's data sets into ``root`` (the only function here that uses the network)."""
+    vision = _torchvision()
+    source = {"mnist": vision.MNIST, "fashion-mnist": vision.FashionMNIST, "cifar10": vision.CIFAR10}[name]
+    for train in (True, False):
+        source(root, train=train, download=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        prog="python -m fedpca_flwr.data.datasets", description="Fetch a data set, before a run."
+    )
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("download", help="download with torchvision (extra 'vision')")
+    command.add_argument("name", choices=["mnist", "fashion-mnist", "cifar10"])
+    command.add_argument("--data-root", required=True, help="folder to download into")
+    arguments = parser.parse_args()
+    try:
+        download(arguments.name, arguments.data_root)
+    except ConfigError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -1,0 +1,454 @@
+"""Data frames of pandas, Arrow and polars, and AnnData, as arrays of numbers; none of them is imported here first.
+
+Booleans are numbers, and so are nullable integers and booleans; what is missing becomes NaN. Texts, categories, dates
+and whatever else is no number are refused by the names of their columns, all at once.
+
+Labels of the columns of what a user hands over as a table, and where those stand that a run or a model wants.
+
+Arrays and data frames that a user hands over: their numbers and column names, told without a value of theirs.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from fedpca_flwr.data.table import names_digest
+from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.rows import Blocks, Rows, of_columns, row_major, sparse_rows, whole
+
+MOST_NAMED = 20
+"""Columns that an error names."""
+
+
+class Match(NamedTuple):
+    """How the labels of a table's columns go with those that are wanted.
+
+    Attributes
+    ----------
+    lacking, alone : tuple of hashable
+        Labels that are wanted and not there, and those that are there and not wanted.
+    order : list of int or None
+        Where each wanted label stands; None where the columns are as wanted, or labels are lacking.
+    """
+
+    lacking: tuple[Hashable, ...]
+    alone: tuple[Hashable, ...]
+    order: list[int] | None
+
+
+def match(labels: Sequence[Hashable], wanted: Sequence[Hashable]) -> Match:
+    """The columns with these labels against those that are wanted."""
+    places, known = {label: place for place, label in enumerate(labels)}, set(wanted)
+    lacking = tuple(label for label in wanted if label not in places)
+    alone = tuple(label for label in labels if label not in known)
+    as_wanted = lacking or tuple(labels) == tuple(wanted)
+    return Match(lacking, alone, None if as_wanted else [places[label] for label in wanted])
+
+
+def is_cells(X: object) -> bool:
+    """Whether ``X`` is an AnnData: cells, and variables that have names."""
+    return hasattr(type(X), "var_names") and hasattr(type(X), "obs_names")
+
+
+def is_frame(X: object) -> bool:
+    """Whether ``X`` is a table with labelled columns."""
+    return is_cells(X) or hasattr(type(X), "column_names") or (hasattr(X, "columns") and hasattr(X, "shape"))
+
+
+def column_labels(X: Any) -> tuple[Hashable, ...]:
+    """Of a data frame; empty for anything else."""
+    if is_cells(X):
+        return tuple(X.var_names)
+    if hasattr(type(X), "column_names"):  # an Arrow table
+        return tuple(X.column_names)
+    return tuple(X.columns) if is_frame(X) else ()
+
+
+def column_names(X: object) -> tuple[str, ...]:
+    """The labels of a data frame's columns, or none where not all are texts: scikit-learn ignores them then."""
+    labels = column_labels(X)
+    return tuple(map(str, labels)) if all(isinstance(label, str) for label in labels) else ()
+
+
+def listed(labels: Sequence[object]) -> str:
+    """Labels of columns for a text: no more than `MOST_NAMED`."""
+    more = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
+    return ", ".join(map(repr, labels[:MOST_NAMED])) + more
+
+
+KINDS = {
+    "texts": "encode them as numbers",
+    "categories": "encode them, one column of 0 and 1 for each (pandas.get_dummies)",
+    "dates or times": "turn them into numbers, such as days since a date",
+    "complex numbers": "take their real and imaginary parts",
+    "objects": "turn them into numbers",
+}
+"""What a column may hold instead of numbers, and what to do besides leaving it out."""
+
+
+class NotNumbers(NamedTuple):
+    """A column that does not hold numbers.
+
+    Attributes
+    ----------
+    kind : str
+        Of `KINDS`.
+    """
+
+    kind: str
+
+
+Column = NDArray[Any] | NotNumbers
+
+
+def numbers_of(frame: Any, name: str) -> Any:
+    """The numbers of a data frame (n, d): an array of the dtype that holds all columns, or a sparse matrix.
+
+    Parameters
+    ----------
+    frame : data frame
+        Of pandas, Arrow or polars, or AnnData, whose ``X`` it is. Sparse columns of pandas, with zeros left out, stay
+        sparse.
+    name : str
+        What an error calls it.
+
+    Raises
+    ------
+    DataError
+        With the label of every column that holds no numbers, or that has the label of another.
+    """
+    labels = column_labels(frame)
+    doubled = [label for label, times in Counter(labels).items() if times > 1]
+    if doubled:
+        raise DataError(f"{name} has columns of the same name: {listed(doubled)}; give each a name of its own")
+    if is_cells(frame):
+        return _numbers_of_cells(frame, name)
+    if (dtypes := set(getattr(frame, "dtypes", ()))) and all(_is_plain(dtype) for dtype in dtypes):
+        return frame.to_numpy(np.result_type(*dtypes))  # of pandas, not copied where all columns have one dtype
+    columns = list(_columns(frame))
+    by_kind: dict[str, list[object]] = {}
+    for label, column in zip(labels, columns, strict=True):
+        if isinstance(column, NotNumbers):
+            by_kind.setdefault(column.kind, []).append(label)
+    if by_kind:
+        held = "; ".join(f"{kind} in {listed(own)} ({KINDS[kind]})" for kind, own in by_kind.items())
+        raise DataError(f"{name} has columns that are not numbers: {held}. Or leave them out")
+    if not columns:
+        return np.empty((len(frame), 0))
+    if all(sparse.issparse(column) for column in columns):
+        return sparse.hstack(columns, format="csr")
+    return np.column_stack([column.toarray().ravel() if sparse.issparse(column) else column for column in columns])
+
+
+def _numbers_of_cells(cells: Any, name: str) -> Any:
+    held = (cells.to_memory() if cells.isbacked else cells).X
+    if held is None:
+        raise DataError(f"{name} has no X; put what to take there, such as a layer: cells.X = cells.layers['counts']")
+    return held
+
+
+def _is_plain(dtype: object) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind in "fiub"
+
+
+def _columns(frame: Any) -> Iterator[Any]:
+    """Each column: numbers (n,), sparse ones (n, 1), or what it holds instead."""
+    if hasattr(type(frame), "column_names"):
+        return map(arrow_column, frame.columns)
+    if hasattr(frame, "iter_columns"):
+        return map(_polars_column, frame.iter_columns())
+    return (_pandas_column(frame.iloc[:, place]) for place in range(frame.shape[1]))
+
+
+def arrow_column(column: Any) -> Column:
+    """The numbers of an array of Arrow's, as float64 where some are missing."""
+    kind = arrow_kind(column.type)
+    if kind:
+        return NotNumbers(kind)
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if column.null_count or pa.types.is_decimal(column.type) or pa.types.is_null(column.type):
+        column = compute.cast(column, pa.float64(), safe=False)
+    array = column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
+    return np.asarray(array)
+
+
+def arrow_kind(kind: Any) -> str:
+    """What a type of Arrow's holds instead of numbers; empty for numbers, booleans, and what is missing throughout."""
+    from pyarrow import types
+
+    if any(
+        test(kind) for test in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    ):
+        return ""
+    if types.is_dictionary(kind):
+        return "categories"
+    if types.is_temporal(kind):
+        return "dates or times"
+    return "texts" if "string" in str(kind) else "objects"
+
+
+def _polars_column(column: Any) -> Column:
+    import polars
+
+    kind = column.dtype
+    if kind.is_numeric() or kind in (polars.Boolean, polars.Null):
+        real = column.null_count() or kind.is_decimal() or kind == polars.Null
+        return np.asarray((column.cast(polars.Float64) if real else column).to_numpy())
+    if kind.is_temporal():
+        return NotNumbers("dates or times")
+    if kind in (polars.Categorical, polars.Enum):
+        return NotNumbers("categories")
+    return NotNumbers("texts" if kind == polars.String else "objects")
+
+
+def _pandas_column(column: Any) -> Any:
+    """Of pandas, or of what behaves like it."""
+    dtype = column.dtype
+    if isinstance(dtype, np.dtype):
+        return _numpy_column(column.to_numpy())
+    text = str(dtype)
+    if text.startswith("Sparse"):
+        zeros_left_out = dtype.kind in "fiub" and dtype.fill_value == 0
+        return _sparse_column(column.array) if zeros_left_out else _numpy_column(np.asarray(column))
+    if text == "category":
+        return NotNumbers("categories")
+    if getattr(dtype, "kind", "O") in "fiub":
+        given = column.to_numpy(dtype=np.float64, na_value=np.nan) if column.isna().any() else column.to_numpy()
+        return _numpy_column(given)
+    if getattr(dtype, "kind", "O") in "mM":
+        return NotNumbers("dates or times")
+    return NotNumbers("texts") if text.startswith(("string", "str")) else _of_objects(column.to_numpy())
+
+
+def _sparse_column(held: Any) -> Any:
+    """A sparse array of pandas as a matrix (n, 1)."""
+    places = held.sp_index.to_int_index().indices
+    return sparse.csc_array((held.sp_values, places, np.array([0, len(places)])), shape=(len(held), 1))
+
+
+def _numpy_column(column: NDArray[Any]) -> Column:
+    kind = column.dtype.kind
+    if kind in "fiub":
+        return column
+    if kind in "mM":
+        return NotNumbers("dates or times")
+    if kind == "c":
+        return NotNumbers("complex numbers")
+    return _of_objects(column) if kind == "O" else NotNumbers("texts")
+
+
+def _of_objects(column: NDArray[Any]) -> Column:
+    """Cells that are objects: numbers where each is one, or missing."""
+    found = np.empty(len(column))
+    for place, cell in enumerate(column):
+        number = _number(cell)
+        if isinstance(number, NotNumbers):
+            return number
+        found[place] = number
+    return found
+
+
+def _number(cell: Any) -> float | NotNumbers:
+    pandas = sys.modules.get("pandas")
+    if cell is None or (pandas and cell is pandas.NA):
+        return math.nan
+    if isinstance(cell, numbers.Real | Decimal | np.bool_):
+        try:
+            return float(cell)
+        except OverflowError:
+            return NotNumbers("objects")
+    if isinstance(cell, str | bytes):
+        return NotNumbers("texts")
+    if isinstance(cell, numbers.Complex):
+        return NotNumbers("complex numbers")
+    return NotNumbers("dates or times" if hasattr(cell, "isoformat") or hasattr(cell, "total_seconds") else "objects")
+
+
+FOREIGN = (
+    "The feature names should match those that were passed during fit: these, or their order, are others (only a "
+    "digest of the names at the parties is known)."
+)
+
+MOST_OF_A_KIND = 5
+"""Names that an error lists, as scikit-learn's do."""
+
+
+def as_array(X: Any, name: str) -> NDArray[Any]:
+    """``X`` as an array; what is masked, or missing in a data frame, is NaN.
+
+    Raises
+    ------
+    DataError
+        Where it is none; ``name`` is what the text calls it.
+    """
+    rows = as_rows(X, name)
+    return whole(rows) if isinstance(rows, Blocks) else rows
+
+
+def as_rows(X: Any, name: str) -> Rows:
+    """``X`` as rows: an array as `row_major` orders it, or the blocks that a sparse matrix is, or that it is already.
+
+    Raises
+    ------
+    DataError
+        As `as_array`, and of a data frame with all columns at fault (`fedpca_flwr.data.frames.numbers_of`).
+    """
+    if isinstance(X, Blocks):
+        return X
+    if X is None or isinstance(X, str | bytes | os.PathLike | Mapping | Set | Iterator):
+        first = " (read a file first, with pandas.read_csv or numpy.load)" if isinstance(X, str | os.PathLike) else ""
+        raise DataError(
+            f"{name} is of type {type(X).__name__}, expected an array, a data frame or a sparse matrix of rows{first}"
+        )
+    try:
+        held = numbers_of(X, name) if is_frame(X) else X
+        if sparse.issparse(held):
+            return sparse_rows(held)
+        return row_major(_unmasked(held) if isinstance(held, np.ma.MaskedArray) else np.asarray(held))
+    except DataError:
+        raise
+    except ValueError:
+        what = "a sparse matrix whose indices do not fit its shape" if sparse.issparse(X) else None
+        raise DataError(f"{name} is {what or 'not an array: its rows differ in length'}") from None
+    except Exception as error:  # whatever an object of another library does, whose text may quote a value
+        raise DataError(f"{name} cannot be made an array ({type(error).__name__})") from None
+
+
+def _unmasked(masked: np.ma.MaskedArray[Any, Any]) -> NDArray[Any]:
+    """The array, with NaN where numbers are masked; what is no number is refused as it would be without a mask."""
+    if masked.dtype.kind not in "fiub" or not np.ma.is_masked(masked):
+        return masked.data
+    found = np.array(masked.data, dtype=masked.dtype if masked.dtype.kind == "f" else np.float64)
+    found[np.ma.getmaskarray(masked)] = np.nan
+    return found
+
+
+def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
+    """``X`` as finite real numbers (n, ``width``), n at least 1; where it may be ``incomplete``, NaN is one too.
+
+    Raises
+    ------
+    DataError
+    """
+    rows = as_array(X, name)
+    if rows.dtype == object:
+        try:
+            if any(isinstance(cell, str | bytes) for cell in rows.flat):  # NumPy would read numbers out of texts
+                raise TypeError
+            rows = rows.astype(np.float64)
+        except (TypeError, ValueError):  # whose text may quote a cell
+            raise DataError(f"{name} has cells that are not numbers: leave out or encode such columns") from None
+    if rows.dtype.kind not in "fiub":
+        raise DataError(f"{name} has dtype {rows.dtype}, expected real numbers")
+    if rows.ndim != 2 or rows.shape[1] != width or not len(rows):
+        raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
+    if incomplete and np.isinf(rows).any():
+        raise DataError(f"{name} contains infinity: fill or drop such rows first")
+    if not (incomplete or np.isfinite(rows).all()):
+        raise DataError(f"{name} contains NaN or infinity: fill or drop such rows first")
+    return rows
+
+
+def _require_one_table(X: Any, name: str) -> None:
+    """Refuse the tables of several parties.
+
+    Raises
+    ------
+    DataError
+    """
+    several = isinstance(X, list | tuple) and any(is_frame(one) or getattr(one, "ndim", 0) == 2 for one in X)
+    if several or isinstance(X, Mapping):
+        raise DataError(
+            f"{name} is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "
+            "[model.transform(rows) for rows in parties]"
+        )
+
+
+def check_digest(X: ArrayLike, digest: str) -> None:
+    """Refuse a data frame whose column names are not those of a digest; either may be without names.
+
+    Raises
+    ------
+    DataError
+    """
+    names = column_names(X)
+    if names and digest and names_digest(names) != digest:
+        raise DataError(FOREIGN)
+
+
+def rows_of(
+    X: Any, width: int, names: Sequence[str] = (), *, digest: str = "", name: str = "X", fitted: str = "PCA"
+) -> Rows:
+    """Rows (n, ``width``) that belong to a fitted model, their columns in its order; refused in scikit-learn's words.
+
+    Where both have names, columns are matched by them, as `simulations.run` matches those of the parties.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, width)
+    width : int
+        Features that the model was fitted with.
+    names : sequence of str
+        Of these features, where they are known.
+    digest : str
+        Of these names, where only that is known; else empty.
+    name, fitted : str
+        What errors call the rows, and the model.
+
+    Raises
+    ------
+    DataError
+    """
+    _require_one_table(X, name)
+    given, wanted = column_names(X), tuple(names)
+    if not wanted:
+        check_digest(X, digest)
+    if given and not wanted and not digest:
+        warnings.warn(f"{name} has feature names, but {fitted} was fitted without feature names", stacklevel=4)
+    if not given and (wanted or digest):
+        warnings.warn(
+            f"{name} does not have valid feature names, but {fitted} was fitted with feature names", stacklevel=4
+        )
+    order = _order(given, wanted) if given and wanted else None
+    rows = as_rows(X, name)
+    if rows.ndim == 2 and rows.shape[1] != width:
+        raise DataError(
+            f"{name} has {rows.shape[1]} features, but {fitted} is expecting {width} features as input: expected (n, "
+            f"{width})"
+        )
+    if rows.ndim != 2 or not len(rows):
+        raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
+    return rows if order is None else of_columns(rows, order)
+
+
+def _order(given: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
+    """Where each of the features that are wanted stands; None where they stand as wanted.
+
+    Raises
+    ------
+    DataError
+        For names that are others.
+    """
+    found = match(given, wanted)
+    if not (found.lacking or found.alone):
+        return found.order
+    lines = ["The feature names should match those that were passed during fit."]
+    for what, labels in (("unseen at fit time", found.alone), ("seen at fit time, yet now missing", found.lacking)):
+        told = sorted(map(str, labels))
+        more = ["- ..."] if len(told) > MOST_OF_A_KIND else []
+        lines += [f"Feature names {what}:", *(f"- {one}" for one in told[:MOST_OF_A_KIND]), *more] if told else []
+    raise DataError("\n".join(lines) + "\n")

@@ -1,0 +1,230 @@
+"""`Table`: a party's rows with the digest of their columns' names, checked without a value in any error."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.rows import Block, Blocks, Rows, chunks, dense, joined, row_major, sparse_rows
+
+LARGEST = 1e140
+"""No value is larger: float64 holds 1.8e308, and so the squares of as many differences as fit into any memory."""
+
+SMALLEST = 1e-140
+"""No column's largest value is smaller, unless all are zero: the square of a difference in its last digits is not 0."""
+
+HELD_BYTES = 2**26
+"""Of blocks that are kept from the pass that checks them, so that what is small is read once."""
+
+SPARSE = 0.1
+"""Share of entries that are not zero above which sparse rows are decoded before they are multiplied: it is faster."""
+
+
+class Table(NamedTuple):
+    """A party's data.
+
+    Attributes
+    ----------
+    rows : rows of shape (n, d)
+        An array, or `fedpca_flwr.maths.rows.Blocks`.
+    missing : ndarray of shape (d,)
+        How many values of each column are missing (NaN).
+    names : tuple of str
+        Of the columns; empty where nobody named them.
+    split : str
+        How all parties' data are split: ``"rows"``, ``"columns"``, or empty where nobody said.
+    ids : ndarray of shape (n,) or None
+        Ascending digests of the rows' ids, where the file has a column of them.
+    places : ndarray of shape (n,) or None
+        Where each row of the file is in ``rows``, which are in the order of the ids.
+    digest : str
+        By which rows that are others in a later round show, a query's or a file's; empty where nobody looks.
+    order : ndarray of shape (d,) or None
+        Which column of the file each of ``rows`` is, where they are in the order of the run.
+    """
+
+    rows: Rows
+    missing: NDArray[np.int64]
+    names: tuple[str, ...] = ()
+    split: str = ""
+    ids: NDArray[np.uint64] | None = None
+    places: NDArray[np.int64] | None = None
+    digest: str = ""
+    order: NDArray[np.int64] | None = None
+
+    @property
+    def columns(self) -> str:
+        """Digest of the names of the columns, which replies hold."""
+        return names_digest(self.names)
+
+
+def names_digest(names: Sequence[str]) -> str:
+    """64 bits of SHA-256 of column names in their order, without the spaces around them; empty without names."""
+    return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
+
+
+def told(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
+    """Which columns (d,) of a table, for its own site: by their names, where they have some."""
+    places = np.flatnonzero(columns).tolist()
+    if names:
+        return f"columns: {', '.join(repr(names[place]) for place in places)}"
+    return f"columns (from 0): {places}"
+
+
+def check(rows: Rows, names: Sequence[str] = ()) -> Table:
+    """A table of ``rows``, whose columns have these names, if they are a non-empty, real matrix, read block by block.
+
+    Values that are not missing (NaN) must be finite, and such that they can be squared. Whatever their order in memory,
+    the table has them in that of `row_major`, so the same rows give the same bits.
+
+    Blocks are counted, and so few of them that they need no more than `HELD_BYTES` are kept, as one.
+
+    Raises
+    ------
+    DataError
+        Which columns are at fault stays in the site's own log.
+    """
+    if rows.ndim != 2:
+        raise DataError(
+            f"the data have {rows.ndim} axes, expected 2 (rows, features); one table is one party: [X], and of a data "
+            "frame's columns one is df[['name']]"
+        )
+    if rows.dtype.kind not in "fiub":
+        raise DataError(f"the data have dtype {rows.dtype}, expected real numbers")
+    if not isinstance(rows, Blocks):
+        _require_shape(rows.shape)
+        rows = row_major(rows)
+    if isinstance(rows, Blocks):
+        return _checked_blocks(rows, tuple(names))
+    if rows.dtype.kind == "f":
+        sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
+        for chunk in chunks(rows):
+            np.fmax(sizes, _sizes(chunk), out=sizes)
+            missing += _missing(chunk)
+        _require_sizes(sizes, names)
+        return Table(rows, missing, tuple(names))
+    return Table(rows, np.zeros(rows.shape[1], np.int64), tuple(names))
+
+
+def complete(table: Table, what_else: str = "") -> Rows:
+    """The rows of a table without missing values.
+
+    Raises
+    ------
+    DataError
+        ``what_else`` says in it what to do, besides filling or dropping them.
+    """
+    _refuse(table.missing > 0, f"missing values (NaN): fill or drop them first{what_else}", table.names)
+    return table.rows
+
+
+def _checked_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
+    sizes, missing, count, entries = np.zeros(rows.width), np.zeros(rows.width, np.int64), 0, 0
+    kept: list[Block] = []
+    room = HELD_BYTES
+    for block in rows.read():
+        _require_as_said(block, rows)
+        count += block.shape[0]
+        entries += block.size
+        if rows.dtype.kind == "f":
+            np.fmax(sizes, _sizes(block), out=sizes)
+            missing += _missing(block)
+        room -= _nbytes(block)
+        kept = [*kept, block] if room >= 0 else []
+    _require_shape((count, rows.width))
+    _require_sizes(sizes, names)
+    if kept:
+        only = joined(kept)
+        found = sparse_rows(only) if rows.sparse else dense(only)
+    else:
+        found = replace(rows, read=partial(_unchanged, rows, count), count=count)
+    if rows.sparse and entries > SPARSE * count * rows.width:
+        found = Blocks(partial(chunks, found), rows.width, rows.dtype, count=count)
+    return Table(found, missing, names)
+
+
+def _require_as_said(block: Any, rows: Blocks) -> None:
+    """Refuse a block that is not what its loader says of all: its numbers would be taken for others.
+
+    Raises
+    ------
+    DataError
+    """
+    as_said = sparse.issparse(block) and block.format == "csr" if rows.sparse else isinstance(block, np.ndarray)
+    if not as_said or block.ndim != 2 or block.shape[1] != rows.width or block.dtype != rows.dtype:
+        kind = type(block).__name__
+        dtype, shape = getattr(block, "dtype", "none"), getattr(block, "shape", "none")
+        raise DataError(
+            f"a block of rows is {kind} of dtype {dtype} and shape {shape}, but its loader says "
+            f"{'CSR' if rows.sparse else 'arrays'} of dtype {rows.dtype} and {rows.width} columns; let it yield these"
+        )
+
+
+def _unchanged(rows: Blocks, count: int) -> Iterator[Block]:
+    """The blocks, if they still are as said and have so many rows."""
+    found = 0
+    for block in rows.read():
+        _require_as_said(block, rows)
+        found += block.shape[0]
+        if found <= count:
+            yield block
+    if found != count:
+        raise DataError("the data changed while they were read: they have more or fewer rows than before")
+
+
+def _sizes(block: Block) -> Array:
+    """Largest size (d,) of a value in each column that is not NaN; infinity is kept."""
+    sizes = np.zeros(block.shape[1])
+    if sparse.issparse(block):
+        np.fmax.at(sizes, block.indices, np.abs(block.data))
+    else:
+        np.fmax(sizes, np.fmax.reduce(np.abs(block), axis=0, initial=0.0), out=sizes)
+    return sizes
+
+
+def _missing(block: Block) -> NDArray[np.int64]:
+    """How many values of each column are NaN."""
+    if sparse.issparse(block):
+        return np.bincount(block.indices[np.isnan(block.data)], minlength=block.shape[1])
+    return np.asarray(np.isnan(block).sum(axis=0))
+
+
+def _nbytes(block: Block) -> int:
+    if not sparse.issparse(block):
+        return int(block.nbytes)
+    return int(block.data.nbytes + block.indices.nbytes + block.indptr.nbytes)
+
+
+def _require_shape(shape: tuple[int, ...]) -> None:
+    if 0 in shape:
+        raise DataError(f"the data have shape {shape}, expected at least one row and one feature")
+
+
+def _require_sizes(sizes: Array, names: Sequence[str]) -> None:
+    _refuse(~np.isfinite(sizes), "infinite values: fill or drop them first", names)
+    _refuse(
+        sizes > LARGEST,
+        f"values that are too large to be squared (beyond {LARGEST:g} in size): fill or drop them if they mark "
+        "what is missing, else change the unit",
+        names,
+    )
+    _refuse(
+        (sizes > 0) & (sizes < SMALLEST),
+        f"columns whose values are all too small to be squared (below {SMALLEST:g} in size): change their unit, "
+        "or leave them out",
+        names,
+    )
+
+
+def _refuse(columns: NDArray[np.bool_], what: str, names: Sequence[str]) -> None:
+    if columns.any():
+        raise DataError(f"the data hold {what}", local=told(columns, names))

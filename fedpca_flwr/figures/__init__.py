@@ -1,0 +1,1 @@
+"""Figures of models and of analyses."""

@@ -1,0 +1,59 @@
+"""The look of all figures: the colours of Okabe and Ito (2008), four more where there are ten classes, and marks.
+
+All ten differ for protanopes and deuteranopes too (a test simulates both), and so do the marks. A figure brings its
+paper: no one colour of text is legible on white and on the dark pages of notebooks, as the contrasts of a colour with
+white and with #111 multiply to 18.9, which is less than 4.5 times 4.5.
+
+Numbers along logarithmic axes, of figures; needs the extra ``plots``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from fedpca_flwr.maths.arrays import Array
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#B43C48", "#605460", "#8478FC", "#C00C90")
+
+MARKERS = "osD^vP*X<>"
+
+PAPER, INK = "#FFFFFF", "#333333"
+
+GREY = "#767676"
+"""Of lines: its contrast is 4 or more on white and on dark pages, which a drawing without its paper may stand on."""
+
+STYLE: Any = {
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.titlecolor": INK,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": "auto",
+    "grid.color": GREY,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "xtick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.color": GREY,
+    "ytick.labelcolor": INK,
+    "font.size": 10,
+}
+
+
+def few_ticks(axis: Axis, values: Array) -> None:
+    """Numbers at 1, 2 and 5 of each power of ten, or over several powers at these alone: none overprints another."""
+    positive = values[values > 0]
+    wide = positive.size > 0 and np.log10(positive.max() / positive.min()) > 2
+    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=8 if wide else 99))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,306 @@
+"""Ways to send a scatter matrix in fewer bytes. Each has ``encode`` and ``decode``, on packed triangles.
+
+What an encoding gets wrong its sender can measure, since it can decode its own code: `spectral_norm` of the difference.
+No bound has to be derived for a codec, and none is loose.
+
+Numbers in fewer bytes; decoding trusts no length.
+
+Numbers become small integers times a scale (float32, rounded up so that nothing is clipped). The integers are packed
+to the given number of bits, or split into byte planes, and then compressed with LZMA, whose output is only read up to
+the length that the receiver expects.
+"""
+
+from __future__ import annotations
+
+import lzma
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas, eigh
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import leading_eigenpairs
+from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, unpack
+
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Encoded numbers.
+
+    Attributes
+    ----------
+    scales : ndarray of float32, shape (blocks,)
+    code : ndarray of uint8, shape (bytes,)
+    """
+
+    scales: NDArray[np.float32]
+    code: NDArray[np.uint8]
+
+
+def quantise(values: Array, bits: int, block: int) -> Coded:
+    """Round ``values`` (n,) to ``bits`` bits, each ``block`` consecutive ones by a scale of their own.
+
+    No number is off by more than half its scale.
+    """
+    top = 2 ** (bits - 1) - 1
+    padded = np.zeros(-(-values.size // block) * block)
+    padded[: values.size] = values
+    blocks = padded.reshape(-1, block)
+    scales = np.nextafter((np.abs(blocks).max(axis=1) / top).astype(np.float32), np.float32(np.inf))
+    integers = np.rint(blocks / scales.astype(np.float64)[:, None]).astype(np.int64).reshape(-1)[: values.size]
+    return Coded(scales, compress(_pack((integers + top).astype(np.uint64), bits)))
+
+
+def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
+    """What `quantise` encoded.
+
+    Raises
+    ------
+    ValueError
+        If the code is not that of ``size`` numbers.
+    """
+    blocks = -(-size // block)
+    if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
+        raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
+    top = 2 ** (bits - 1) - 1
+    integers = _unpack(decompress(coded.code, -(-size * bits // 8)), bits, size).astype(np.int64) - top
+    if np.abs(integers).max(initial=0) > top:
+        raise ValueError("a code word that no number has")
+    numbers: Array = integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
+    return numbers
+
+
+def round_to_step(triangle: Array, step: float, d: int) -> Coded:
+    """Round a packed triangle to multiples of ``step``, the same at every party: integers that could be summed.
+
+    They are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of the
+    symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever is shorter. The
+    first byte tells.
+
+    Raises
+    ------
+    ValueError
+        If an integer has more than 27 bits: the step is too small.
+    """
+    integers = np.rint(triangle / step)
+    if np.abs(integers).max(initial=0) >= 2**27:
+        raise ValueError("the step is too small: entries have more than 27 bits")
+    differences = np.diff(np.diff(_symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)[np.triu_indices(d)]
+    codes = [compress(_planes(candidate)) for candidate in (integers, differences)]
+    best = int(codes[1].size < codes[0].size)
+    return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
+
+
+def from_step(coded: Coded, step: float, d: int) -> Array:
+    """What `round_to_step` encoded; `ValueError` if the code is not that of a packed triangle of d features."""
+    size = d * (d + 1) // 2
+    if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
+        raise ValueError("damaged code")
+    zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
+    integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
+    if coded.code[0]:
+        integers = _symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
+    return integers * step
+
+
+def _planes(integers: Array) -> NDArray[np.uint8]:
+    """Signed integers as unsigned ones (0, -1, 1, -2, ... to 0, 1, 2, 3, ...), first all low bytes, then the next."""
+    zigzag = np.where(integers < 0, -2 * integers - 1, 2 * integers).astype("<u4")
+    return np.ascontiguousarray(zigzag.view(np.uint8).reshape(-1, 4).T)
+
+
+def _symmetric(triangle: Array, d: int) -> Array:
+    matrix = np.zeros((d, d))
+    matrix[np.triu_indices(d)] = triangle
+    return matrix + np.triu(matrix, 1).T
+
+
+def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Compress bytes without loss."""
+    return np.frombuffer(lzma.compress(content.tobytes(), lzma.FORMAT_RAW, filters=FILTERS), np.uint8)
+
+
+def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """What `compress` compressed: exactly ``size`` bytes, never more memory than that, whatever the code claims."""
+    content, rest = decompress_first(code, size)
+    if rest.size:
+        raise ValueError("the code goes on after its end")
+    return content
+
+
+def decompress_first(code: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The same for a code that others follow; also returns those. A code says itself where it ends."""
+    decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=FILTERS)
+    try:
+        content = decoder.decompress(code.tobytes(), max_length=size + 1)
+    except lzma.LZMAError:
+        raise ValueError("damaged code") from None
+    if len(content) != size or not decoder.eof:
+        raise ValueError(f"the code does not hold {size} bytes")
+    return np.frombuffer(content, np.uint8), np.frombuffer(decoder.unused_data, np.uint8)
+
+
+def _pack(integers: NDArray[np.uint64], bits: int) -> NDArray[np.uint8]:
+    if bits in {8, 16, 32}:
+        return integers.astype(f"<u{bits // 8}").view(np.uint8)
+    columns = [(integers >> np.uint64(j)).astype(np.uint8) & 1 for j in range(bits)]
+    return np.packbits(np.stack(columns, axis=1))
+
+
+def _unpack(content: NDArray[np.uint8], bits: int, size: int) -> NDArray[np.uint64]:
+    if bits in {8, 16, 32}:
+        return content.view(f"<u{bits // 8}").astype(np.uint64)
+    table = np.unpackbits(content)[: size * bits].reshape(size, bits).astype(np.uint64)
+    return table @ (np.uint64(1) << np.arange(bits, dtype=np.uint64))
+
+
+BLOCK = 128
+"""Numbers that share a scale."""
+
+
+class ScatterCodec(Protocol):
+    """``decode(encode(triangle, d), d)`` is about ``triangle``, the packed scatter of d features.
+
+    ``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.
+    """
+
+    def encode(self, triangle: Array, d: int) -> Coded: ...
+
+    def decode(self, coded: Coded, d: int) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Quantise:
+    """Every entry in ``bits`` bits, each 128 by a scale of their own."""
+
+    bits: int
+
+    def encode(self, triangle: Array, d: int) -> Coded:
+        return quantise(triangle, self.bits, BLOCK)
+
+    def decode(self, coded: Coded, d: int) -> Array:
+        return dequantise(coded, self.bits, BLOCK, packed_size(d))
+
+
+@dataclass(frozen=True)
+class SharedStep:
+    """Whole multiples of ``step`` (in squared units of the data), the same at every party."""
+
+    step: float
+
+    def encode(self, triangle: Array, d: int) -> Coded:
+        return round_to_step(triangle, self.step, d)
+
+    def decode(self, coded: Coded, d: int) -> Array:
+        return from_step(coded, self.step, d)
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The ``rank`` leading eigenvectors times the roots of their eigenvalues, in ``bits`` bits.
+
+    Half of the first eigenvalue left out is assumed in every direction left out (see `Factor.filled`); it travels as
+    the last of the scales.
+    """
+
+    rank: int
+    bits: int
+
+    def encode(self, triangle: Array, d: int) -> Coded:
+        pairs = leading_eigenpairs(unpack(triangle, d), self.rank)
+        floor = np.float32(max(0.0, pairs.following) / 2)
+        rows = (pairs.vectors * np.sqrt((pairs.values - floor).clip(min=0.0))).T
+        coded = quantise(rows.reshape(-1), self.bits, d)
+        return Coded(np.append(coded.scales, floor), coded.code)
+
+    def decode(self, coded: Coded, d: int) -> Array:
+        if not (coded.scales.size and np.isfinite(coded.scales[-1]) and coded.scales[-1] >= 0):
+            raise ValueError("its filler is not a number from 0")
+        numbers = Coded(coded.scales[:-1], coded.code)
+        rows = dequantise(numbers, self.bits, d, self.rank * d).reshape(self.rank, d)
+        scatter = blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)
+        np.einsum("ii->i", scatter)[:] += coded.scales[-1]
+        return pack(scatter)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """`LowRank`, and what it leaves out by `SharedStep`."""
+
+    low_rank: LowRank
+    shared_step: SharedStep
+
+    def encode(self, triangle: Array, d: int) -> Coded:
+        first = self.low_rank.encode(triangle, d)
+        second = self.shared_step.encode(triangle - self.low_rank.decode(first, d), d)
+        return Coded(first.scales, np.concatenate([first.code, second.code]))
+
+    def decode(self, coded: Coded, d: int) -> Array:
+        _, rest = decompress_first(coded.code, -(-self.low_rank.rank * d * self.low_rank.bits // 8))
+        first = coded.code[: coded.code.size - rest.size]
+        triangle = self.low_rank.decode(Coded(coded.scales, first), d)
+        return triangle + self.shared_step.decode(Coded(np.empty(0, np.float32), rest), d)
+
+
+@dataclass(frozen=True)
+class TopEntries:
+    """The diagonal and the share ``keep`` of the other entries that are largest, in ``bits`` bits; the others are zero.
+
+    For comparison: a covariance whose small entries are all left out has other eigenvectors.
+    """
+
+    keep: float
+    bits: int
+
+    def encode(self, triangle: Array, d: int) -> Coded:
+        size = np.abs(triangle)
+        size[diagonal_positions(d)] = np.inf
+        kept = np.zeros(triangle.size, bool)
+        kept[np.argsort(-size, kind="stable")[: self._count(d)]] = True
+        coded = quantise(triangle[kept], self.bits, BLOCK)
+        return Coded(coded.scales, np.concatenate([compress(np.packbits(kept)), coded.code]))
+
+    def decode(self, coded: Coded, d: int) -> Array:
+        total, count = packed_size(d), self._count(d)
+        mask, code = decompress_first(coded.code, -(-total // 8))
+        kept = np.unpackbits(mask)[:total].astype(bool)
+        if kept.sum() != count:
+            raise ValueError(f"{kept.sum()} entries, expected {count}")
+        triangle = np.zeros(total)
+        triangle[kept] = dequantise(Coded(coded.scales, code), self.bits, BLOCK, count)
+        return triangle
+
+    def _count(self, d: int) -> int:
+        return d + int(self.keep * (packed_size(d) - d))
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Products with ``rank`` random vectors that both sides make from ``seed``, in ``bits`` bits (Nyström).
+
+    For comparison: the same bytes as `LowRank`, and worse.
+    """
+
+    rank: int
+    bits: int
+    seed: int
+
+    def encode(self, triangle: Array, d: int) -> Coded:
+        products = blas.dsymm(
+            1.0, unpack(triangle, d), np.asfortranarray(random_block(d, self.rank, self.seed)), lower=1
+        )
+        return quantise(products.T.reshape(-1), self.bits, d)
+
+    def decode(self, coded: Coded, d: int) -> Array:
+        products = dequantise(coded, self.bits, d, self.rank * d).reshape(self.rank, d).T
+        inner = random_block(d, self.rank, self.seed).T @ products
+        values, vectors = eigh((inner + inner.T) / 2)
+        # eigenvalues at the level of the rounding carry nothing, and dividing by them would blow it up
+        safe = values > values[-1] * d * 2.0 ** (1 - self.bits)
+        rows = (products @ (vectors[:, safe] / np.sqrt(values[safe]))).T
+        return pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)) if safe.any() else np.zeros(packed_size(d))

@@ -1,0 +1,389 @@
+r"""How many components stand out: rules on the eigenvalues :math:`l_1 \ge l_2 \ge ...` of a covariance (divisor n - 1).
+
+With f = n - 1 degrees of freedom, at most min(f, d) eigenvalues are not zero. Noise alone, of variance :math:`s^2` in
+every feature, has the law of Marchenko and Pastur (1967) with ratio :math:`\gamma = d / f`.
+
+How far sample eigenvalues and components are from the population's.
+
+Of normal rows, for well separated eigenvalues and many more rows than features (Anderson 1963), with f = n - 1::
+
+    l_i / (1 + z sqrt(2 / f))  to  l_i / (1 - z sqrt(2 / f))
+    Var(v_i) = sum_{j != i} l_i l_j / (l_i - l_j)^2 v_j v_j^T / f
+
+Of rows of any distribution with fourth moments, where the i-th scores have the kurtosis K_i (3 of normal ones), the
+variance of l_i is (K_i - 1) l_i^2 / n, so the step is z sqrt((K_i - 1) / n) (Waternaux 1976).
+
+Where features are not few beside the rows, a component r that rises over noise s2 of all features comes out larger and
+turned (spiked model; Paul 2007, Benaych-Georges and Nadakuditi 2011), with ratio g = d / f::
+
+    l = r (1 + g s2 / (r - s2)),    cos^2 = (1 - g s2^2 / (r - s2)^2) / (1 + g s2 / (r - s2))
+
+How many components foretell what was held out: rows and features at once (Owen and Perry 2009), from moments.
+
+With the rows of a fold and a block of features held out, the data are ``[A B; C D]`` with A held out of both. A rank-k
+approximation of D foretells :math:`A \approx B D_k^+ C`. Its error needs no row: with S the scatter of the rows that
+are held in, :math:`D_k^+ C` is the regression on the first k components, :math:`W_k = V_k \Lambda_k^{-1} V_k^T S_{DC}`,
+and with T the scatter of the rows held out, about the mean of those held in,
+
+    |A - B W_k|^2 = tr T_AA - 2 tr W_k^T T_BA + tr W_k^T T_BB W_k
+
+How far a row lies from the others within the components (Hotelling's T squared), and how far off them (SPE, Q).
+
+With scores t of variances l and the part e of a centred row that the components leave out::
+
+    T2 = sum_i t_i^2 / l_i,    SPE = |e|^2
+
+For a new normal row, with k components of n rows, T2 n (n - k) / (k (n^2 - 1)) has the distribution F(k, n - k) (Tracy,
+Young and Mason 1992), and SPE nearly that of :math:`g \chi^2_h` (Box 1954), where with the left-out eigenvalues
+:math:`\theta_1 = \sum l, \theta_2 = \sum l^2` it is :math:`h = \theta_1^2 / \theta_2` and :math:`g = \theta_1 / h`: the
+variance left out, and over how many directions it is spread.
+
+By how much scores of new rows are too near the centre where features are many (Lee, Zou and Wright 2010).
+
+With gamma features for each of n - 1 directions and noise of one level s, a component of variance x s stands for one of
+variance l s in the population, and new rows have scores of (l - 1) / (l + gamma - 1) of those of the rows in the PCA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from scipy.linalg import blas, eigh, svdvals
+from scipy.special import fdtri, gammaincinv, gammaln, ndtri, stdtrit  # scipy.stats takes half a second to import
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.moments import Moments, symmetric
+from fedpca_flwr.maths.sums import pool
+
+
+def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
+    """Intervals (k, 2) for the population's eigenvalues, of which ``values`` (k,) are those of n normal rows."""
+    step = ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
+    upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
+    return np.column_stack([values / (1 + step), upper])
+
+
+def fourth_powers(scores: Array, variances: Array) -> Array:
+    """Sums (k,) of the fourth powers of scores (n, k) in their deviations; 0 where there is no variance."""
+    unit = np.where(variances > ROUNDING * variances.max(initial=0.0), variances, np.inf)
+    sums: Array = np.sum((scores**2 / unit) ** 2, axis=0)
+    return sums
+
+
+def robust_intervals(values: Array, kurtosis: Array, n: int, level: float) -> Array:
+    """The same as `eigenvalue_intervals` for rows whose scores have this kurtosis (k,)."""
+    step = ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
+    with np.errstate(divide="ignore"):
+        upper = np.where(step < 1, values / (1 - step), np.inf)
+    return np.column_stack([values / (1 + step), upper])
+
+
+def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
+    """Standard errors (d, k) of the loadings of n normal rows.
+
+    Parameters
+    ----------
+    values, vectors : ndarray of shape (d,) and (d, d)
+        All eigenpairs of the covariance. Of tied ones nothing is known: infinity.
+    """
+    gaps = values[:k, None] - values
+    np.fill_diagonal(gaps, np.inf)
+    tied = (gaps == 0).any(axis=1)
+    gaps[tied] = np.inf
+    errors: Array = np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T)
+    return np.where(tied, np.inf, errors)
+
+
+def spiked(values: Array, k: int, n: int) -> tuple[Array, Array]:
+    """Of the first k components: the population's variances (k,), and the expected angle to its components in degrees.
+
+    Those that noise alone may have are of its variance, at 90 degrees.
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        All eigenvalues of the covariance, descending.
+    """
+    d, leading = len(values), values[:k]
+    s2, ratio = noise_variance(values, n, d), d / (n - 1)
+    above = leading > edge(values, n, d)
+    b = leading + s2 * (1 - ratio)
+    found = (b + np.sqrt((b**2 - 4 * leading * s2).clip(min=0.0))) / 2
+    over = np.where(above, found - s2, 1.0)
+    cosines = (1 - ratio * s2**2 / over**2) / (1 + ratio * s2 / over)
+    angles = np.degrees(np.arccos(np.sqrt(cosines.clip(0.0, 1.0))))
+    return np.where(above, found, s2), np.where(above, angles, 90.0)
+
+
+def grouped_jackknife(whole: Array, left_out: Array, sizes: Array) -> tuple[Array, Array]:
+    """Estimate and variance of a statistic, by leaving out one group after the other (Busing et al. 1999).
+
+    Parameters
+    ----------
+    whole : ndarray
+        The statistic of all rows.
+    left_out : ndarray of shape (g, ...)
+        That of all rows but those of a group.
+    sizes : ndarray of shape (g,)
+        Rows of each group, which need not be as many.
+    """
+    groups = len(sizes)
+    share = (sizes / sizes.sum()).reshape(-1, *[1] * whole.ndim)
+    estimate = groups * whole - np.sum((1 - share) * left_out, axis=0)
+    pseudo = whole / share - (1 / share - 1) * left_out
+    variance = np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
+    return estimate, variance
+
+
+def student_step(groups: int, level: float) -> float:
+    """How many standard errors an interval reaches that was estimated from so many groups."""
+    return float(stdtrit(groups - 1, 0.5 + level / 2))
+
+
+PERCENTILE = 95.0
+"""Of the null eigenvalues that `parallel_analysis` compares with."""
+
+
+def leading_run(above: NDArray[np.bool_]) -> int:
+    """How many entries are true before the first that is not."""
+    return int(np.append(above, False).argmin())
+
+
+def noise_variance(values: Array, n: int, d: int) -> float:
+    """Variance of the noise: the median of the non-zero eigenvalues over that of the law (Gavish and Donoho 2014)."""
+    return float(np.median(values[: min(n - 1, d)])) / law_median(d / (n - 1))
+
+
+def law_median(ratio: float) -> float:
+    """Median of the non-zero eigenvalues of noise of variance 1."""
+    angle = np.linspace(0, np.pi, 20001)
+    x = 1 + ratio - 2 * np.sqrt(ratio) * np.cos(angle)
+    mass = np.divide(np.sin(angle) ** 2, x, out=np.zeros_like(x), where=x > 0)
+    below = np.concatenate([[0], np.cumsum(mass[1:] + mass[:-1])])
+    return float(np.interp(below[-1] / 2, below, x))
+
+
+def edge(values: Array, n: int, d: int) -> float:
+    """The largest eigenvalue that noise has, for many rows and features: ``s2 (1 + sqrt(d / (n - 1)))^2``."""
+    return noise_variance(values, n, d) * float(1 + np.sqrt(d / (n - 1))) ** 2
+
+
+def optimal_threshold(values: Array, n: int, d: int) -> float:
+    """Above which a component helps to reconstruct the rows without their noise (Gavish and Donoho 2014)."""
+    beta = min(d, n - 1) / max(d, n - 1)
+    squared = 2 * (beta + 1) + 8 * beta / (beta + 1 + np.sqrt(beta**2 + 14 * beta + 1))
+    return float(squared / law_median(beta) * np.median(values[: min(n - 1, d)]))
+
+
+def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Array:
+    """Eigenvalues (draws, min(n - 1, d)) of covariances of n rows of independent normal features.
+
+    Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal
+    and chi on it, so that no rows are drawn.
+
+    Parameters
+    ----------
+    variances : ndarray of shape (d,)
+        Of the features.
+    """
+    d, freedom = len(variances), n - 1
+    most = min(d, freedom)
+    found = np.empty((draws, most))
+    for i in range(draws):
+        factor = np.tril(rng.standard_normal((d, most)), -1)
+        factor[np.arange(most), np.arange(most)] = np.sqrt(rng.chisquare(freedom - np.arange(most)))
+        found[i] = svdvals(np.sqrt(variances)[:, None] * factor) ** 2 / freedom
+    return found
+
+
+def null_band(variances: Array, n: int, draws: int = 100, seed: int = 0) -> Array:
+    """The 95th percentiles (min(n - 1, d),) of `null_eigenvalues`, which decide in Horn's parallel analysis (1965)."""
+    drawn = null_eigenvalues(variances, n, draws, np.random.default_rng(seed))
+    band: Array = np.percentile(drawn, PERCENTILE, axis=0)
+    return band
+
+
+def parallel_analysis(values: Array, band: Array) -> int:
+    """How many of the first eigenvalues are above the null ones of the same rank."""
+    return leading_run(values[: len(band)] > band)
+
+
+def broken_stick(values: Array) -> int:
+    """How many of the first are above the pieces of a stick that breaks at random (Jackson 1993)."""
+    d = len(values)
+    pieces = np.cumsum(1 / np.arange(d, 0, -1))[::-1] / d
+    return leading_run(values > pieces * values.sum())
+
+
+def fraction(values: Array, share: float) -> int:
+    """How many hold more than a share of the variance."""
+    return int(np.searchsorted(np.cumsum(values) / values.sum(), share, side="right")) + 1
+
+
+def minka(values: Array, n: int) -> int | None:
+    """The dimension of greatest evidence (Minka 2000), as scikit-learn's ``n_components="mle"``; None for n < d."""
+    d = len(values)
+    if n < d:
+        return None
+    evidence = [_evidence(values, k, n) for k in range(1, d)]
+    return 1 + int(np.argmax(evidence)) if evidence else 1
+
+
+def _evidence(values: Array, k: int, n: int) -> float:
+    """Laplace's approximation of the log evidence of dimension k: equation 77 of Minka's report."""
+    d, i = len(values), np.arange(1, k + 1)
+    rounding = d * np.finfo(np.float64).eps * float(values[0])
+    if values[k - 1] <= rounding:
+        return -np.inf
+    noise = max(rounding, float(values[k:].sum()) / (d - k))
+    free = d * k - k * (k + 1) / 2
+    directions = -k * np.log(2) + np.sum(gammaln((d - i + 1) / 2) - np.log(np.pi) * (d - i + 1) / 2)
+    likelihood = -n / 2 * (np.log(values[:k]).sum() + (d - k) * np.log(noise))
+    smoothed = np.concatenate([values[:k], np.full(d - k, noise)])
+    pairs = np.triu_indices(d, 1)
+    pairs = pairs[0][pairs[0] < k], pairs[1][pairs[0] < k]
+    gaps = (values[pairs[0]] - values[pairs[1]]) * (1 / smoothed[pairs[1]] - 1 / smoothed[pairs[0]])
+    with np.errstate(divide="ignore"):
+        curvature = float(np.sum(np.log(gaps) + np.log(n)))
+    return float(directions + likelihood + np.log(2 * np.pi) * (free + k) / 2 - curvature / 2 - k * np.log(n) / 2)
+
+
+FOLDS, BLOCKS = 5, 5
+"""Of rows, at most, and of features."""
+
+ROUNDING_SHARE = 1e-12
+"""Share of the first eigenvalue below which another is rounding: nothing is regressed on it."""
+
+
+def bi_cross_validation(parts: Sequence[Moments]) -> int:
+    """How many components have the least error, none included.
+
+    Parameters
+    ----------
+    parts : sequence of Moments
+        Of two parties' rows at least, of two features at least. Each row fold is the rows of some parties.
+    """
+    return int(np.argmin(held_out_errors(parts)))
+
+
+def held_out_errors(parts: Sequence[Moments]) -> Array:
+    """Sum of the squared errors (m,) of what is held out, for 0, 1, ... components, as many as all folds have."""
+    groups, d = _folds([part.count for part in parts]), parts[0].n_features
+    errors: list[Array] = []
+    for group in groups:
+        inside = pool(part for i, part in enumerate(parts) if i not in group)
+        held_out = pool(parts[i] for i in group)
+        S = symmetric(inside.scatter, d)
+        T = symmetric(held_out.scatter_about(inside.mean + inside.remainder), d)
+        errors += [_errors(S, T, block) for block in _blocks(d)]
+    fewest = min(found.size for found in errors)
+    total: Array = np.sum([found[:fewest] for found in errors], axis=0)
+    return total
+
+
+def _errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
+    """The same of one fold and one block of features."""
+    others = np.setdiff1d(np.arange(len(S)), block)
+    values, V = eigh(S[np.ix_(others, others)])
+    values, V = values[::-1], V[:, ::-1]
+    kept = int((values > ROUNDING_SHARE * max(values[0], 0.0)).sum())
+    V = V[:, :kept]
+    W = (V.T @ S[np.ix_(others, block)]) / values[:kept, None]
+    once = np.einsum("ij,ij->i", W, V.T @ T[np.ix_(others, block)])
+    twice = (V.T @ T[np.ix_(others, others)] @ V) * (W @ W.T)
+    squares = np.diagonal(np.cumsum(np.cumsum(twice, axis=0), axis=1))
+    whole = float(np.diagonal(T)[block].sum())
+    return np.concatenate([[whole], whole - 2 * np.cumsum(once) + squares])
+
+
+def _folds(rows: Sequence[int]) -> list[list[int]]:
+    """Parties in folds of nearly as many rows: the largest first, each into the smallest fold."""
+    folds: list[list[int]] = [[] for _ in range(min(FOLDS, len(rows)))]
+    for party in sorted(range(len(rows)), key=lambda i: (-rows[i], i)):
+        min(folds, key=lambda fold: sum(rows[i] for i in fold)).append(party)
+    return folds
+
+
+def _blocks(d: int) -> list[NDArray[np.intp]]:
+    """Features in blocks of nearly as many, neighbours in different ones."""
+    blocks = min(BLOCKS, d)
+    return [np.arange(first, d, blocks) for first in range(blocks)]
+
+
+SMALLEST_REMAINDER = 1e-10
+"""A smaller share of the variance that is left out is rounding, and has no directions."""
+
+
+ROUNDING = 1e-13
+"""Share of the first variance below which another is none."""
+
+
+def left_out_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
+    """Over how many directions the variance is spread that the pairs leave out; None where they leave nothing.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (d, d), Fortran order
+        The scatter; its lower triangle is read, the upper one is zero. What is in it is lost.
+    pairs : Eigenpairs
+    """
+    total = float(np.trace(matrix))
+    if total <= 0:
+        return None
+    factor = np.asfortranarray(pairs.vectors * np.sqrt(pairs.values.clip(min=0.0)))
+    rest = blas.dsyrk(-1.0, factor, beta=1.0, c=matrix, lower=1, overwrite_c=1)
+    rest /= total  # its squares are fourth powers of the data's unit
+    lower, diagonal = rest.ravel(order="K"), np.diagonal(rest)
+    first = float(diagonal.sum())
+    if first <= SMALLEST_REMAINDER:
+        return None
+    return first**2 / float(2 * (lower @ lower) - diagonal @ diagonal)
+
+
+def t_squared(scores: Array, variances: Array) -> Array:
+    """T2 (n,) of scores (n, k)."""
+    distances: Array = np.sum(scores**2 / variances, axis=1)
+    return distances
+
+
+def t_squared_limit(k: int, n: int, level: float) -> float:
+    """What T2 of a new row exceeds with probability 1 - ``level``."""
+    return float(k * (n**2 - 1) / (n * (n - k)) * fdtri(k, n - k, level))
+
+
+def spe_limit(left_out: float, directions: float, level: float) -> float:
+    """The same of SPE, of which ``left_out`` is the expectation."""
+    return float(left_out / directions * 2 * gammaincinv(directions / 2, level))
+
+
+def t_squared_contributions(centred: Array, components: Array, variances: Array) -> Array:
+    """What each feature adds to T2 (n, d), which may be negative (Westerhuis, Gurden and Smilde 2000)."""
+    scores = centred @ components.T
+    contributions: Array = centred * ((scores / variances) @ components)
+    return contributions
+
+
+def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
+    """The factor (k,) of scores of new rows; NaN where a component does not stand out of the noise.
+
+    Parameters
+    ----------
+    variances : ndarray of shape (k,)
+        Of the components.
+    total : float
+        Of all d features that vary, in n rows.
+    """
+    gamma, left = d / max(1, n - 1), min(n - 1, d) - variances.size
+    if left <= 0 or total <= variances.sum():
+        return np.ones(variances.size)  # no noise is left
+    level = (total - float(variances.sum())) / (left * max(1.0, gamma))
+    b = 1 + variances / level - gamma
+    root = b**2 - 4 * variances / level
+    population = (b + np.sqrt(root.clip(min=0.0))) / 2
+    stands_out, unknown = (root > 0) & (population > 1), np.full(variances.size, np.nan)
+    factor: Array = np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out)
+    return factor

@@ -1,0 +1,313 @@
+r"""The eigenpairs behind a noisy scatter matrix, when the noise is symmetric with a known deviation.
+
+Everything here uses only what was released: post-processing, which costs no privacy.
+
+For a matrix of size m with noise of deviation :math:`\tau` off the diagonal, the noise alone has eigenvalues up to
+:math:`2q, q = \tau \sqrt{m}`. An eigenvalue :math:`\lambda > q` shows up as :math:`\theta = \lambda + q^2 / \lambda`,
+one below :math:`q` not at all (Baik, Ben Arous and Péché 2005; Benaych-Georges and Nadakuditi 2011, theorem 2.1).
+
+Where the centre is noisy too, rows without any variance have a second moment about it (`NoisyCentre`): an eigenvalue
+like any other to the noise of the matrix, but not of the data. Only what exceeds both together is of the data.
+
+Directions of rows about a centre: what they need of the rows' lengths, which are in no known range.
+
+Every row has length 1 once it is divided by its distance from a centre, so one row changes :math:`\sum u_i u_i^T` by 1,
+whatever the data, and a row that is far off counts no more than any other (Locantore et al. 1999, "Robust principal
+component analysis for functional data"; differentially private: Kim and Jung 2025, "Robust and differentially private
+principal component analysis"). For rows whose distribution is elliptical, the components are those of the covariance.
+
+How long rows are, is told by how many there are between any two powers of two, with noise. The mean of rows that are
+shortened to what this says is a centre. It is as good as the origin is near: so the same is done once more about it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
+from fedpca_flwr.maths.moments import unpack
+
+LOWEST, HIGHEST = -500, 500
+"""Exponents of the public range, 1e-150 to 1e150: at its ends are also the rows beyond."""
+
+OCTAVES = HIGHEST - LOWEST + 1
+
+STANDS_OUT = 4.5
+"""Of all noisy numbers of no rows, one is above so many standard deviations in three of 1,000 cases."""
+
+MOST = 0.9
+"""Of the rows are to be within the bound that is read off; the others may be anywhere."""
+
+
+def lengths(rows: Array) -> Array:
+    """The lengths (n,) of rows (n, d), of any size."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    unit = np.where(largest > 0, largest, 1.0)
+    scaled = rows / unit[:, None]
+    found: Array = np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit
+    return found
+
+
+def directions(rows: Array) -> Array:
+    """Rows (n, d) divided by their lengths; those of length 0 stay."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
+    found: Array = scaled / np.where(largest > 0, lengths(scaled), 1.0)[:, None]
+    return found
+
+
+def octaves(rows: Array) -> Array:
+    """How many rows (n, d) have a length from each power of two to the next, shape (`OCTAVES`,)."""
+    length = lengths(rows)
+    exponent = np.where(np.isfinite(length), np.frexp(length)[1], HIGHEST)
+    exponent = np.where(length > 0, exponent, LOWEST).clip(LOWEST, HIGHEST)
+    return np.bincount(exponent - LOWEST, minlength=OCTAVES).astype(np.float64)
+
+
+def placed(rows: Array, components: Array, bound: float) -> Array:
+    """Scores on components (k, d), and the length that they leave, of rows shortened to a bound, shape (n, k + 1)."""
+    unit = directions(rows)
+    scores = unit @ components.T
+    left = np.sqrt((1.0 - np.einsum("ij,ij->i", scores, scores)).clip(min=0.0))
+    found: Array = np.column_stack([scores, left]) * np.minimum(lengths(rows), bound)[:, None]
+    return found
+
+
+# From noisy sums: post-processing, which costs no privacy.
+
+
+class Reach(NamedTuple):
+    """How far rows reach from a centre.
+
+    Attributes
+    ----------
+    bound : float
+        A power of two that most rows are within.
+    stands_out : bool
+        Whether noise alone does not explain it; where it may, the bound is that of the largest number.
+    """
+
+    bound: float
+    stands_out: bool
+
+
+def reach(counts: Array, deviation: float) -> Reach:
+    """How far most rows reach, from their noisy numbers (`OCTAVES`,) with noise of a known deviation."""
+    kept = np.where(counts > STANDS_OUT * deviation, counts, 0.0)
+    if not kept.any():
+        return Reach(2.0 ** (int(counts.argmax()) + LOWEST), False)
+    within = np.searchsorted(np.cumsum(kept), MOST * kept.sum())
+    return Reach(2.0 ** (int(within) + LOWEST), True)
+
+
+def moved(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
+    """The centre moved by the mean of the rows about it, and how far off it is in 99 of 100 cases.
+
+    The mean is drawn towards the old centre as far as noise explains it (James and Stein 1961, the positive part).
+    """
+    length, noise = float(np.linalg.norm(step.value)), np.sqrt(step.value.size) * step.of_sum / step.rows
+    kept = max(0.0, 1.0 - (noise / length) ** 2) if length else 0.0
+    return centre + kept * step.value, step.radius + (1.0 - kept) * length
+
+
+def descending(noisy: Array, deviation: float) -> Array:
+    """Variances (k,) in the order of their components: the nearest that descend, at least half a deviation."""
+    from scipy.optimize import isotonic_regression  # a tenth of a second to import, and used once in a run
+
+    fitted = isotonic_regression(noisy, increasing=False).x
+    least: Array = np.maximum(fitted, deviation / 2)
+    return least
+
+
+DEVIATIONS = 2.0
+"""A coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise."""
+
+
+LEADING = 4.0
+"""A spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which rows
+that are far off may have made, must not decide it."""
+
+TRACY_WIDOM = 2.02
+"""The noise's largest eigenvalue, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom 1996).
+"""
+
+
+TAIL = 3.04
+"""No function of normal values exceeds its mean by so many Lipschitz constants in 99 of 100 cases: exp(-t^2/2)."""
+
+OUTLIER = 2.33
+"""In 99 of 100 cases a normal value is below so many standard deviations."""
+
+
+class NoisyCentre(NamedTuple):
+    """A centre that was computed from noisy sums, and how far off it may be in 99 of 100 cases.
+
+    With m the mean of the n clipped rows, z the noise of their sum and g that of their number, the centre is
+    ``c = (n m + z) / (n + g)``, shortened to the bound; so ``|c - m| <= (|z| + |g| |m|) / (n + g)``.
+
+    Attributes
+    ----------
+    value : ndarray of shape (d,)
+        The centre c.
+    rows : int
+        As they were told, n + g.
+    bound : float
+        To which length the rows were clipped.
+    of_rows, of_sum : float
+        Standard deviations of the noise of the number of rows, and of each value of their sum.
+    """
+
+    value: Array
+    rows: int
+    bound: float
+    of_rows: float
+    of_sum: float
+
+    @property
+    def radius(self) -> float:
+        """How far the centre is from the mean of the rows, at most.
+
+        By the formula above with ``|m|`` at most the bound, or at most the centre's length and this radius.
+        """
+        z = self.of_sum * (np.sqrt(self.value.size) + TAIL)
+        g, length = TAIL * self.of_rows, np.linalg.norm(self.value)
+        near = (z + g * length) / (self.rows - g) if self.rows > g else np.inf
+        return float(min((z + g * self.bound) / self.rows, near, 2 * self.bound))
+
+    def seen_about(self, clip: float) -> float:
+        """Largest eigenvalue that rows without variance have about the centre when they are clipped to ``clip``."""
+        return (self.rows + TAIL * self.of_rows) * min(self.radius, clip) ** 2
+
+    def seen_by_subtraction(self) -> float:
+        """Largest eigenvalue that ``(n + g) c c'`` leaves of ``n m m'``, the second moment of rows without variance.
+
+        With e = c - m it is that of ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the
+        centre was shortened, for then ``|c| >= |m|``; if not, z has a random direction,
+        and ``|z| - z'm / |m|`` stays below `radius` too.
+        """
+        radius = self.radius
+        length = min(float(np.linalg.norm(self.value)) + radius, self.bound)
+        return self.rows * radius * (length + radius / 2) + TAIL * self.of_rows * length**2
+
+
+class Denoised(NamedTuple):
+    """What a noisy scatter tells.
+
+    Attributes
+    ----------
+    pairs : Eigenpairs
+        With eigenvalues as they are without the noise.
+    total : float
+        Estimate of the trace.
+    detectable : int
+        How many of the pairs the noise alone does not explain.
+    kept : int
+        How many coordinates were not dropped.
+    noisy : ndarray of shape (k,)
+        Eigenvalues as they are with the noise.
+    """
+
+    pairs: Eigenpairs
+    total: float
+    detectable: int
+    kept: int
+    noisy: Array
+
+
+def denoised(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
+    """The k leading eigenpairs behind a noisy scatter, of all coordinates or of those that stand out of the noise.
+
+    Fewer coordinates have less noise, and may have less of the data: what is taken is the choice of which the noise
+    leaves more.
+
+    Parameters
+    ----------
+    scatter : ndarray of shape (d (d + 1) / 2,)
+        Packed triangle; noise of ``deviation`` on the diagonal, ``deviation / sqrt(2)`` off it.
+    d, k : int
+    deviation : float
+        In squared units of the data.
+    excess : float
+        Largest eigenvalue that a noisy centre gives to rows without variance.
+    """
+    matrix = unpack(scatter, d)
+    diagonal = np.diagonal(matrix)
+    order = np.argsort(-diagonal, kind="stable")
+    above = max(k, int((diagonal > DEVIATIONS * deviation).sum()))
+    choices = [_among(matrix, np.sort(order[:count]), k, deviation) for count in sorted({above, d})]
+    spikes = np.concatenate([choice.spikes for choice in choices])
+    typical = float(np.median(spikes)) if spikes.size else 0.0
+    best = max(choices, key=lambda choice: choice.held(LEADING * typical))
+    vectors = np.zeros((d, k))
+    vectors[best.kept] = best.noisy.vectors
+    values = without_noise(best.noisy.values, best.edge)
+    following = float(without_noise(np.array(best.noisy.following), best.edge))
+    total = max(float(diagonal.sum()), float(values.sum()))
+    above = detectable(best.noisy.values, d, deviation, excess)
+    return Denoised(Eigenpairs(values, vectors, following), total, above, len(best.kept), best.noisy.values)
+
+
+def detectable(noisy: Array, d: int, deviation: float, excess: float) -> int:
+    """How many of these noisy eigenvalues the noise alone does not explain; parameters as in `denoised`.
+
+    Which features stay depends on the noise, but no part of its matrix has a larger eigenvalue than all (Cauchy).
+    """
+    return int((noisy > largest_of_noise(d, deviation, excess)).sum())
+
+
+class _Among(NamedTuple):
+    """The noisy eigenpairs among some coordinates, and the edge of their noise."""
+
+    kept: NDArray[np.intp]
+    noisy: Eigenpairs
+    edge: float
+
+    @property
+    def spikes(self) -> Array:
+        """The eigenvalues that show, without the noise."""
+        behind = without_noise(self.noisy.values, self.edge)
+        return behind[behind > self.edge]
+
+    def held(self, most: float) -> float:
+        """What the components hold of the data, no spike counting for more than ``most``.
+
+        A noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own (Benaych-Georges and Nadakuditi 2011,
+        theorem 2.2).
+        """
+        spikes = self.spikes
+        return float((np.minimum(spikes, most) * (1 - (self.edge / spikes) ** 2)).sum())
+
+
+def _among(matrix: Array, kept: NDArray[np.intp], k: int, deviation: float) -> _Among:
+    noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
+    return _Among(kept, noisy, deviation * float(np.sqrt(len(kept) / 2)))
+
+
+def largest_of_noise(d: int, deviation: float, excess: float = 0.0) -> float:
+    """What the leading eigenvalue stays below in 99 of 100 cases where there is nothing but noise.
+
+    By Weyl's inequality the same holds for eigenvalue i where the data have i - 1 directions only. Parameters as in
+    `denoised`. A spike above the edge q moves as above, and has the deviation ``deviation sqrt(1 - (q / spike)^2)``
+    (Benaych-Georges, Guionnet and Maïda 2011).
+    """
+    edge = deviation * np.sqrt(d / 2)
+    spike = max(excess, edge)
+    if spike == 0.0:
+        return 0.0
+    above = (edge / spike) ** 2
+    chance = TRACY_WIDOM * edge * d ** (-2 / 3) + OUTLIER * deviation * np.sqrt(1 - above)
+    return float(spike * (1 + above) + chance)
+
+
+def without_noise(theta: Array, edge: float) -> Array:
+    """The eigenvalues behind noisy ones: the inverse of the map above; half of those that the noise explains.
+
+    Never negative: the matrix behind is positive semidefinite.
+    """
+    theta = theta.clip(min=0.0)
+    behind: Array = (theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2
+    return behind

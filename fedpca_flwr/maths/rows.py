@@ -1,0 +1,387 @@
+r"""Rows that are read block by block, in the place of an array that need not fit into memory.
+
+Everything here that takes rows takes `Rows`: an array (mapped files too), or `Blocks`, which are read anew in each pass
+over them. `chunks` gives either as dense pieces of the same sizes, so a file that is read in blocks gives the same bits
+as the array of its rows.
+
+Rows minus a centre: made where they are dense, implied where they are sparse.
+
+For a CSR block X (m, d) and a centre c, ``(X - 1c')V = XV - 1(c'V)`` and ``(X - 1c')'Y = X'Y - c(1'Y)`` need no zero of
+X. Subtractions like these lose digits where |c| is large beside what is left. Here they cannot: the zeros of a feature
+are |c| away from the centre, so where a share z of its entries is zero, at least z m c^2 of what is subtracted remains.
+A feature with hardly a zero (`FULL`) is taken out and centred densely, as are counts of depth or ages beside genes.
+
+A fifth of a party's rows, which it holds out: keyed digests of the rows decide, not where they stand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedpca_flwr.maths.arrays import Array
+
+CACHE_ELEMENTS = 2**18
+"""Elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache."""
+
+Block = Any
+"""Consecutive rows (m, d): an array, or a `scipy.sparse` array in CSR format, without duplicate entries."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows (n, d) that are had block by block.
+
+    Parameters
+    ----------
+    read : callable
+        Gives all blocks, from the first row on, each time it is called; each block has as many rows as suits it.
+    width : int
+        d.
+    dtype : dtype
+        That all blocks have: real numbers, or booleans.
+    sparse : bool
+        Whether the blocks are in CSR format.
+    count : int, optional
+        n, where it is known before all rows were read.
+    """
+
+    read: Callable[[], Iterable[Block]]
+    width: int
+    dtype: np.dtype[Any]
+    sparse: bool = False
+    count: int | None = None
+
+    ndim = 2
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        assert self.count is not None, "rows that were not counted"
+        return self.count, self.width
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, chosen: slice | NDArray[np.bool_]) -> Blocks:
+        """Those rows that are chosen, by a slice or one bool a row."""
+        wanted = np.zeros(len(self), dtype=bool)
+        wanted[chosen] = True
+
+        def read() -> Iterator[Block]:
+            start = 0
+            for block in self.read():
+                own = np.flatnonzero(wanted[start : start + block.shape[0]])
+                start += block.shape[0]
+                if own.size:
+                    yield block if own.size == block.shape[0] else block[own]
+
+        return replace(self, read=read, count=int(wanted.sum()))
+
+    def cut(self, rows: int) -> Iterator[Block]:
+        """The same rows in blocks of so many; the last may have fewer."""
+        parts: list[Block] = []
+        missing = rows
+        for block in self.read():
+            start = 0
+            while start < block.shape[0]:
+                parts.append(block[start : start + missing])
+                start, missing = start + missing, missing - parts[-1].shape[0]
+                if not missing:
+                    yield joined(parts)
+                    parts, missing = [], rows
+        if parts:
+            yield joined(parts)
+
+
+Rows = NDArray[Any] | Blocks
+
+
+def joined(blocks: list[Block]) -> Block:
+    """One block of the rows of several."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return sparse.vstack(blocks, format="csr") if sparse.issparse(blocks[0]) else np.concatenate(blocks)
+
+
+def chunks(data: Rows, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
+    """Consecutive rows of ``data`` (n, d) as dense arrays, each of about so many elements and at least 64 rows."""
+    width = data.width if isinstance(data, Blocks) else data.shape[1]
+    yield from pieces(data, max(64, elements // max(1, width)))
+
+
+def pieces(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
+    """Consecutive rows of ``data`` (n, d) as dense arrays of so many rows; the last may have fewer."""
+    if isinstance(data, Blocks):
+        yield from map(dense, data.cut(rows))
+    else:
+        for start in range(0, len(data), rows):
+            yield data[start : start + rows]
+
+
+def dense(block: Block) -> NDArray[Any]:
+    """A block as an array, in the layout of whole rows."""
+    array: NDArray[Any] = block.toarray() if sparse.issparse(block) else np.ascontiguousarray(block)
+    return array
+
+
+def row_major(array: NDArray[Any]) -> Rows:
+    """An array in the layout of whole rows, on which the last bits of sums depend; not copied where it has it already.
+
+    A mapped file that holds columns is not read here: its rows are had block by block.
+    """
+    if array.ndim != 2 or array.flags.c_contiguous:
+        return array
+    return of_columns(array, range(array.shape[1])) if _is_mapped(array) else np.ascontiguousarray(array)
+
+
+def _is_mapped(array: object) -> bool:
+    while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        array = array.base
+    return isinstance(array, np.memmap)
+
+
+def whole(data: Rows) -> NDArray[Any]:
+    """All rows in one array: for what cannot be computed from blocks."""
+    if not isinstance(data, Blocks):
+        return data
+    return np.concatenate([np.empty((0, data.width), data.dtype), *chunks(data)])
+
+
+def of_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
+    """Some columns of ``data`` (n, d), in the order in which they are ``chosen``; of an array block by block."""
+    columns = np.asarray(chosen, dtype=np.int64)
+    if isinstance(data, Blocks):
+        every = data.read
+        return replace(data, read=lambda: (_chosen(block, columns) for block in every()), width=columns.size)
+    few = max(64, CACHE_ELEMENTS // max(1, data.shape[1]))
+    return Blocks(
+        lambda: (_chosen(piece, columns) for piece in pieces(data, few)), columns.size, data.dtype, count=len(data)
+    )
+
+
+def _chosen(block: Block, columns: NDArray[np.int64]) -> Block:
+    if not sparse.issparse(block):
+        return np.take(block, columns, axis=1)  # in the layout of whole rows
+    found = block[:, columns]
+    found.sort_indices()
+    return found
+
+
+def sparse_rows(matrix: Any) -> Blocks:
+    """The rows (n, d) of a `scipy.sparse` matrix (see `csr`)."""
+    rows = csr(matrix)
+    return Blocks(lambda: [rows], rows.shape[1], rows.dtype, sparse=True, count=rows.shape[0])
+
+
+def csr(matrix: Any) -> Block:
+    """A `scipy.sparse` matrix in CSR format, not copied where it is so already and has no duplicate entries.
+
+    Raises
+    ------
+    ValueError
+        Where its indices do not fit its shape.
+    """
+    if matrix.format in {"bsr", "csc", "csr"}:  # an index beyond the shape would be written beyond an array
+        matrix.check_format(full_check=True)
+    rows = sparse.csr_array(matrix)
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return rows
+
+
+def column_sums(data: Rows) -> Array:
+    """Sums (d,) of the columns of ``data`` (n, d)."""
+    total = np.zeros(data.shape[1])
+    if isinstance(data, Blocks) and data.sparse:
+        for block in data.read():  # whose own sum is of its dtype, whatever it is asked for
+            total += np.bincount(block.indices, weights=block.data, minlength=total.size)
+    else:
+        for chunk in chunks(data):
+            total += chunk.sum(axis=0, dtype=np.float64)
+    return total
+
+
+def largest_size(data: Rows) -> float:
+    """The largest size of a value of ``data`` (n, d) that is not missing (NaN)."""
+    values = (block.data for block in data.read()) if isinstance(data, Blocks) and data.sparse else chunks(data)
+    ends = ((extreme.reduce(part, axis=None, initial=0) for extreme in (np.fmin, np.fmax)) for part in values)
+    return max((max(-float(low), float(high)) for low, high in ends), default=0.0)
+
+
+FULL = 0.9
+"""Share of entries that are not zero above which a feature is centred densely: below it, nine tenths may cancel."""
+
+ENTRIES = 2**20
+"""Of a chunk of sparse rows: 12 MiB, and as much again where they are converted."""
+
+EMPTY_ROW = 8
+"""Entries for which a row counts besides its own."""
+
+
+class CentredBlock:
+    """``X - 1c'`` for a CSR block X (m, d), divided by a scale: a factor of matrix products, as an array is.
+
+    Parameters
+    ----------
+    block : CSR array of shape (m, d)
+    centre : ndarray of shape (d,)
+    scale : ndarray of shape (d,), optional
+
+    Attributes
+    ----------
+    full : ndarray of shape (f,)
+        Columns with hardly a zero.
+    dense : ndarray of shape (m, f)
+        These columns, centred.
+    rest : CSR array of shape (m, d)
+        The others, not centred, with zeros for these columns.
+    centre : ndarray of shape (d,)
+        Of the others, with zeros for these columns.
+    """
+
+    def __init__(self, block: Block, centre: Array, scale: Array | None = None) -> None:
+        m, d = block.shape
+        self.zeros = m - np.bincount(block.indices, minlength=d)
+        self.full = full = np.flatnonzero(self.zeros < (1 - FULL) * m)
+        self.dense = np.empty((m, 0))
+        values: Array = block.data.astype(np.float64)
+        if full.size:
+            self.dense = block[:, full].toarray() - centre[full]
+            taken = np.zeros(d, dtype=bool)
+            taken[full] = True
+            values[taken[block.indices]] = 0.0
+            centre = np.where(taken, 0.0, centre)
+        if scale is not None:
+            values /= scale[block.indices]
+            self.dense /= scale[full]
+            centre = centre / scale
+        self.centre = centre
+        self.rest = sparse.csr_array((values, block.indices, block.indptr), shape=block.shape)
+
+    def __len__(self) -> int:
+        rows: int = self.rest.shape[0]
+        return rows
+
+    def __matmul__(self, V: Array) -> Array:
+        product: Array = self.rest @ V
+        product -= self.centre @ V
+        product += self.dense @ V[self.full]
+        return product
+
+    @property
+    def T(self) -> Transposed:  # noqa: N802  # an array's name
+        return Transposed(self)
+
+    def rows(self, start: int, stop: int) -> Array:
+        """Some of the rows as an array."""
+        found: Array = self.rest[start:stop].toarray()
+        found -= self.centre
+        found[:, self.full] = self.dense[start:stop]
+        return found
+
+    def squares(self) -> Array:
+        """Sums of squares (d,) of each column."""
+        rest = self.rest
+        deviations: Array = rest.data - self.centre[rest.indices]
+        deviations *= deviations
+        sums = np.bincount(rest.indices, weights=deviations, minlength=rest.shape[1]).astype(np.float64)
+        sums += self.zeros * self.centre**2
+        sums[self.full] = np.einsum("ij,ij->j", self.dense, self.dense)
+        return sums
+
+
+class Transposed:
+    """``(X - 1c')'``, a factor from the left."""
+
+    def __init__(self, block: CentredBlock) -> None:
+        self.block = block
+
+    def __matmul__(self, Y: Array) -> Array:
+        block = self.block
+        product: Array = block.rest.T @ Y
+        product -= np.multiply.outer(block.centre, Y.sum(axis=0))
+        product[block.full] = block.dense.T @ Y
+        return product
+
+
+def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Iterator[Any]:
+    """Chunk by chunk, rows minus a ``centre`` (d,), divided by ``scale`` (d,): arrays, or `CentredBlock`."""
+    for chunk in own_chunks(data):
+        if sparse.issparse(chunk):
+            yield CentredBlock(chunk, centre, scale)
+        else:
+            centred = np.subtract(chunk, centre, dtype=np.float64)
+            if scale is not None:
+                centred /= scale
+            yield centred
+
+
+def dense_rows(centred: Any) -> Iterator[Array]:
+    """What `centred_chunks` gives as arrays, sparse rows few at a time."""
+    if not isinstance(centred, CentredBlock):
+        yield centred
+        return
+    m, d = centred.rest.shape
+    step = max(1, ENTRIES // d)
+    for start in range(0, m, step):
+        yield centred.rows(start, start + step)
+
+
+def energy(centred: Any) -> float:
+    """The sum of the squares of what `centred_chunks` gives."""
+    if isinstance(centred, CentredBlock):
+        return float(centred.squares().sum())
+    return float(np.vdot(centred, centred))
+
+
+def own_chunks(data: Rows) -> Iterator[Block]:
+    """Consecutive rows of ``data`` (n, d) as they are: `chunks`, or `sparse_chunks`."""
+    return sparse_chunks(data) if isinstance(data, Blocks) and data.sparse else chunks(data)
+
+
+def sparse_chunks(data: Blocks, entries: int = ENTRIES) -> Iterator[Block]:
+    """The rows of sparse ``data`` in CSR blocks of about so many entries, however they are read."""
+    parts: list[Block] = []
+    held = 0
+    for block in data.read():
+        m = block.shape[0]
+        ends: NDArray[np.int64] = block.indptr + EMPTY_ROW * np.arange(m + 1)
+        start = 0
+        while start < m:
+            stop = min(m, max(start + 1, int(np.searchsorted(ends, ends[start] + entries - held))))
+            parts.append(block[start:stop])
+            held += int(ends[stop] - ends[start])
+            start = stop
+            if held >= entries:
+                yield joined(parts)
+                parts, held = [], 0
+    if parts:
+        yield joined(parts)
+
+
+def held_out(rows: Rows, seed: int) -> NDArray[np.bool_]:
+    """Which fifth of the rows (n, d) is held out by a seed that everybody may know."""
+    return fifth(digests(rows, str(seed).encode()))
+
+
+def digests(rows: Rows, key: bytes) -> list[bytes]:
+    """A keyed digest of each row; ``key`` has at most 64 bytes."""
+    return [
+        hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest()
+        for chunk in chunks(rows)
+        for row in chunk
+    ]
+
+
+def fifth(digests: Sequence[bytes]) -> NDArray[np.bool_]:
+    """Which fifth of them, rounded down, comes first."""
+    chosen = np.zeros(len(digests), dtype=bool)
+    chosen[sorted(range(len(digests)), key=digests.__getitem__)[: len(digests) // 5]] = True
+    return chosen

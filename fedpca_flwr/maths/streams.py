@@ -1,0 +1,343 @@
+r"""SPCA and SAPCA: the leading directions of a stream in one pass, and the merging of what several streams gave.
+
+The mathematics of the method `sapca` (that called `streaming` keeps moments). Grammenos et al. 2019, algorithms 2 and
+3, with their faults repaired: rank-revealing blocks, directions that stay orthonormal, a mean that streams along, the
+last partial block.
+
+A `Subspace` stands for rows: :math:`V \mathrm{diag}(\sigma^2) V^T` is their scatter, but for what was truncated. A
+truncation takes away a positive semidefinite matrix, of which two numbers are kept: its trace (``energy`` less the sum
+of :math:`\sigma^2`) and a bound on its norm (the sum of the first eigenvalues that were left out). Every block and
+every merge rounds anew, so the rounding of each is counted too, in the same bound (``omitted``).
+
+Memory is O(d (k + b)) for k tracked directions and blocks of b rows; no d x d matrix is ever formed.
+
+How many directions a stream needs: rules that look at the singular values after each block.
+
+* `Fixed`: as many as asked.
+* `Energy`: the fewest whose squares hold a fraction of all energy. What is usually meant, and the default.
+* `Band`: Grammenos et al. 2019, equation 6. The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie
+  between alpha and beta: above, the rank grows by one; below, it falls by one. Since c <= 1 / r, it never grows beyond
+  ceil(1 / beta).
+
+As printed, `Band` goes 8, 9, 8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only where the
+next direction would not be dropped again, and a fall waits until the rank has stood for ``hold`` blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import qr, svd
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding
+from fedpca_flwr.maths.moments import Head, pool_heads
+from fedpca_flwr.maths.rows import Rows, pieces
+
+
+class RankRule(Protocol):
+    """A rule, and the rank that it is at."""
+
+    rank: int
+
+    def step(self, sigma: Array, energy: float) -> int:
+        """The rank after one more block.
+
+        Parameters
+        ----------
+        sigma : ndarray of shape (k,)
+            Descending.
+        energy : float
+            Trace of the scatter, tracked or not.
+        """
+
+
+class Fixed:
+    """Always the same rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def step(self, sigma: Array, energy: float) -> int:
+        return self.rank
+
+
+class Energy:
+    """The smallest rank whose squares hold ``target`` of the energy; one more than there are where they do not."""
+
+    def __init__(self, target: float) -> None:
+        self.target = target
+        self.rank = 1
+
+    def step(self, sigma: Array, energy: float) -> int:
+        enough = np.cumsum(sigma**2) >= self.target * energy
+        self.rank = int(enough.argmax()) + 1 if enough.any() else sigma.size + 1
+        return self.rank
+
+
+class Band:
+    """The paper's rule.
+
+    Parameters
+    ----------
+    rank : int
+        To begin with.
+    alpha, beta : float
+        0 <= alpha < beta <= 1.
+    hysteresis : bool
+        Whether to look at the next singular value before growing.
+    hold : int
+        Blocks for which the rank must have stood before it falls.
+    """
+
+    def __init__(self, rank: int, alpha: float, beta: float, *, hysteresis: bool = True, hold: int = 2) -> None:
+        self.rank = rank
+        self.alpha = alpha
+        self.beta = beta
+        self.hysteresis = hysteresis
+        self.hold = hold if hysteresis else 0
+        self._stood = 0
+
+    def step(self, sigma: Array, energy: float) -> int:
+        r = min(self.rank, sigma.size)  # a block may have fewer directions than the rank
+        if not r:
+            return self.rank
+        share = sigma[r - 1] / sigma[:r].sum()
+        change = 0
+        if share > self.beta and self._may_grow(sigma, r):
+            change = 1
+        elif share < self.alpha and r > 1 and self._stood >= self.hold:
+            change = -1
+        self._stood = 0 if change else self._stood + 1
+        self.rank = r + change if change else self.rank
+        return self.rank
+
+    def stationary_rank(self, sigma: Array) -> int:
+        """The rank at which the rule leaves these singular values alone, from the present one."""
+        for _ in sigma:
+            self._stood = self.hold
+            before = self.rank
+            if self.step(sigma, 0.0) == before:
+                break
+        return self.rank
+
+    def _may_grow(self, sigma: Array, r: int) -> bool:
+        if not self.hysteresis:
+            return True
+        return sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha
+
+
+NOISE = 1e-12
+"""What is smaller than this against the largest singular value is rounding: its direction would be arbitrary."""
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """What is known of a stream.
+
+    Attributes
+    ----------
+    head : Head
+        Weighted number of rows (a float), and their mean.
+    vectors : ndarray of shape (d, k)
+        Orthonormal.
+    sigma : ndarray of shape (k,)
+        Singular values of the centred rows, descending, above zero.
+    energy : float
+        Trace of the scatter of all rows, in squared units of the data.
+    omitted : float
+        Bound on the spectral norm of what was truncated and of what rounding changed: of the difference to the scatter
+        of all rows.
+    """
+
+    head: Head
+    vectors: Array
+    sigma: Array
+    energy: float = 0.0
+    omitted: float = 0.0
+
+    @classmethod
+    def empty(cls, d: int) -> Subspace:
+        """That of no rows."""
+        return cls(Head(0, np.zeros(d), np.zeros(d)), np.empty((d, 0)), np.empty(0))
+
+    def diagonal(self) -> Array:
+        """Diagonal (d,) of the scatter that the vectors hold."""
+        squares: Array = np.square(self.vectors * self.sigma).sum(axis=1)
+        return squares
+
+    def pairs(self, k: int) -> Eigenpairs:
+        """The k leading eigenpairs of the scatter; directions without variance are completed."""
+        vectors, missing = self.vectors[:, :k], max(0, k - self.sigma.size)
+        if missing:
+            filler = np.random.default_rng(0).standard_normal((len(vectors), missing))
+            vectors, _ = qr(np.hstack([vectors, filler]), mode="economic")
+        values = np.concatenate([self.sigma[:k] ** 2, np.zeros(missing)])
+        following = float(self.sigma[k] ** 2) if self.sigma.size > k else 0.0
+        return Eigenpairs(values, fix_signs(vectors), following)
+
+
+class Tracker:
+    """SPCA, or SAPCA with a rule for the rank: blocks of rows go in, once each.
+
+    Parameters
+    ----------
+    d : int
+        Features.
+    rule : RankRule
+        Says the rank after each block (`fedpca_flwr.maths.streams`).
+    tracked : int
+        How many directions are kept; 0: as many as the rank (the paper's, which loses 3 to 6 % of what twice as many
+        keep).
+    forgetting : float
+        What the singular values are multiplied by before each block: the effective window has
+        ``b / (1 - forgetting**2)`` rows.
+    center : bool
+        Whether the rows' mean is followed and subtracted, exactly as if it had been known before.
+
+    Attributes
+    ----------
+    subspace : Subspace
+    rank : int
+        By the rule, after the last block.
+    vectors : ndarray of shape (d, rank)
+    """
+
+    def __init__(
+        self, d: int, rule: RankRule, *, tracked: int = 0, forgetting: float = 1.0, center: bool = True
+    ) -> None:
+        self.subspace = Subspace.empty(d)
+        self.rule = rule
+        self.tracked = tracked
+        self.forgetting = forgetting
+        self.center = center
+
+    @property
+    def rank(self) -> int:
+        return self.rule.rank
+
+    @property
+    def vectors(self) -> Array:
+        """The leading directions (d, rank)."""
+        return self.subspace.vectors[:, : self.rank]
+
+    def update(self, block: NDArray[Any]) -> None:
+        """Take in a block of rows (b, d), b >= 1."""
+        rows, old = np.asarray(block, dtype=np.float64), _scaled(self.subspace, self.forgetting)
+        head = old.head._replace(n=old.head.n + len(rows))
+        if self.center:
+            head, rows = _centred(old.head, rows)
+        energy = old.energy + float(np.vdot(rows, rows))
+        basis, turn, sigma, neglected = _absorbed(old.vectors, old.sigma, rows)
+        rank = self.rule.step(sigma, energy)
+        k = self.tracked or rank
+        omitted = old.omitted + _lost(sigma, k, len(basis)) + neglected
+        self.subspace = Subspace(head, basis @ turn[:, :k], sigma[:k], energy, omitted)
+
+
+def track(
+    rows: Rows, rank: int, *, tracked: int = 0, block: int = 50, forgetting: float = 1.0, center: bool = True
+) -> Subspace:
+    """SPCA of ``rows`` (n, d) in one pass; the other parameters are those of `Tracker`."""
+    tracker = Tracker(rows.shape[1], Fixed(rank), tracked=tracked, forgetting=forgetting, center=center)
+    for part in pieces(rows, block):
+        tracker.update(part)
+    return tracker.subspace
+
+
+def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> Subspace:
+    """The subspace of all rows together, by one QR and the SVD of its triangle (algorithm 5, and the means).
+
+    Associative as long as nothing is truncated. The order is fixed by the parts themselves: permuting them changes no
+    bit.
+
+    Parameters
+    ----------
+    parts : sequence of Subspace
+    k : int
+        How many directions are kept.
+    factors : iterable of float, optional
+        What each part's singular values are multiplied by: below 1 forgets, above 1 enhances.
+    """
+    scaled = [_scaled(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
+    scaled.sort(key=lambda part: (part.head.n, part.head.mean.tobytes(), part.head.remainder.tobytes(), *part.sigma))
+    pooled, deviations = pool_heads([part.head for part in scaled])
+    between = np.column_stack([np.sqrt(part.head.n) * step for part, step in zip(scaled, deviations, strict=True)])
+    columns = np.hstack([*(part.vectors * part.sigma for part in scaled), between])
+    basis, triangle = qr(columns, mode="economic", check_finite=False)
+    turn, sigma, _ = svd(triangle, full_matrices=False, check_finite=False)
+    sigma = _above_noise(sigma, sigma.max())
+    energy = sum(part.energy for part in scaled) + float(np.vdot(between, between))
+    omitted = sum(part.omitted for part in scaled) + _lost(sigma, k, len(basis))
+    kept = sigma[:k]
+    return Subspace(pooled, basis @ turn[:, : kept.size], kept, energy, omitted)
+
+
+def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
+    """The same by pairwise merges, ``len(parts) - 1`` of them: two subspaces in memory at once."""
+    while len(parts) > 1:
+        parts = [merge(parts[i : i + 2], k) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _scaled(part: Subspace, factor: float) -> Subspace:
+    """That of the same rows times ``factor``, about the same mean; they count ``factor**2`` each."""
+    head = part.head._replace(n=factor**2 * part.head.n)  # type: ignore[arg-type]  # a weight
+    return Subspace(head, part.vectors, factor * part.sigma, factor**2 * part.energy, factor**2 * part.omitted)
+
+
+def _centred(before: Head, rows: Array) -> tuple[Head, Array]:
+    """The pooled head, and the rows about their own mean with one more for its distance from the mean ``before``."""
+    mean = rows.mean(axis=0)
+    centred = rows - mean
+    remainder = centred.mean(axis=0)
+    centred -= remainder
+    own = Head(len(rows), mean, remainder)
+    if not before.n:
+        return own, centred
+    pooled, (_, step) = pool_heads([before, own])
+    between = np.sqrt(own.n * pooled.n / before.n) * step
+    return pooled, np.vstack([centred, between])
+
+
+def _absorbed(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array, float]:
+    """Basis (d, m), rotation (m, m') and singular values (m',) of what is tracked and the ``rows`` together.
+
+    The last number bounds what the scatter lacks of residuals that were taken for rounding (spectral norm).
+
+    The residual is projected twice, and only its directions above rounding enter the basis: the literal algorithm
+    takes a QR's arbitrary directions instead, and is no longer orthonormal on a stream of low rank.
+    """
+    inside = rows @ vectors
+    outside = rows - inside @ vectors.T
+    again = outside @ vectors
+    outside -= again @ vectors.T
+    inside += again
+    left, extent, right = svd(outside, full_matrices=False, check_finite=False)
+    length = float(np.linalg.norm(rows))
+    unit = max(length, sigma.max(initial=0.0))
+    new = _above_noise(extent, unit).size
+    directions = right[:new].T - vectors @ (vectors.T @ right[:new].T)
+    k = sigma.size
+    small = np.zeros((k + len(rows), k + new))
+    small[:k, :k] = np.diag(sigma)
+    small[k:, :k] = inside
+    small[k:, k:] = left[:, :new] * extent[:new]
+    _, merged, turn = svd(small, full_matrices=False, check_finite=False)
+    merged = _above_noise(merged, unit)
+    neglected = 2 * length * float(extent[new:].max(initial=0.0))
+    return np.hstack([vectors, directions]), turn[: merged.size].T, merged, neglected
+
+
+def _above_noise(sigma: Array, unit: float) -> Array:
+    return sigma[sigma > NOISE * unit]
+
+
+def _lost(sigma: Array, k: int, d: int) -> float:
+    """What one truncation to k directions and its rounding change in the scatter (d, d), in spectral norm."""
+    truncated = float(sigma[k] ** 2) if sigma.size > k else 0.0
+    return truncated + rounding(d) * float(sigma.max(initial=0.0) ** 2)

@@ -1,0 +1,324 @@
+r"""Sums whose bits do not depend on the order in which the addends come (Demmel and Nguyen 2015).
+
+Each entry has a grid of its own, which the largest addend so far sets: a power of two ``unit``, the same for all
+addends of a size. An addend x is taken apart into whole multiples of ``unit``, ``unit 2^-36`` and ``unit 2^-72``; these
+are small whole numbers, which add up in float64 without rounding. When a larger addend comes, the grid moves up by
+whole steps of 36 bits, and what was below its last word is left out, as it would have been had that addend come first.
+
+So an entry is the sum of its addends, each rounded to ``2^-73`` of the largest at most, and is rounded to float64 once.
+
+The moments of rows that several parties hold, from those of each (Chan, Golub and LeVeque 1983).
+
+Scatters are added as they come (`fedpca_flwr.maths.sums`), and only counts and means are kept until all
+have come, since what lies between the means needs the mean of all. No order, of parties or of their coming, changes a
+bit.
+
+Uncentred sums that lose nothing: what lets one sum over parties give the scatter about a mean that nobody knew.
+
+Means of parties do not add up, and the textbook's :math:`\sum x x^T - N m m^T` cancels: at a mean of 1e6 deviations
+all digits of float64 are gone. Here both terms are unevaluated sums of two float64 numbers, ``high + low`` (about 32
+digits; Dekker 1971), and the first is added up exactly in fixed point. A party's rows need no more than float64::
+
+    sum x x^T = S_k + n_k m_k m_k^T,    m_k = mean + remainder as in `fedpca_flwr.maths.moments`
+
+with its centred scatter S_k. Only the second term is large, and it alone is made of two numbers.
+
+A table of all parties' heads that fills while parties pass on what they know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import Head, Moments, head_order, packed_size, pool_heads, two_sum
+
+STEP, WORDS = 36, 3
+"""Bits of a word, and words of an entry."""
+
+MOST = 2.0**STEP
+"""No addend has more of the first word's unit."""
+
+ADDENDS = 2**16
+"""So many at most: float64 holds whole numbers up to 2^53 = 2^36 2^17."""
+
+FINEST = 2.0 ** (-28 * STEP)
+"""The unit where all addends are zero so far."""
+
+CHUNK = 2**14
+"""Entries that are worked on at once: with all temporary arrays they fit into a core's cache."""
+
+
+class ReproducibleSum:
+    """A running sum of arrays of one shape.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        size = int(np.prod(shape, dtype=np.int64))
+        self._unit = np.full(size, FINEST)
+        self._words = np.zeros((WORDS, size))
+        self._addends = 0
+
+    def add(self, addend: NDArray[Any]) -> None:
+        """Add an array of finite numbers.
+
+        Raises
+        ------
+        ValueError
+            Where its shape is another.
+        OverflowError
+            Where there were `ADDENDS` before.
+        """
+        if addend.shape != self.shape:
+            raise ValueError(f"the array has shape {addend.shape}, expected {self.shape}")
+        if self._addends == ADDENDS:
+            raise OverflowError(f"no more than {ADDENDS} arrays can be added up")
+        self._addends += 1
+        flat, between = addend.reshape(-1), np.empty((2, min(CHUNK, addend.size)))
+        for start in range(0, flat.size, CHUNK):
+            part = slice(start, min(start + CHUNK, flat.size))
+            _add(self._unit[part], self._words[:, part], flat[part], *between[:, : part.stop - start])
+
+    def total(self) -> Array:
+        """The sum, rounded to float64."""
+        total = np.empty(self._unit.size)
+        for start in range(0, total.size, CHUNK):
+            part = slice(start, start + CHUNK)
+            total[part] = _total(self._unit[part], self._words[:, part])
+        return total.reshape(self.shape)
+
+
+def reproducible_sum(addends: Sequence[NDArray[Any]]) -> Array:
+    """The same of arrays that are all at hand, with no more memory than its result."""
+    total = np.empty(addends[0].shape)
+    flat, parts = total.reshape(-1), [addend.reshape(-1) for addend in addends]
+    for start in range(0, flat.size, CHUNK):
+        part = slice(start, start + CHUNK)
+        running = ReproducibleSum(flat[part].shape)
+        for addend in parts:
+            running.add(addend[part])
+        flat[part] = running.total()
+    return total
+
+
+def _add(unit: Array, words: Array, addend: NDArray[Any], left: Array, whole: Array) -> None:
+    """Add to ``words`` (3, n) of ``unit`` (n,), both in place; two more arrays (n,) are for what comes between."""
+    with np.errstate(over="ignore"):  # beyond float64 is beyond the grid, too
+        np.divide(addend, unit, out=left)
+    if np.abs(left, out=whole).max() > MOST:
+        _raise_grid(unit, words, addend, np.flatnonzero(whole > MOST))
+        np.divide(addend, unit, out=left)
+    for word in words[:-1]:
+        word += np.rint(left, out=whole)
+        left -= whole
+        left *= MOST
+    words[-1] += np.rint(left, out=left)
+
+
+def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[np.intp]) -> None:
+    """Move the grid of the entries ``where`` up by whole steps, so that it holds their addends."""
+    _, above = np.frexp(addend[where].astype(np.float64))
+    _, before = np.frexp(unit[where])  # 2^(before - 1)
+    after = -(-above // STEP) * STEP - STEP
+    steps = (after - (before - 1)) // STEP
+    unit[where] = np.ldexp(1.0, after)
+    if not words[:, where].any():
+        return
+    source = np.arange(WORDS)[:, None] - steps
+    moved = np.take_along_axis(words[:, where], np.maximum(source, 0), axis=0)
+    words[:, where] = np.where(source >= 0, moved, 0.0)
+
+
+def _total(unit: Array, words: Array) -> Array:
+    """The sum that words say: first carried, so that what they say is written in one way only."""
+    first, second, third = words
+    carried = np.floor(third / MOST)
+    third, second = third - carried * MOST, second + carried
+    carried = np.floor(second / MOST)
+    second, first = second - carried * MOST, first + carried
+    high, low = two_sum(first, second / MOST)
+    with np.errstate(over="ignore"):
+        total: Array = (high + (low + third / MOST**2)) * unit
+    return total
+
+
+class MomentsSum:
+    """The moments of all rows, from those of parts that come one by one and need not be kept.
+
+    Parameters
+    ----------
+    d : int
+        Features.
+    """
+
+    def __init__(self, d: int) -> None:
+        self.heads: list[Head] = []
+        self._scatter = ReproducibleSum((d * (d + 1) // 2,))
+
+    def add(self, part: Moments) -> None:
+        """Add a part.
+
+        Raises
+        ------
+        ValueError
+            Where it has other features.
+        """
+        self._scatter.add(part.scatter)
+        self.heads.append(part.head)
+
+    def pooled(self, *, within: bool = False) -> Moments:
+        """Moments of all rows; ``within``: their scatter leaves out what lies between the parts' means."""
+        return _pooled(self.heads, self._scatter.total(), within=within)
+
+
+def pool(parts: Iterable[Moments]) -> Moments:
+    """Moments of all rows together."""
+    parts = list(parts)
+    return _pooled([part.head for part in parts], _added(parts))
+
+
+def pool_within(parts: Iterable[Moments]) -> Moments:
+    """Pooled count and mean, but only the scatter *within* the parts: what averaging covariances keeps (AP-COV)."""
+    parts = list(parts)
+    return _pooled([part.head for part in parts], _added(parts), within=True)
+
+
+def _added(parts: Sequence[Moments]) -> Array:
+    return reproducible_sum([part.scatter for part in parts])
+
+
+def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> Moments:
+    """Moments from the heads of parts, and the sum of their scatters, which is handed over."""
+    ordered = sorted(heads, key=head_order)
+    pooled, deviations = pool_heads(ordered)
+    if not within:
+        for head, deviation in zip(ordered, deviations, strict=True):
+            scatter = blas.dspr(deviation.size, float(head.n), deviation, scatter, lower=1, overwrite_ap=1)
+    return Moments(*pooled, scatter=scatter)
+
+
+Double = tuple[Array, Array]
+"""high + low."""
+
+SPLIT = 2.0**27 + 1
+
+
+def two_product(a: Array, b: Array | float) -> Double:
+    """``p + e == a * b`` exactly, with ``p`` the rounded product (Dekker 1971), within a part of float64's range."""
+    product = a * b
+    a_high, b_high = (SPLIT * x - (SPLIT * x - x) for x in (a, b))
+    a_low, b_low = a - a_high, b - b_high
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def total_of(head: Head) -> Double:
+    """``n m`` (d,): the sum of the rows."""
+    high, low = two_product(head.mean, float(head.n))
+    return two_sum(high, low + head.n * head.remainder)
+
+
+def uncentred_head(rows: int, total: Double) -> Head:
+    """Count and mean of rows, from their sum."""
+    mean = total[0] / rows
+    high, low = two_product(mean, float(rows))
+    return Head(rows, *two_sum(mean, ((total[0] - high) - low + total[1]) / rows))
+
+
+def mean_products(head: Head) -> Double:
+    """``n m m^T``, a packed triangle (d (d + 1) / 2,)."""
+    d, start = head.mean.size, 0
+    high, low = np.empty(packed_size(d)), np.empty(packed_size(d))
+    for i in range(d):
+        end = start + d - i
+        high[start:end], low[start:end] = _products(head, head.mean[i], head.remainder[i], slice(i, d))
+        start = end
+    return high, low
+
+
+def mean_squares(head: Head) -> Double:
+    """The diagonal (d,) of `mean_products`."""
+    return _products(head, head.mean, head.remainder, slice(None))
+
+
+def about_mean(sums: Double, products: Double) -> Array:
+    """The scatter about the mean: uncentred ``sums`` less the ``products`` of the mean."""
+    return (sums[0] - products[0]) + (sums[1] - products[1])
+
+
+def _products(head: Head, mean: Array | np.float64, remainder: Array | np.float64, columns: slice) -> Double:
+    others, lost = head.mean[columns], head.remainder[columns]
+    product, error = two_product(others, mean)
+    high, low = two_product(product, float(head.n))
+    return two_sum(high, low + head.n * (error + mean * lost + remainder * others))
+
+
+class Heads(NamedTuple):
+    """Heads by party; zeros where a party's is not known yet.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (K,), integers
+    traces : ndarray of shape (K,)
+        Of the scatter about the party's own mean.
+    tops : ndarray of shape (K,)
+        Largest eigenvalue of that scatter, from below (`sanger.largest_eigenvalue`).
+    means, remainders : ndarray of shape (K, d)
+        See `moments.Head`.
+    """
+
+    counts: NDArray[np.int64]
+    traces: Array
+    tops: Array
+    means: Array
+    remainders: Array
+
+    @classmethod
+    def of(cls, party: int, parties: int, head: Head, trace: float, top: float) -> Heads:
+        """What a party knows at first: its own head."""
+        d = head.mean.size
+        alone, vectors = np.zeros(parties), np.zeros((parties, d))
+        table = cls(np.zeros(parties, np.int64), alone, alone.copy(), vectors, vectors.copy())
+        table.counts[party], table.traces[party], table.tops[party] = head.n, trace, top
+        table.means[party], table.remainders[party] = head.mean, head.remainder
+        return table
+
+    def filled_from(self, other: Heads) -> Heads:
+        """This table with those of the other's heads that it does not have."""
+        new = (self.counts == 0) & (other.counts > 0)
+        columns = zip(self, other, strict=True)
+        return Heads(*(np.where(new if own.ndim == 1 else new[:, None], their, own) for own, their in columns))
+
+    def pooled(self) -> tuple[Head, float, Array, Array]:
+        """Pooled head, the trace of the pooled scatter, each party's trace about the pooled mean, its deviation.
+
+        The order of the sums is fixed by the heads: permuting the parties changes no bit of the pooled head and trace.
+
+        Returns
+        -------
+        head : Head
+        total : float
+        traces : ndarray of shape (K,)
+        deviations : ndarray of shape (K, d)
+        """
+        heads = [Head(int(n), m, r) for n, m, r in zip(self.counts, self.means, self.remainders, strict=True)]
+        order = sorted(range(len(heads)), key=lambda i: (heads[i].n, heads[i].mean.tobytes(), heads[i][2].tobytes()))
+        pooled, ordered = pool_heads([heads[i] for i in order])
+        deviations = np.array(ordered)[np.argsort(order)]
+        traces = self.traces + self.counts * np.einsum("ij,ij->i", deviations, deviations)
+        return pooled, math.fsum(traces), traces, deviations
+
+    def steepest(self) -> float:
+        """What no party's largest eigenvalue exceeds, about the pooled mean, K-fold, of the pooled scatter's trace."""
+        _, total, traces, _ = self.pooled()
+        return float(len(self.counts) * (traces - self.traces + self.tops).max() / total)

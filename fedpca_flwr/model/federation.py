@@ -1,0 +1,350 @@
+"""`Federation`, of the method `streaming`: its members join, leave, replace their rows or append to them.
+
+Nothing is ever subtracted. Each member's own moments are kept, so a member that leaves or replaces its rows touches
+its own only, and the pooled moments are those of a fresh start with the current members, bit for bit, whatever
+happened before. Keeping only their sum would need d^2 values instead of K d^2, but then whoever leaves is subtracted:
+the digits that its scatter and the others' do not share are lost, and its own moments are needed once more.
+
+An update costs O(d^2); the members are pooled, O(K d^2), only when a model is made.
+
+The state of a federation on disk (`fedpca_flwr.state.store`): the old one or the new one, whenever the machine stops.
+
+A member's moments are named by their digest (`fedpca_flwr.model.second_moments`), and removed with the last that names
+them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sqlite3
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.sums import pool
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.second_moments import (
+    checked_moments,
+    columns_digest,
+    digest,
+    from_bytes,
+    size_in_bytes,
+    to_bytes,
+)
+from fedpca_flwr.model.solution import SCALED, certainty, solve
+from fedpca_flwr.state.store import Layout, Store
+
+LAYOUT = Layout(
+    what="federation",
+    file="federation.sqlite",
+    application=b"FPCf",
+    format=1,
+    tables="""
+CREATE TABLE federation (revision INTEGER NOT NULL, features INTEGER NOT NULL, columns TEXT NOT NULL);
+CREATE TABLE member (key TEXT NOT NULL, rows INTEGER NOT NULL, digest TEXT NOT NULL);
+CREATE TABLE part (member TEXT NOT NULL, digest TEXT NOT NULL);
+CREATE TABLE event (
+    revision INTEGER NOT NULL, operation TEXT NOT NULL, member TEXT NOT NULL, rows INTEGER NOT NULL);
+""",
+    sealed=("federation", "member", "part", "event"),
+    old=("federation.json", "*.moments"),
+)
+
+
+class StateFolder:
+    """A federation's folder, as it was when it was loaded (`Store` has the errors).
+
+    Parameters
+    ----------
+    path : path-like
+        Need not exist before the first `write`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._store = Store(path, LAYOUT)
+        self.path = self._store.folder
+        self.prepare = self._store.prepare
+        self._loaded = self._store.nothing
+
+    def load(self) -> dict[str, Any]:
+        """The state: ``revision``, ``features``, ``columns``, ``members`` and ``journal`` (see `Federation`)."""
+        state: dict[str, Any] = {"revision": 0, "features": 0, "columns": "", "members": {}, "journal": []}
+        if not self._store.exists():
+            return state
+        with self._store.transaction() as database:
+            self._loaded = self._store.sealed(database)
+            for row in database.execute("SELECT revision, features, columns FROM federation"):
+                state.update(zip(("revision", "features", "columns"), row, strict=True))
+            for key, rows, sha in database.execute("SELECT key, rows, digest FROM member ORDER BY key"):
+                state["members"][key] = {"rows": rows, "digest": sha, "parts": []}
+            for key, sha in database.execute("SELECT member, digest FROM part ORDER BY rowid"):
+                state["members"][key]["parts"].append(sha)
+            for row in database.execute("SELECT revision, operation, member, rows FROM event ORDER BY rowid"):
+                state["journal"].append(dict(zip(("revision", "operation", "member", "rows"), row, strict=True)))
+        return state
+
+    def read(self, sha: str, features: int) -> Moments:
+        """One member's moments."""
+        with self._store.transaction() as database:
+            content = self._store.get(database, sha, size_in_bytes(features))
+        return from_bytes(content, features)
+
+    def write(self, state: dict[str, Any], new: list[Moments]) -> None:
+        """Replace the state that was loaded, and add the moments that it names and the folder does not hold yet.
+
+        Raises
+        ------
+        ContractError
+            If another process has written since this one loaded: nothing is changed then.
+        """
+        with self._store.transaction() as database:
+            self._store.require(database, self._loaded)
+            _replace(database, state)  # first what goes, whose place in the file others can have
+            for moments in new:
+                self._store.put(database, to_bytes(moments))
+            loaded = self._store.seal(database)
+        self._loaded = loaded
+
+
+def _replace(database: sqlite3.Connection, state: dict[str, Any]) -> None:
+    """Write a state in the place of another; of its journal what is new."""
+    members = state["members"]
+    parts = [(key, sha) for key, member in members.items() for sha in member["parts"]]
+    (noted,) = database.execute("SELECT count(*) FROM event").fetchone()
+    for table in ("federation", "member", "part"):
+        database.execute(f"DELETE FROM {table}")
+    database.execute("INSERT INTO federation VALUES (:revision, :features, :columns)", state)
+    database.executemany(
+        "INSERT INTO member VALUES (?, ?, ?)", [(k, m["rows"], m["digest"]) for k, m in members.items()]
+    )
+    database.executemany("INSERT INTO part VALUES (?, ?)", parts)
+    database.executemany("INSERT INTO event VALUES (:revision, :operation, :member, :rows)", state["journal"][noted:])
+    database.execute("DELETE FROM piece WHERE digest NOT IN (SELECT digest FROM member)")
+
+
+KEY = re.compile(r"(?! )[\w .-]{1,64}(?<! )")
+
+
+class Federation:
+    """Members and their moments; changes are in memory until `save`. Made by `open`.
+
+    Attributes
+    ----------
+    revision : int
+        How many times the state was saved.
+    features : int
+        Features of every member's rows; 0 while there are no members.
+    columns : str
+        Digest of the column names; empty where no member has any.
+    journal : list of dict
+        Every operation: ``revision``, ``operation``, ``member``, ``rows`` (how many it brought or took away).
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from fedpca_flwr.model.federation import Federation
+    >>> rows = np.random.default_rng(0).standard_normal((300, 6)) * [6, 5, 4, 3, 2, 1]
+    >>> federation = Federation.open(tempfile.mkdtemp())
+    >>> federation.join("north", rows[:200])
+    >>> federation.join("south", rows[200:280])
+    >>> federation.append("south", rows[280:])
+    >>> federation.leave("north")
+    >>> federation.save()
+    >>> federation.members
+    {'south': 100}
+    """
+
+    def __init__(self, folder: StateFolder) -> None:
+        state = folder.load()
+        self.revision: int = state["revision"]
+        self.features: int = state["features"]
+        self.columns: str = state["columns"]
+        self.journal: list[dict[str, Any]] = state["journal"]
+        self._members: dict[str, dict[str, Any]] = state["members"]
+        self._unsaved: dict[str, Moments] = {}  # by member
+        self._folder = folder
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Federation:
+        """The federation in a folder, or a new one where there is none.
+
+        Raises
+        ------
+        ConfigError
+            If the path is a file.
+        ContractError
+            If the state is damaged.
+        """
+        return cls(StateFolder(path))
+
+    def prepare(self) -> None:
+        """Make the folder, or say that it cannot be (`StateFolder.prepare`)."""
+        self._folder.prepare()
+
+    # What there is
+
+    @property
+    def members(self) -> dict[str, int]:
+        """Rows of each member."""
+        return {key: member["rows"] for key, member in self._members.items()}
+
+    @property
+    def changed(self) -> bool:
+        """Whether there are changes that are not saved."""
+        return bool(self.journal) and self.journal[-1]["revision"] > self.revision
+
+    def has(self, key: str, sha: str) -> bool:
+        """Whether these are exactly a member's rows, by the digest of their moments."""
+        return key in self._members and self._members[key]["digest"] == sha
+
+    def has_part(self, key: str, sha: str) -> bool:
+        """Whether these are exactly the rows with which a member joined, or that it appended since."""
+        return key in self._members and sha in self._members[key]["parts"]
+
+    def moments_of(self, key: str) -> Moments:
+        """One member's moments, read and checked."""
+        return self._unsaved.get(key) or self._folder.read(self._member(key)["digest"], self.features)
+
+    def parts(self) -> dict[str, Moments]:
+        """Every member's moments."""
+        if not self._members:
+            raise DataError(f"the federation in {self._folder.path} has no members; let one join")
+        return {key: self.moments_of(key) for key in self._members}
+
+    def moments(self) -> Moments:
+        """Moments of the rows of all members together."""
+        return pool(self.parts().values())
+
+    def model(self, n_components: int | float = 10, *, center: bool = True, scale: bool = False) -> PCAModel:
+        """The PCA of the rows of all members together; parameters as in `fedpca_flwr.model.solution.solve`."""
+        pooled = self.moments()
+        solution = solve(pooled, pooled.diagonal(), n_components=n_components, center=center, scale=scale)
+        certain = certainty(solution.pairs, exact=True, ways=[] if scale else [SCALED])
+        about = {
+            "method": "streaming",
+            "exact": certain.exact,
+            "options": {"n-components": n_components, "center": center, "scale": scale},
+            "columns": self.columns,
+            "parties": [{"party": i, "name": key, "rows": rows} for i, (key, rows) in enumerate(self.members.items())],
+            "rounds": [],
+            "measured": {
+                **solution.measured,
+                "revision": self.revision,
+                "unsaved_changes": sum(entry["revision"] > self.revision for entry in self.journal),
+            },
+            "notes": certain.notes,
+        }
+        return PCAModel.of(solution, about)
+
+    # What changes it
+
+    def join(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
+        """Take in a new member.
+
+        Parameters
+        ----------
+        key : str
+            1 to 64 letters, digits, spaces (not at an end) or any of ``_.-``.
+        data : array-like of shape (n, d), or Moments
+            Its rows, or the moments of them.
+        columns : str, optional
+            Digest of its column names; without, that of a data frame's.
+
+        Raises
+        ------
+        ConfigError
+            If it is a member already, or its columns have other names.
+        ContractError
+            If its rows have another number of features.
+        """
+        if not isinstance(key, str) or not KEY.fullmatch(key):
+            raise ConfigError(
+                f"a member's key is {value_text(key)}, expected 1 to 64 letters, digits, inner spaces or any of '_.-'"
+            )
+        if key in self._members:
+            raise ConfigError(f"'{key}' is a member already; replace its rows or append to them")
+        brought, columns = self._checked(key, data, columns)
+        self._put("join", key, brought, brought, [], columns)
+
+    def replace(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
+        """Take these rows of a member instead of those that it had (parameters and errors as in `join`)."""
+        self._member(key)
+        brought, columns = self._checked(key, data, columns)
+        self._put("replace", key, brought, brought, [], columns)
+
+    def append(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
+        """Add rows to those of a member (parameters and errors as in `join`).
+
+        Raises
+        ------
+        ConfigError
+            Also if it brought exactly these rows before: they would count twice.
+        """
+        parts = self._member(key)["parts"]
+        brought, columns = self._checked(key, data, columns)
+        if digest(brought) in parts:
+            raise ConfigError(f"'{key}' has brought exactly these {brought.count} rows before; append only new ones")
+        self._put("append", key, pool([self.moments_of(key), brought]), brought, parts, columns)
+
+    def leave(self, key: str) -> None:
+        """Go on without this member, which need not take part in it."""
+        rows = self._member(key)["rows"]
+        del self._members[key]
+        self._unsaved.pop(key, None)
+        if not self._members:
+            self.features, self.columns = 0, ""
+        self._record("leave", key, rows)
+
+    def save(self) -> None:
+        """Write all changes to the folder, or none of them.
+
+        Raises
+        ------
+        ContractError
+            If another process saved changes since this one opened the folder.
+        """
+        if not self.changed:
+            return
+        state = {
+            "revision": self.revision + 1,
+            "features": self.features,
+            "columns": self.columns,
+            "members": self._members,
+            "journal": self.journal,
+        }
+        self._folder.write(state, list(self._unsaved.values()))
+        self.revision += 1
+        self._unsaved.clear()
+
+    # Inside
+
+    def _member(self, key: str) -> dict[str, Any]:
+        if key in self._members:
+            return self._members[key]
+        near = difflib.get_close_matches(key, self._members, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"members: {', '.join(self._members) or 'none'}"
+        raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
+
+    def _checked(self, key: str, data: ArrayLike | Moments, columns: str) -> tuple[Moments, str]:
+        moments, columns = checked_moments(key, data), columns or columns_digest(data)
+        if self.features not in (0, moments.n_features):
+            raise ContractError(
+                f"the rows of '{key}' have {moments.n_features} features, those of the federation have {self.features}"
+            )
+        if columns and self.columns not in ("", columns):
+            raise ConfigError(f"the column names of '{key}', or their order, differ from those of the federation")
+        return moments, columns
+
+    def _put(self, operation: str, key: str, whole: Moments, brought: Moments, parts: list[str], columns: str) -> None:
+        """Keep a member's ``whole`` moments, of which an operation ``brought`` these."""
+        self.features, self.columns = whole.n_features, self.columns or columns
+        self._members[key] = {"rows": whole.count, "digest": digest(whole), "parts": [*parts, digest(brought)]}
+        self._unsaved[key] = whole
+        self._record(operation, key, brought.count)
+
+    def _record(self, operation: str, key: str, rows: int) -> None:
+        self.journal.append({"revision": self.revision + 1, "operation": operation, "member": key, "rows": rows})

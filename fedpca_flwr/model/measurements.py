@@ -1,0 +1,431 @@
+"""What a run measured: the numbers of ``model.log["measured"]``, and the lines of text that a person reads.
+
+Numbers are kept, texts are made of them where they are printed, and nothing is read back from a text. A name ends with
+its unit: ``degrees``, ``rows``, ``share`` (0 to 1), ``bytes..._per_party``. ``docs/measurements.md`` is this table.
+
+What texts and conversions read of a fitted PCA, so that `PCAModel` can offer them without a circle of imports.
+
+Texts of measurements that are more than a template: each takes the numbers, and the model for what is no number.
+
+`Measurement`: one line of a summary, and the numbers that it is made of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from fedpca_flwr.config.method_text import text_of
+from fedpca_flwr.maths.adjustment import Adjustment
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import at_most, certified
+
+
+class FittedPCA(Protocol):
+    """The part of `fedpca_flwr.model.model.PCAModel`, where each field is described, that they read."""
+
+    @property
+    def components_(self) -> Array | None: ...
+    @property
+    def explained_variance_(self) -> Array: ...
+    @property
+    def explained_variance_ratio_(self) -> Array: ...
+    @property
+    def singular_values_(self) -> Array: ...
+    @property
+    def noise_variance_(self) -> float: ...
+    @property
+    def n_samples_(self) -> int: ...
+    @property
+    def n_components_(self) -> int: ...
+    @property
+    def n_features_in_(self) -> int: ...
+    @property
+    def scale_(self) -> Array | None: ...
+    @property
+    def feature_names_in_(self) -> NDArray[Any] | None: ...
+    @property
+    def adjustment_(self) -> Adjustment | None: ...
+    @property
+    def log(self) -> dict[str, Any]: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def bytes_up(self) -> int: ...
+    @property
+    def bytes_up_by_party(self) -> list[int]: ...
+    @property
+    def bytes_down(self) -> int: ...
+    def loadings(self) -> tuple[Array, Array]: ...
+
+
+Numbers = Mapping[str, float]
+Text = Callable[[Numbers, FittedPCA], str]
+
+
+def filled(template: str) -> Text:
+    """A text with numbers in it, and the run's options."""
+    return lambda numbers, model: template.format(**numbers, options=model.log["options"])
+
+
+def certificate(numbers: Numbers, model: FittedPCA) -> str:
+    first = int(numbers["certified_components"])
+    every = first >= model.n_components_
+    return certified(numbers["certified_angle_degrees"], first=None if every else first)
+
+
+def bound(numbers: Numbers, model: FittedPCA) -> str:
+    return f"{at_most(numbers['angle_bound_degrees'])} degrees (Davis and Kahan: the worst case)"
+
+
+def scatter_error(numbers: Numbers, model: FittedPCA) -> str:
+    return f"{at_most(numbers['scatter_error_variance_share'])} of the variance at most (spectral norm)"
+
+
+def missing(numbers: Numbers, model: FittedPCA) -> str:
+    share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
+    return f"{share:.1%}; an estimated {ahead:.2g} degrees to go (no bound)"
+
+
+def rounded_off(name: str, whole: str) -> Text:
+    """What fixed point costs."""
+    return lambda numbers, model: f"rounds off {at_most(numbers[name], digits=1)} of {whole}"
+
+
+def chosen(numbers: Numbers, model: FittedPCA) -> str:
+    way = model.log["chosen"]
+    return f"{text_of(way['method'], way['options'])}: {_cost('forecast', numbers)}"
+
+
+def spent(numbers: Numbers, model: FittedPCA) -> str:
+    return _cost("spent", numbers)
+
+
+def _cost(which: str, numbers: Numbers) -> str:
+    rounds = numbers[f"{which}_rounds"]
+    up, down = (numbers[f"{which}_bytes_{way}_per_party"] / 1e6 for way in ("up", "down"))
+    return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"
+
+
+def mu(numbers: Numbers, model: FittedPCA) -> str:
+    found, held = numbers["mu"], numbers.get("held_out_rows")
+    name = {0.0: "0 (local PCA)", math.inf: "infinity (PCA of all rows)"}.get(found, f"{found:g}")
+    return name if held is None else f"{name}, chosen on {held} rows held out"
+
+
+def privacy(numbers: Numbers, model: FittedPCA) -> str:
+    options, honest = model.log["options"], numbers.get("honest_parties")
+    trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest parties"
+    return (
+        f"epsilon {numbers['epsilon']:g}, delta {numbers['delta']:g}, {options['relation']}, of one row; trust: {trust}"
+    )
+
+
+def by_sum(prefix: str) -> Text:
+    """The numbers of DP-PCA's sums."""
+    return lambda numbers, model: ", ".join(
+        f"{value:.6g} ({name.removeprefix(prefix)})" for name, value in numbers.items() if name.startswith(prefix)
+    )
+
+
+def above_noise(numbers: Numbers, model: FittedPCA) -> str:
+    above, kept = numbers["components_above_noise"], numbers["kept_features"]
+    return f"{above} of {model.n_components_} components; {kept} of {model.n_features_in_} features kept"
+
+
+def left_out(numbers: Numbers, model: FittedPCA) -> str:
+    share = 1 - float(model.explained_variance_ratio_.sum())
+    directions = f"{numbers['left_out_directions']:.0f}"
+    return f"{share:.4%} of the variance, spread over some {directions} direction{'' if directions == '1' else 's'}"
+
+
+def odd_rows(numbers: Numbers, model: FittedPCA) -> str:
+    t_squared, spe = numbers["rows_above_t_squared_limit"], numbers["rows_above_spe_limit"]
+    told = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 % of normal rows are not)"
+    parties = [
+        (max(one["above_t_squared_limit"], one["above_spe_limit"]) / one["rows"], one["party"])
+        for one in model.log.get("outliers", [])
+    ]
+    share, party = max(parties, default=(0.0, ""))
+    return f"{told}; most at {party}: {share:.1%} of its rows" if share else told
+
+
+def influence(numbers: Numbers, model: FittedPCA) -> str:
+    share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
+    if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
+        return share
+    axis, space = (at_most(numbers[f"influence_{name}_degrees"]) for name in ("axis", "subspace"))
+    first = int(numbers["influence_components"])
+    whole = f"all {first}" if first == model.n_components_ else f"the first {first}"
+    together = f", the space of {whole} by {space}" if first > 1 else ""
+    return f"{share}; without one, the first turns by up to {axis} degrees{together}"
+
+
+def revision(numbers: Numbers, model: FittedPCA) -> str:
+    return f"{numbers['revision']}{', and changes that are not saved' * bool(numbers.get('unsaved_changes'))}"
+
+
+def members(word: str) -> Text:
+    """The names of the members of a federation of which something is true."""
+    return lambda numbers, model: ", ".join(model.log["members"][word])
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A line of a summary.
+
+    Attributes
+    ----------
+    line : str
+        What it is called there.
+    numbers : mapping of str to str
+        The numbers that it is made of, and what each is. The line is there if any of them is.
+    text : callable
+        Makes the text of the numbers; from the model it takes what is no measurement: options, names, k.
+    """
+
+    line: str
+    numbers: Mapping[str, str]
+    text: Text
+
+
+def line(name: str, text: str | Text, **numbers: str) -> Measurement:
+    """A row of the table; a text may be a template for the numbers and the run's options."""
+    return Measurement(name, numbers, filled(text) if isinstance(text, str) else text)
+
+
+CLIPPED = ("centre", "variances", "products", "joint")  # DP-PCA's sums
+SUMS = (*CLIPPED, "octaves", "nearer_octaves", "nearer_centre", "directions")
+
+
+def lines(model: FittedPCA) -> list[tuple[str, str]]:
+    """The measurements of a model, as names and texts."""
+    numbers: Numbers = model.log.get("measured", {})
+    return [(one.line, one.text(numbers, model)) for one in MEASUREMENTS if one.numbers.keys() & numbers.keys()]
+
+
+MEASUREMENTS = (
+    line(
+        "certified angle",
+        certificate,
+        certified_angle_degrees="bound on the largest angle to the exact components; 90: none is known",
+        certified_components="the bound is for so many of the first components; 0 where there is none",
+    ),
+    line(
+        "stand out of the noise",
+        "{standing_out_components} components",
+        standing_out_components="of the components that the run was to find, those that stand out of the noise",
+    ),
+    line("angle bound", bound, angle_bound_degrees="bound by Davis and Kahan, for the worst case; 90: none"),
+    line(
+        "angle to exact",
+        "{angle_to_exact_max_degrees:.2g} max, {angle_to_exact_mean_degrees:.2g} mean (degrees, by the server)",
+        angle_to_exact_max_degrees="largest angle to the exact components, which the server had too",
+        angle_to_exact_mean_degrees="mean angle to them",
+    ),
+    line(
+        "between parties",
+        "{between_parties_variance_share:.2%} of the variance, left out",
+        between_parties_variance_share="of the variance, what averaged covariances leave out",
+    ),
+    line(
+        "compression",
+        "{compression_ratio:.1f} times less than a full float64 covariance, on average",
+        compression_ratio="bytes of a full float64 covariance over those that a party sent, on average",
+    ),
+    line(
+        "scatter error",
+        scatter_error,
+        scatter_error_variance_share="bound on the spectral norm of what encoding got wrong, of the variance",
+    ),
+    line(
+        "tracked directions",
+        "{tracked_directions}, without {truncated_variance_share:.2g} of the variance",
+        tracked_directions="of each party",
+        truncated_variance_share="of the variance, what lies outside them",
+    ),
+    line(
+        "ranks on the way",
+        "{smallest_rank} to {largest_rank}",
+        smallest_rank="the least that any party's stream ended with",
+        largest_rank="the most that any party's stream ended with",
+    ),
+    line(
+        "running model",
+        "{running_model_rows} rows, revision {running_model_revision}",
+        running_model_rows="rows merged so far",
+        running_model_revision="how often rows were merged",
+    ),
+    line(
+        "heterogeneity",
+        "{heterogeneity_score:.2f} (means {heterogeneity_means:.2f}, covariances {heterogeneity_covariances:.2f}, "
+        "spectra {heterogeneity_spectra:.2f}, variances {heterogeneity_variances:.2f})",
+        heterogeneity_score="how different the parties are, 0 (alike) to 1: the mean of the next four, each at most 1",
+        heterogeneity_means="share of the variance that lies between the parties",
+        heterogeneity_covariances="distance to the average covariance, relative to it",
+        heterogeneity_spectra="Jensen-Shannon divergence of the normalised spectra, base 2",
+        heterogeneity_variances="distance of the total variances to their average, relative to it",
+    ),
+    line(
+        "chosen",
+        chosen,
+        forecast_rounds='of the method that `log["chosen"]` names',
+        forecast_bytes_up_per_party="of it, the mean over the parties",
+        forecast_bytes_down_per_party="of it, the mean over the parties",
+    ),
+    line(
+        "spent",
+        spent,
+        spent_rounds="after the survey and before the last round",
+        spent_bytes_up_per_party="in these, the mean over the parties",
+        spent_bytes_down_per_party="in these, the mean over the parties",
+    ),
+    line(
+        "periods",
+        "{periods_per_component} for each component, {options[variant]}",
+        periods_per_component="rounds of merging for each component",
+    ),
+    line(
+        "iterations",
+        "{iterations}, step-size {step_size:.3g}",
+        iterations="steps of each party",
+        step_size="of each, against the pooled scatter with trace one",
+    ),
+    line(
+        "mixing rate",
+        "{mixing_rate:.3f} ({options[graph]})",
+        mixing_rate="what an exchange leaves of disagreement, 0 to 1",
+    ),
+    line(
+        "consensus error",
+        "{consensus_error_degrees:.2g} degrees at most, from a party's estimate to the mean of all",
+        consensus_error_degrees="largest angle from any party's estimate to the mean of all",
+    ),
+    line("last direction", "{last_direction_norm:.2g} at most", last_direction_norm="of any party's last step"),
+    line(
+        "mu",
+        mu,
+        mu="how much parties share; 0: local PCA, infinity: the PCA of all rows",
+        held_out_rows="rows on which mu was chosen",
+    ),
+    line(
+        "held-out error",
+        "{held_out_squared_error_per_row:.6g} per row, local {local_held_out_squared_error_per_row:.6g}, "
+        "global {global_held_out_squared_error_per_row:.6g}",
+        held_out_squared_error_per_row="of the rows held out, by each party's own components",
+        local_held_out_squared_error_per_row="of the same, by each party's local PCA",
+        global_held_out_squared_error_per_row="of the same, by the PCA of all rows",
+    ),
+    line(
+        "objective",
+        "{objective_per_row:.6g} per row after {objective_iterations} iterations ({options[solver]})",
+        objective_per_row="what the parties' own and the shared components minimise",
+        objective_iterations="rounds spent on it",
+    ),
+    line(
+        "own from shared",
+        "{own_from_shared_degrees:.2g} degrees (root mean square sine)",
+        own_from_shared_degrees="from the parties' own components to the shared ones: root mean square sine",
+    ),
+    line("missing values", missing, missing_share="of all", degrees_ahead="to go, an estimate, no bound"),
+    line("gamma", "{gamma:.6g}", gamma="of the kernel"),
+    line(
+        "privacy",
+        privacy,
+        epsilon="of the whole run, for one row",
+        delta="of the whole run, for one row",
+        honest_parties="parties that must add their share of the noise (`trust='distributed'`)",
+    ),
+    line(
+        "noise / sensitivity",
+        by_sum("noise_multiplier_"),
+        **{f"noise_multiplier_{name}": f"of the sum `{name}`, over its sensitivity" for name in SUMS},
+    ),
+    line(
+        "rows clipped to",
+        by_sum("clipping_norm_"),
+        **{f"clipping_norm_{name}": f"of a row in the sum `{name}`, in the unit of the data" for name in CLIPPED},
+    ),
+    line("above the noise", above_noise, components_above_noise="that stand out", kept_features="that do so too"),
+    line(
+        "members",
+        "{members} with {member_rows} rows; {members_here} took part in this run",
+        members="of the federation",
+        member_rows="of all members",
+        members_here="that took part in this run",
+    ),
+    line("revision", revision, revision="of the federation", unsaved_changes="operations since it was saved"),
+    line("joined", members("joined"), joined_members="that are new in this run"),
+    line("replaced", members("replaced"), replaced_members="whose rows are others than before"),
+    line("appended", members("appended"), appended_members="that brought more rows"),
+    line("unchanged", members("unchanged"), unchanged_members="whose rows are those of before"),
+    line("left", members("left"), left_members="whose rows are not counted any more"),
+    line("absent", members("absent"), absent_members="that took no part, and whose rows count"),
+    line(
+        "fixed point",
+        rounded_off("fixed_point_variance_share", "the variance at most"),
+        fixed_point_variance_share="of the variance, bound on what fixed point rounds off (rows)",
+    ),
+    line(
+        "fixed point",
+        rounded_off("fixed_point_size_share", "the largest size that a sum may have"),
+        fixed_point_size_share="of the largest size that a sum may have, what fixed point rounds off (columns)",
+    ),
+    line(
+        "secure aggregation",
+        "pairwise masks, {pairwise_masked_parties} parties",
+        pairwise_masked_parties="parties in every sum",
+    ),
+    line(
+        "secure aggregation",
+        "double masks, {double_masked_parties} of {expected_parties} parties",
+        double_masked_parties="parties in the sum",
+        expected_parties="parties that the run began with",
+    ),
+    line(
+        "left out",
+        left_out,
+        left_out_directions="over how many directions the variance is spread that the components leave out",
+    ),
+    line(
+        "odd rows",
+        odd_rows,
+        rows_above_t_squared_limit="beyond the limit of T squared, which 1 % of new normal rows exceed; more of others",
+        rows_above_spe_limit="beyond that of SPE, likewise; of a party with few such rows none are told",
+    ),
+    line(
+        "first variance",
+        "{first_variance_low:.6g} to {first_variance_high:.6g} (95 %, by fourth moments)",
+        first_variance_low="lower end of its interval of 95 %, by fourth moments",
+        first_variance_high="upper end; infinity where there is none",
+    ),
+    line(
+        "squared error per row",
+        "{squared_error_per_row:.6g} measured, {predicted_squared_error_per_row:.6g} predicted",
+        squared_error_per_row="of the parties' own rows after projection, as they measured it",
+        predicted_squared_error_per_row="the same, as the eigenvalues say it",
+    ),
+    line(
+        "influence",
+        influence,
+        influence_component_share="of a component's variance, the most that one party holds",
+        influence_axis_degrees="by which the first component turns at most without one party",
+        influence_subspace_degrees="the same of the space of the first components: the largest principal angle",
+        influence_components="of how many: ten at most, and such as float64 resolves",
+    ),
+    line(
+        "captured variance",
+        "{captured_variance_share:.4%} of that of the pooled rows",
+        captured_variance_share="of the pooled rows' variance, what the components hold (simulations only)",
+    ),
+    line(
+        "angle to pooled PCA",
+        "{angle_to_pooled_max_degrees:.2g} max, {angle_to_pooled_mean_degrees:.2g} mean (degrees)",
+        angle_to_pooled_max_degrees="largest angle to scikit-learn's PCA of the pooled rows (simulations only)",
+        angle_to_pooled_mean_degrees="mean angle to it",
+    ),
+)

@@ -1,0 +1,339 @@
+"""`PCAModel`: the result of every run, with scikit-learn's names and meanings, and how it was made.
+
+What a model says of scores of new rows where features are many (`fedpca_flwr.maths.inference`).
+
+A model as scikit-learn's own.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.data.frames import finite_matrix, rows_of
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.adjustment import Adjustment
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.factor_em import filled_by
+from fedpca_flwr.maths.inference import shrinkage
+from fedpca_flwr.maths.rows import Rows, chunks
+from fedpca_flwr.model import model_file
+from fedpca_flwr.model.measurements import FittedPCA
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.model.solution import Solution, variances_of
+from fedpca_flwr.model.summary import line_of, page_of, summary
+
+if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
+    from sklearn.frozen import FrozenEstimator
+    from sklearn.pipeline import Pipeline
+
+
+TOLD = 0.95
+"""A note tells of scores that lie nearer the centre than this share of where they belong."""
+
+
+def shrinkage_factors(model: FittedPCA) -> Array:
+    """By what `transform` multiplies scores of new rows (k,): NaN for components that do not stand out of noise."""
+    assert model.components_ is not None
+    varying = int(model.components_.any(axis=0).sum())
+    first, share = float(model.explained_variance_[0]), float(model.explained_variance_ratio_[0])
+    if np.isnan(share):
+        return np.full(model.n_components_, np.nan)
+    total = first / share if share > 0 else 0.0
+    return shrinkage(model.explained_variance_, total, model.n_samples_, varying)
+
+
+def shrinkage_notes(model: FittedPCA) -> list[str]:
+    """A note where rows are fewer than features, and new rows' scores are much too small."""
+    found = shrinkage_factors(model)
+    found = found[~np.isnan(found)]
+    if model.n_samples_ > model.n_features_in_ or not found.size or found.min() >= TOLD:
+        return []
+    return [
+        f"scores of new rows lie at {found.min():.2f} to {found.max():.2f} of where those of these rows do "
+        "(shrinkage_), if what is left out is noise of one level (correlated variants: prune first); "
+        "analyses.projected(model, X) corrects them"
+    ]
+
+
+def frozen(model: FittedPCA) -> FrozenEstimator:
+    """A transformer for pipelines that stays as it is when it is fitted, with ``set_output`` and all else that
+    scikit-learn's have."""
+    from sklearn.frozen import FrozenEstimator
+
+    return FrozenEstimator(to_sklearn(model))
+
+
+def get_feature_names_out(model: FittedPCA, input_features: ArrayLike | None = None) -> NDArray[Any]:
+    """Names of the scores, as scikit-learn's PCA has them: ``pca0``, ``pca1``, ...; names of features are checked."""
+    names: NDArray[Any] = to_sklearn(model).get_feature_names_out(input_features)
+    return names
+
+
+def to_sklearn(model: FittedPCA) -> PCA | Pipeline:
+    """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
+    # Here, for a party's sake: its SuperNode starts a process for every message, and this import takes seconds.
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    _, mean = model.loadings()
+    if model.adjustment_ is not None:
+        raise ContractError("scikit-learn's PCA takes no covariates out of rows: use the model's own transform")
+    pca = PCA(n_components=model.n_components_)
+    for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
+        setattr(pca, name, getattr(model, name).copy())
+    pca.mean_ = mean.copy() if model.scale_ is None else np.zeros_like(mean)
+    pca.noise_variance_ = model.noise_variance_
+    pca.n_samples_ = model.n_samples_
+    pca.n_components_ = model.n_components_
+    pca.n_features_in_ = model.n_features_in_
+    scaler = StandardScaler()
+    if model.feature_names_in_ is not None:
+        first = pca if model.scale_ is None else scaler
+        first.feature_names_in_ = model.feature_names_in_.copy()
+    if model.scale_ is None:
+        return pca
+    scaler.mean_, scaler.scale_, scaler.var_ = mean.copy(), model.scale_.copy(), model.scale_**2
+    scaler.n_samples_seen_, scaler.n_features_in_ = model.n_samples_, model.n_features_in_
+    return make_pipeline(scaler, pca)
+
+
+@dataclass(frozen=True, eq=False)
+class PCAModel:
+    """Principal components of all parties' rows together.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (k, d) or None
+        Rows are components by descending variance; the largest absolute loading of each is positive. None where the
+        parties hold different columns: each keeps the loadings of its own (`fedpca_flwr.model.loadings`).
+    mean_ : ndarray of shape (d,) or None
+        Zero where the run asked for ``center=false``. None where ``components_`` is.
+    explained_variance_ : ndarray of shape (k,)
+        Divisor n - 1, in squared units of the (scaled) data. With the shares, singular values and noise below NaN
+        where no component of a private model stands out of its noise.
+    explained_variance_ratio_ : ndarray of shape (k,)
+        Against the TOTAL variance, not that of the k kept components.
+    singular_values_ : ndarray of shape (k,)
+    noise_variance_ : float
+        Mean of the min(n, d) - k variances left out (Tipping and Bishop 1999), as in scikit-learn.
+    n_samples_ : int
+        Rows of all parties.
+    scale_ : ndarray of shape (d,) or None
+        What each centred feature is divided by (``scale=true``).
+    scores_ : ndarray of shape (n, k) or None
+        Where the parties hold different columns: the scores of the rows, which they share, in the order of the rows
+        (with an id column: of its digests); the largest absolute score of each component is positive.
+    feature_names_in_ : ndarray of shape (d,) or None
+        Names of the features, where the run (`features`) or its caller (data frames) has them; sites tell a digest.
+    covariance_ : ndarray of shape (d, d) or None
+        Where rows may have missing values: by which these are expected, in the unit of the data.
+    factors_ : ndarray of shape (q + 1, d) or None
+        The same where it is a model of q factors: their loadings, and in the last row the variance of the noise.
+    adjustment_ : Adjustment or None
+        What covariates explain, and is taken out of centred rows (``adjust_for``); new rows have the covariates too.
+    moments_ : SecondMoments or None
+        The moments of all rows, where the run kept them (``keep="moments"``). `save` leaves them out: they tell far
+        more than the model, and have a file of their own (`SecondMoments.save`).
+    log : dict
+        How the model was made: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, by
+        which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
+        (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``), and where the server
+        sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it) and, if
+        any, ``other_units`` (see `fedpca_flwr.model.named`).
+    """
+
+    components_: Array | None
+    mean_: Array | None
+    explained_variance_: Array
+    explained_variance_ratio_: Array
+    singular_values_: Array
+    noise_variance_: float
+    n_samples_: int
+    scale_: Array | None = None
+    scores_: Array | None = None
+    feature_names_in_: NDArray[Any] | None = None
+    covariance_: Array | None = None
+    factors_: Array | None = None
+    adjustment_: Adjustment | None = None
+    moments_: SecondMoments | None = None
+    log: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, solution: Solution, log: dict[str, Any]) -> PCAModel:
+        """The model of what a method found."""
+        pairs, covariates = solution.pairs, 0 if solution.adjustment is None else solution.adjustment.places.size
+        return cls(
+            components_=np.ascontiguousarray(pairs.vectors.T),
+            mean_=solution.mean,
+            scale_=solution.scale,
+            adjustment_=solution.adjustment,
+            log=log,
+            **variances_of(pairs.values, solution.total, solution.rows, len(pairs.vectors) - covariates),
+        )
+
+    @classmethod
+    def of_scores(cls, scores: Array, values: Array, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
+        """The model of rows whose columns lie at different parties.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n, k)
+        values : ndarray of shape (k,)
+            Sums of the squared scores: the leading eigenvalues of ``X X'``.
+        total : float
+            Trace of ``X X'``.
+        features : int
+            Columns of all parties.
+        log : dict
+        """
+        variances = variances_of(values, total, len(scores), features)
+        return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
+
+    @property
+    def n_components_(self) -> int:
+        return self.explained_variance_.size
+
+    @property
+    def n_features_in_(self) -> int:
+        if self.components_ is None:
+            return sum(party["features"] for party in self.log["parties"])
+        return int(self.components_.shape[1])
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the fit, without the last one, in which each party projects its own rows."""
+        return len(self._fit)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that all parties together sent in these rounds: payloads, without Flower's envelope and TLS."""
+        return sum(self.bytes_up_by_party)
+
+    @property
+    def bytes_up_by_party(self) -> list[int]:
+        """The same of each party, in the order of their partitions."""
+        return [sum(sent) for sent in zip(*(entry["up"] for entry in self._fit), strict=True)]
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes that all parties together received, in the last round too: the components that they project with."""
+        return sum(sum(entry["down"]) for entry in self.log.get("rounds", []))
+
+    @property
+    def _fit(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
+
+    def loadings(self) -> tuple[Array, Array]:
+        """Components (k, d) and mean (d,).
+
+        Raises
+        ------
+        ContractError
+            Where they lie at the parties.
+        """
+        if self.components_ is None or self.mean_ is None:
+            raise ContractError(
+                f"method '{self.log['method']}' leaves the loadings with the parties, each those of its own columns: "
+                "use 'scores_', or let every party compute its part of new scores (fedpca_flwr.model.loadings)"
+            )
+        return self.components_, self.mean_
+
+    @property
+    def total_variance(self) -> float:
+        """Sum of the variances of all features (divisor n - 1), kept components or not."""
+        first, share = float(self.explained_variance_[0]), float(self.explained_variance_ratio_[0])
+        if share > 0:
+            return first / share
+        left = min(self.n_samples_, self.n_features_in_) - self.n_components_
+        return float(self.explained_variance_.sum()) + left * self.noise_variance_
+
+    @property
+    def squared_error(self) -> float:
+        """Mean squared error per row that projection leaves, by the eigenvalues: the variance of what is left out."""
+        left = self.total_variance - float(self.explained_variance_.sum())
+        return float(np.maximum(left, 0.0)) * (self.n_samples_ - 1) / self.n_samples_
+
+    def aligned(self, X: ArrayLike) -> Rows:
+        """Rows ``X`` (n, d), columns of a data frame in the order of the model's features (`frames.rows_of`)."""
+        names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
+        return rows_of(X, self.n_features_in_, names, digest=self.log.get("columns", ""))
+
+    def centred(self, X: ArrayLike) -> Array:
+        """Rows ``X`` (n, d) less the mean, over the scale; NaN as the model expects it, of genotypes as the mean.
+
+        A `DataError`, as scikit-learn's, for columns of other names or number, infinity, no numbers, and other NaN.
+        """
+        return self._centred(self.aligned(X))
+
+    def _centred(self, aligned: Rows) -> Array:
+        _, mean = self.loadings()
+        of_genotypes = bool(self.log.get("options", {}).get("genotypes"))
+        incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
+        rows = finite_matrix(aligned, mean.size, "X", incomplete=incomplete)
+        centred = filled_by(np.subtract(rows, mean, dtype=np.float64), self.covariance_, self.factors_)
+        centred = np.nan_to_num(centred) if of_genotypes else centred
+        if self.adjustment_ is not None:
+            model_file.require_pooled_means(self.log)
+            centred = self.adjustment_.residuals(centred)
+        return centred if self.scale_ is None else centred / self.scale_
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Scores (n, k) of rows ``X`` (n, d), of which few are centred, or dense, at once; errors: `centred`."""
+        components, _ = self.loadings()
+        return np.vstack([self._centred(part) @ components.T for part in chunks(self.aligned(X))])
+
+    def inverse_transform(self, scores: ArrayLike) -> Array:
+        """Rows (n, d) that the scores (n, k) stand for, in the units of the data.
+
+        Raises
+        ------
+        DataError
+        """
+        components, mean = self.loadings()
+        rows = finite_matrix(scores, self.n_components_, "scores") @ components
+        if self.scale_ is not None:
+            rows *= self.scale_
+        return rows + mean
+
+    shrinkage_ = property(shrinkage_factors)
+    to_sklearn = to_sklearn
+    frozen = frozen
+    get_feature_names_out = get_feature_names_out
+    __repr__, _repr_html_ = line_of, page_of
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model to one file (`fedpca_flwr.model.model_file`), whole or not at all; ``.npz`` is appended.
+        It leaves out `moments_`, with a warning where there are some."""
+        model_file.warn_without(self.moments_)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        arrays |= model_file.adjustment_arrays(self.adjustment_)
+        about = {name: values[name] for name in ("noise_variance_", "n_samples_", "log")}
+        return model_file.write(path, arrays, about if names is None else {**about, "feature_names_in_": list(names)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, most_bytes: int | None = None) -> PCAModel:
+        """Read a model that `save` wrote; nothing in it is executed (no pickle). One that unpacks to more than
+        ``most_bytes`` (by default 4 times its size, or 1 GiB where that is more) is refused before it is read."""
+        arrays, about = model_file.read(path, most_bytes)
+        try:
+            if names := about.pop("feature_names_in_", None):
+                arrays["feature_names_in_"] = np.array(names, dtype=object)
+            adjustment = model_file.adjustment_in(arrays)
+            values: dict[str, Any] = {"components_": None, "mean_": None, "adjustment_": adjustment, **arrays, **about}
+            return cls(**values)
+        except Exception as error:  # what is in the file may be anything
+            raise model_file.not_whole(path, error) from None
+
+    def summary(self) -> str:
+        """What a person wants to know first, as lines of text."""
+        return summary(self)

@@ -1,0 +1,229 @@
+"""A model's file: an archive of its arrays (`fedpca_flwr.state.files`) and ``model.json``.
+
+Measured numbers in JSON, which has none for infinity: there it is a text, spelt as in the methods' options.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
+from fedpca_flwr.maths.adjustment import Adjustment
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.state import files
+
+INFINITY = "infinity"
+
+
+def to_json(measured: Mapping[str, float]) -> dict[str, float | str]:
+    """Numbers by name as JSON can hold them."""
+    return {name: INFINITY if value == math.inf else value for name, value in measured.items()}
+
+
+def from_json(measured: Mapping[str, float | str]) -> dict[str, float]:
+    """The numbers that `to_json` was given."""
+    return {name: float(value) if value == INFINITY else value for name, value in measured.items()}  # type: ignore[misc]
+
+
+FORMAT = 2
+"""In files of format 1, of the first versions, ``measured`` held texts."""
+
+TEXT = "model.json"
+VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
+"""May be NaN, all of them with the noise variance: a release that is noise alone has none."""
+
+
+class Round(BaseModel):
+    """Of a model's history."""
+
+    phase: str
+    up: list[int]
+    down: list[int]
+
+
+class Party(BaseModel):
+    """Of a model's history."""
+
+    rows: int | None = None
+    features: int = 0
+
+
+class History(BaseModel):
+    """What code reads of a model's history, as it must be where it is there."""
+
+    model_config = ConfigDict(strict=True)
+
+    method: str = ""
+    exact: bool = False
+    options: dict[str, Any] = {}
+    parties: list[Party] = []
+    rounds: list[Round] = []
+    notes: list[str] = []
+    measured: dict[str, float | str] = {}
+
+
+ARRAYS = (
+    "components_",
+    "mean_",
+    "scale_",
+    "explained_variance_",
+    "explained_variance_ratio_",
+    "singular_values_",
+    "scores_",
+    "covariance_",
+    "factors_",
+    "adjustment_places",
+    "adjustment_slopes",
+)
+"""All that a model's file may hold besides its history."""
+
+WITHOUT_MOMENTS = (
+    "this file leaves out the model's 'moments_': they tell far more than a model, and have a file of their own: "
+    "model.moments_.save(path)"
+)
+"""What who saves a model with kept moments is warned of."""
+
+
+def model_file(path: str | os.PathLike[str]) -> Path:
+    """The file that a model of this name is written to: ``.npz`` is appended where missing."""
+    path = Path(path).expanduser()
+    if path.is_dir() or not path.name:
+        raise ConfigError(f"a model is a file, and {path} is a folder; give a name in it")
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+
+
+def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Path:
+    """Write arrays, and whatever JSON can hold, to the file of this name: whole or not at all."""
+    target = model_file(path)
+    if np.isnan(about.get("noise_variance_", 0.0)):  # JSON has no such number
+        about = {**about, "noise_variance_": None}
+    log = {**about["log"], "measured": to_json(about["log"].get("measured", {}))}
+    files.write(target, arrays, {"format": FORMAT, **about, "log": log}, text=TEXT)
+    return target
+
+
+def warn_without(moments: object) -> None:
+    """Warn who saves a model that kept moments, from whose call of `PCAModel.save` this is two frames away."""
+    if moments is not None:
+        warnings.warn(WITHOUT_MOMENTS, UserWarning, stacklevel=3)
+
+
+def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """What `write` wrote.
+
+    Raises
+    ------
+    DataError
+        Where there is no such file.
+    ContractError
+    """
+    target = model_file(path)
+    if not target.exists():
+        raise DataError(f"there is no model at {target}")
+    try:
+        arrays, about = files.read(target, text=TEXT, names=ARRAYS, most_bytes=most_bytes)
+        version = about.pop("format")
+    except files.TooLargeError:
+        raise
+    except Exception as error:  # a damaged file can make its readers fail in any way
+        raise not_whole(path, error) from None
+    if version not in (1, FORMAT):
+        raise ContractError(f"{target}: the model's format is {version!r}, not 1 or {FORMAT}; which version wrote it?")
+    about = _without_texts(about, path) if version == 1 else about
+    if about.get("noise_variance_", 0.0) is None:
+        about["noise_variance_"] = float("nan")
+    try:
+        _require_whole(arrays, about)
+        about["log"]["measured"] = from_json(about["log"].get("measured", {}))
+    except ContractError:
+        raise
+    except Exception as error:  # what is in the file may be anything
+        raise not_whole(path, error) from None
+    return arrays, about
+
+
+def _without_texts(about: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a file of format 1 says, its measurements as notes: no number is read out of a text."""
+    try:
+        log = about["log"]
+        texts = [f"{name}: {text}" for name, text in log.get("measured", {}).items()]
+        return {**about, "log": {**log, "measured": {}, "notes": [*log.get("notes", []), *texts]}}
+    except Exception as error:
+        raise not_whole(path, error) from None
+
+
+def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
+    """Refuse arrays of other shapes than a model's, or that are not finite; and what is no history."""
+    log, n, names = about["log"], about["n_samples_"], about.get("feature_names_in_")
+    if not isinstance(log, dict) or not isinstance(n, int):
+        raise ContractError("the model's history is not whole")
+    History.model_validate(log)
+    (k,) = arrays["explained_variance_"].shape
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+        ("explained_variance_", "explained_variance_ratio_", "singular_values_"), (k,)
+    )
+    if "components_" in arrays:
+        _, d = arrays["components_"].shape
+        further = {"scale_": (d,), "covariance_": (d, d), "factors_": (len(arrays.get("factors_", ())), d)}
+        shapes |= {"components_": (k, d), "mean_": (d,)} | {x: shape for x, shape in further.items() if x in arrays}
+    else:
+        d = sum(party["features"] for party in log["parties"])
+        shapes |= {"scores_": (n, k)}
+    if "adjustment_slopes" in arrays:
+        (q,) = arrays["adjustment_places"].shape
+        shapes |= {"adjustment_slopes": (q, d), "adjustment_places": (q,)}
+        if not ((arrays["adjustment_places"] >= 0) & (arrays["adjustment_places"] < d)).all():
+            raise ContractError("the model's covariates are no columns")
+    for name, shape in shapes.items():
+        array, unknown = arrays.get(name), np.isnan(about["noise_variance_"]) and name in VARIANCES
+        whole = array is not None and array.shape == shape and array.dtype == np.float64
+        if array is None or not whole or not (unknown or np.isfinite(array).all()):
+            raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
+    if names is not None and not (len(names) == d and all(isinstance(one, str) for one in names)):
+        raise ContractError("the model's feature_names_in_ are not a text for each feature")
+
+
+def adjustment_arrays(adjustment: Adjustment | None) -> dict[str, Array]:
+    """The arrays of a file that hold it."""
+    if adjustment is None:
+        return {}
+    return {"adjustment_places": adjustment.places.astype(np.float64), "adjustment_slopes": adjustment.slopes}
+
+
+def adjustment_in(arrays: dict[str, NDArray[Any]]) -> Adjustment | None:
+    """The adjustment that they hold, taken out of them."""
+    if "adjustment_slopes" not in arrays:
+        return None
+    return Adjustment(arrays.pop("adjustment_places").astype(np.int64), arrays.pop("adjustment_slopes"))
+
+
+def require_pooled_means(log: Mapping[str, Any]) -> None:
+    """Refuse new rows of nobody, where each party's own mean was taken out.
+
+    Raises
+    ------
+    ContractError
+    """
+    harmonised = log["options"].get("harmonise", "nothing")
+    if harmonised != "nothing":
+        raise ContractError(
+            f"the run took out what differs between the parties (harmonise='{harmonised}'), so new rows are a party's: "
+            "each projects its own by the file of its 'loadings' (fedpca_flwr.model.loadings)"
+        )
+
+
+def not_whole(path: str | os.PathLike[str], error: Exception) -> ContractError:
+    """What to raise for a file that holds something else."""
+    why = (
+        f"it has no {value_text(error.args[0])}" if isinstance(error, KeyError) and error.args else type(error).__name__
+    )
+    return ContractError(f"{model_file(path)} is not a whole model file ({why})")

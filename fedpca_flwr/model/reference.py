@@ -1,0 +1,134 @@
+"""How good a model is: against a reference model, and on rows.
+
+Angles are in degrees and reported as maximum and mean: the mean of 50 angles hides a lost direction (a mean of 3.3
+degrees was measured with a maximum of 57), so the mean alone is never printed.
+
+The PCA of the pooled rows, which no federation can compute: what simulations and tests measure against.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import orth, svd
+
+from fedpca_flwr.data.frames import as_array, column_names
+from fedpca_flwr.maths import eigen
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import fix_signs
+from fedpca_flwr.maths.rows import whole
+from fedpca_flwr.model.model import PCAModel
+
+
+def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: bool = False) -> PCAModel:
+    """``PCA(svd_solver="full")`` of all rows in float64, as a `PCAModel`.
+
+    Features go in by descending size: in another order LAPACK loses digits of small features beside huge ones.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+        The model keeps the names of a data frame's columns.
+    n_components : int
+    center, scale : bool
+        As in the covariance methods; scaling divides by the standard deviation about the mean (divisor n).
+    """
+    from sklearn.decomposition import PCA  # a second to import, and a real federation has no pooled rows
+    from sklearn.preprocessing import StandardScaler
+
+    held = np.asarray(as_array(X, "X"), dtype=np.float64)
+    n, d = held.shape
+    scaler = StandardScaler(with_mean=center).fit(held) if scale else None
+    rows = held if scaler is None else scaler.transform(held)
+    order, mean = np.argsort(-rows.std(axis=0), kind="stable"), np.zeros(d)
+    rows = rows[:, order]
+    if center:
+        with np.errstate(invalid="ignore"):  # shares of no variance are 0 / 0 there
+            pca = PCA(n_components=n_components, svd_solver="full").fit(rows)
+        components, singular, noise = pca.components_, pca.singular_values_, float(pca.noise_variance_)
+        ratio = np.nan_to_num(pca.explained_variance_ratio_)
+        mean[order] = pca.mean_ if scaler is None else scaler.mean_[order]
+    else:
+        _, values, vectors = svd(rows, full_matrices=False)
+        components, singular = vectors[:n_components], values[:n_components]
+        ratio = singular**2 / ((values**2).sum() or 1.0)
+        noise = float((values[n_components:] ** 2).mean() / (n - 1)) if n_components < len(values) else 0.0
+    names = column_names(X)
+    return PCAModel(
+        components_=fix_signs(components[:, np.argsort(order)].T).T,
+        mean_=mean,
+        explained_variance_=singular**2 / (n - 1),
+        explained_variance_ratio_=ratio,
+        singular_values_=singular,
+        noise_variance_=noise,
+        n_samples_=n,
+        scale_=None if scaler is None else scaler.scale_,
+        feature_names_in_=np.array(names, dtype=object) if names else None,
+    )
+
+
+class Angles(NamedTuple):
+    """Largest and mean principal angle, in degrees."""
+
+    max: float
+    mean: float
+
+
+def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
+    """Principal angles between the components of two models with the same number of features and components.
+
+    For models of parties that hold different columns: between the directions of their scores.
+    """
+    degrees = eigen.principal_angles(_directions(model), _directions(reference))
+    return Angles(float(degrees.max()), float(degrees.mean()))
+
+
+def projector_distance(model: PCAModel, reference: PCAModel) -> float:
+    """Spectral norm of the difference of the two projectors, 0 (same subspace) to 1."""
+    return eigen.projector_distance(_directions(model), _directions(reference))
+
+
+def reconstruction_error(model: PCAModel, X: ArrayLike) -> float:
+    """Mean squared error per row of ``X`` (n, d) after projection and back, in squared units of the data."""
+    difference = whole(model.aligned(X)) - model.inverse_transform(model.transform(X))
+    return float(np.einsum("ij,ij->", difference, difference) / len(difference))
+
+
+def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> float:
+    """Share of the variance of all rows ``X`` (n, d) that a model's components hold, 0 to 1; 0 where there is none.
+
+    What the model itself says (``explained_variance_ratio_``) can be wrong: noise has variance too.
+
+    Parameters
+    ----------
+    model : PCAModel
+    reference : PCAModel
+        Of ``X``: its mean and scale are what the variance is about and is measured in.
+    X : array-like of shape (n, d)
+    """
+    centred = reference.centred(X)
+    directions = orth(_directions(model))
+    held = directions.T @ centred if model.components_ is None else centred @ directions
+    total = float(np.vdot(centred, centred))
+    return float(np.vdot(held, held)) / total if total > 0 else 0.0
+
+
+def knn_accuracy(
+    model: PCAModel, train: ArrayLike, labels: NDArray[Any], test: ArrayLike, truth: NDArray[Any], *, k: int = 5
+) -> float:
+    """Accuracy of a k-nearest-neighbour classifier on the projected rows, 0 to 1.
+
+    It hardly moves with the angle (a random projection of MNIST to 50 dimensions gives 0.939), so it says nothing
+    about exactness.
+    """
+    from sklearn.neighbors import KNeighborsClassifier  # it takes a second to import, and few ask for this
+
+    classifier = KNeighborsClassifier(k, algorithm="brute").fit(model.transform(train), labels)
+    return float(classifier.score(model.transform(test), truth))
+
+
+def _directions(model: PCAModel) -> Array:
+    """A basis of what is compared: components (d, k), or scores (n, k) where the loadings lie at the parties."""
+    return model.loadings()[0].T if model.scores_ is None else model.scores_

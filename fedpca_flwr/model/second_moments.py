@@ -1,0 +1,407 @@
+"""`SecondMoments`: count, mean and scatter of rows as a thing of its own, from which much more than a PCA follows.
+
+``run("p-cov", parties, keep="moments")`` leaves them at ``model.moments_``, and `fedpca_flwr.analyses` takes them. They
+tell far more than a model of a few components: every mean, variance and covariance of the features. Who has the moments
+of all rows and those of all but one party has that party's; of fewer rows than features, moments nearly give the rows
+back. So a model's file does not hold them, and their own file can be read by its owner only.
+
+The moments of one member of a federation: made of its rows or checked, and as bytes that a digest names.
+
+The file of kept moments: an archive (`fedpca_flwr.state.files`) that its owner only may read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.data.frames import as_rows, column_names
+from fedpca_flwr.data.table import check, complete, names_digest
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import (
+    Moments,
+    constant_features,
+    dense,
+    in_units,
+    of_features,
+    packed_size,
+    safe_deviation,
+    without,
+)
+from fedpca_flwr.maths.sums import pool
+from fedpca_flwr.state import files
+
+
+def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
+    """The moments of a member's rows (n, d), or those that someone else made, checked as far as they can tell.
+
+    Raises
+    ------
+    ContractError, DataError
+    """
+    if isinstance(data, Moments):
+        _check(key, data)
+        return data
+    return Moments.of(complete(check(as_rows(data, f"the data of '{key}'"), column_names(data))))
+
+
+def columns_digest(data: ArrayLike | Moments) -> str:
+    """Digest of the column names of a member's data frame; empty for what has none."""
+    return names_digest(column_names(data))
+
+
+def digest(moments: Moments) -> str:
+    """SHA-256 of moments, in hexadecimal: the same for a party and for the server that received them."""
+    return hashlib.sha256(to_bytes(moments)).hexdigest()
+
+
+def to_bytes(moments: Moments) -> bytes:
+    """Count, mean, remainder and packed scatter as float64, little-endian."""
+    d = moments.n_features
+    assert moments.scatter.size == packed_size(d)
+    parts = ([float(moments.count)], moments.mean, moments.remainder, moments.scatter)
+    return np.concatenate(parts).astype("<f8", copy=False).tobytes()
+
+
+def size_in_bytes(features: int) -> int:
+    """How many bytes `to_bytes` makes."""
+    return 8 * (1 + 2 * features + packed_size(features))
+
+
+def from_bytes(content: bytes | bytearray, features: int) -> Moments:
+    """The moments of which `to_bytes` made this."""
+    values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
+    count, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
+    return Moments(int(count[0]), mean, remainder, scatter)
+
+
+def _check(key: str, moments: Moments) -> None:
+    d = moments.mean.size
+    if moments.remainder.shape != (d,) or moments.scatter.shape != (packed_size(d),) or moments.count < 1:
+        raise ContractError(
+            f"the moments of '{key}' are of {moments.count} rows, with a mean of {d}, a remainder of "
+            f"{moments.remainder.size} and a scatter of {moments.scatter.size} values, expected at least 1 row and "
+            f"{d}, {d} and {packed_size(d)} values"
+        )
+    finite = all(np.isfinite(part).all() for part in (moments.mean, moments.remainder, moments.scatter))
+    if not finite or moments.diagonal().min() < 0:
+        raise ContractError(f"the moments of '{key}' hold NaN, infinite values or a negative variance")
+
+
+TEXT, FORMAT = "second-moments.json", 1
+MOST_ROWS = 2**53
+"""Whole numbers up to it are what float64 takes them for."""
+
+ARRAYS = ("mean", "remainder", "scatter")
+
+
+class Kept(NamedTuple):
+    """What the file holds; `fedpca_flwr.model.second_moments.SecondMoments` says what each is."""
+
+    moments: Moments
+    features: tuple[str, ...]
+    parties: Mapping[str, Moments]
+    missed: Array
+
+
+def write(path: str | os.PathLike[str], kept: Kept) -> Path:
+    """Write it whole or not at all; ``.npz`` is appended."""
+    target = _file(path)
+    arrays = {"missed": kept.missed}
+    for prefix, moments in _prefixed(list(kept.parties.values()), kept.moments):
+        arrays |= {f"{prefix}{name}": getattr(moments, name) for name in ARRAYS}
+    about = {
+        "format": FORMAT,
+        "features": list(kept.features),
+        "parties": list(kept.parties),
+        "rows": [moments.count for moments in (kept.moments, *kept.parties.values())],
+    }
+    files.write(target, arrays, about, text=TEXT, mode=0o600)
+    return target
+
+
+def read(path: str | os.PathLike[str]) -> Kept:
+    """What `write` wrote.
+
+    Raises
+    ------
+    DataError
+        Where there is no such file.
+    ContractError
+        Where it holds something else.
+    """
+    target = _file(path)
+    if not target.exists():
+        raise DataError(f"there are no moments at {target}")
+    try:
+        arrays, about = files.read(target, text=TEXT)
+        version = about["format"]
+        kept = _whole(arrays, about) if version == FORMAT else None
+    except files.TooLargeError:
+        raise
+    except Exception as error:  # what is in the file may be anything
+        raise ContractError(f"{target} is not a whole file of moments ({type(error).__name__})") from None
+    if kept is None:
+        raise ContractError(f"{target}: the format is {version!r}, not {FORMAT}; which version wrote it?")
+    return kept
+
+
+def _whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Kept:
+    names = about["parties"]
+    whole, *parties = (
+        checked_moments("this file", Moments(_count(rows), *(_floats(arrays[f"{prefix}{name}"]) for name in ARRAYS)))
+        for (prefix, _), rows in zip(_prefixed(names, None), about["rows"], strict=True)
+    )
+    if parties and sum(party.count for party in parties) != whole.count:
+        raise ValueError("the parties' rows are not all rows")
+    if any(one.count == 1 and one.diagonal().any() for one in (whole, *parties)):
+        raise ValueError("a single row does not vary")
+    missed = _floats(arrays["missed"])
+    if missed.shape != whole.mean.shape or any(party.n_features != whole.n_features for party in parties):
+        raise ValueError("its parts are not of the same features")
+    features = tuple(map(str, about["features"]))
+    return Kept(whole, features, dict(zip(map(str, names), parties, strict=True)), missed)
+
+
+def _prefixed(parties: list[Any], whole: Any) -> list[tuple[str, Any]]:
+    """What the names of the arrays begin with: nothing for all rows, a number for a party."""
+    return [("", whole), *((f"party-{i}-", party) for i, party in enumerate(parties))]
+
+
+def _count(rows: Any) -> int:
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+        raise ValueError("a number of rows is none")
+    return rows
+
+
+def _floats(array: NDArray[Any]) -> Array:
+    if array.dtype != np.float64 or array.ndim != 1 or not np.isfinite(array).all():
+        raise ValueError("an array is not one of finite float64")
+    return array
+
+
+def _file(path: str | os.PathLike[str]) -> Path:
+    target = Path(path).expanduser()
+    if target.is_dir() or not target.name:
+        raise ConfigError(f"moments are kept in a file, and {target} is a folder; give a name in it")
+    return target if target.suffix == ".npz" else target.with_name(target.name + ".npz")
+
+
+Features = Sequence[str] | Sequence[int]
+"""Features by their names, or by their places from 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class SecondMoments:
+    """Count, mean and scatter of rows.
+
+    Attributes
+    ----------
+    moments : Moments
+        Of all rows together, about their mean.
+    features : tuple of str
+        Names of the d features; empty where nobody told them.
+    parties : mapping of str to Moments
+        Those of each party, where the run kept them (``keep="parties"``).
+    missed : ndarray of shape (d,)
+        Bound on what a secure sum in fixed point rounded off the diagonal of the scatter; zero in clear.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedpca_flwr import run
+    >>> rows = np.random.default_rng(0).standard_normal((300, 6)) * [6, 5, 4, 3, 2, 1]
+    >>> model = run("p-cov", [rows[:200], rows[200:]], n_components=2, keep="moments")
+    >>> model.moments_.select([0, 5]).covariance.shape
+    (2, 2)
+    """
+
+    moments: Moments
+    features: tuple[str, ...] = ()
+    parties: Mapping[str, Moments] = field(default_factory=dict)
+    missed: Array = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        d = self.moments.n_features
+        if self.features and (len(self.features) != d or len(set(self.features)) != d):
+            raise ConfigError(
+                f"there are {len(set(self.features))} different names for {d} features; give each its own"
+            )
+        if not self.missed.size:
+            object.__setattr__(self, "missed", np.zeros(d))
+
+    @classmethod
+    def of(cls, rows: ArrayLike) -> SecondMoments:
+        """Moments of rows (n, d), an array or a data frame: those of a party that joins late, say, or leaves.
+
+        Raises
+        ------
+        DataError
+        """
+        return cls(checked_moments("these rows", rows), column_names(rows))
+
+    # What they are
+
+    @property
+    def n_samples(self) -> int:
+        return self.moments.count
+
+    @property
+    def n_features(self) -> int:
+        return self.moments.n_features
+
+    @property
+    def mean(self) -> Array:
+        """Shape (d,)."""
+        return self.moments.mean + self.moments.remainder
+
+    @property
+    def scatter(self) -> Array:
+        """Sum of the products of centred rows, shape (d, d)."""
+        return dense(self.moments)
+
+    @property
+    def covariance(self) -> Array:
+        """Divisor n - 1, shape (d, d); a `DataError` for a single row, which has none."""
+        if self.n_samples < 2:
+            raise DataError("these are the moments of 1 row, expected at least 2: one row has no covariance")
+        return self.scatter / (self.n_samples - 1)
+
+    @property
+    def is_constant(self) -> NDArray[np.bool_]:
+        """Which features are the same in all rows, but for rounding, shape (d,)."""
+        diagonal = self.moments.diagonal()
+        return (diagonal <= self.missed) | constant_features(diagonal, self.n_samples, self.moments.mean)
+
+    def places(self, features: Features) -> NDArray[np.intp]:
+        """Where features stand, by their names or places, in the order in which they were named.
+
+        Raises
+        ------
+        ConfigError
+            With all that are unknown, and for one that is named twice.
+        """
+        if isinstance(features, str) or not isinstance(features, Sequence | np.ndarray):
+            raise ConfigError(f"features are {features!r}, expected a list of names, or of places from 0")
+        known: dict[Any, int] = {**dict(zip(self.features, range(self.n_features), strict=False))}
+        known |= {place: place for place in range(self.n_features)}
+        kinds = (str, int, np.integer)
+        strangers = [x for x in features if not isinstance(x, kinds) or isinstance(x, bool) or x not in known]
+        if strangers:
+            named = ", ".join(self.features[:20]) + (", ..." if self.n_features > 20 else "")
+            there = f"names: {named}" if self.features else "they have no names"
+            raise ConfigError(f"there are no features {strangers!r} among the {self.n_features} ({there})")
+        found = [known[one] for one in features]
+        if not found or len(set(found)) < len(found):
+            raise ConfigError(f"features are {list(features)!r}, expected at least one, and each once")
+        return np.array(found)
+
+    def names(self, places: ArrayLike) -> tuple[str, ...]:
+        """The names of features by their places; empty where there are none."""
+        return tuple(self.features[place] for place in np.asarray(places)) if self.features else ()
+
+    # What can be made of them without asking anybody
+
+    def select(self, features: Features) -> SecondMoments:
+        """The moments of some features, in this order."""
+        places = self.places(features)
+        return SecondMoments(
+            of_features(self.moments, places),
+            self.names(places),
+            {key: of_features(party, places) for key, party in self.parties.items()},
+            self.missed[places],
+        )
+
+    def scaled(self) -> SecondMoments:
+        """The moments of rows whose features were divided by their deviation (divisor n); constant ones by 1."""
+        unit = safe_deviation(self.moments.diagonal(), self.n_samples, self.moments.mean)
+        return SecondMoments(
+            in_units(self.moments, unit),
+            self.features,
+            {key: in_units(party, unit) for key, party in self.parties.items()},
+            self.missed / unit**2,
+        )
+
+    def merge(self, other: SecondMoments) -> SecondMoments:
+        """The moments of these rows and those of ``other`` together; rows that are in both count twice.
+
+        Raises
+        ------
+        ConfigError, ContractError
+            If the features differ, or a party is in both.
+        """
+        self._require_same_features(other)
+        twice = sorted(self.parties.keys() & other.parties.keys())
+        if twice:
+            raise ConfigError(f"the parties {', '.join(twice)} are in both: their rows would count twice")
+        return SecondMoments(
+            pool([self.moments, other.moments]),
+            self.features or other.features,
+            {**self.parties, **other.parties} if self.parties and other.parties else {},
+            self.missed + other.missed,
+        )
+
+    def subtract(self, part: SecondMoments) -> SecondMoments:
+        """The moments of the rows that remain without those of ``part``, which are among them.
+
+        Digits that the two share are lost: `without` loses none.
+
+        Raises
+        ------
+        ConfigError, ContractError
+            If the features differ, or these rows cannot be among those.
+        """
+        self._require_same_features(part)
+        if part.n_samples >= self.n_samples:
+            raise ContractError(
+                f"{part.n_samples} rows cannot be taken out of {self.n_samples}: at least 1 must remain"
+            )
+        rest = without(self.moments, part.moments)
+        if (rest.diagonal() < -1e-9 * self.moments.diagonal() - self.missed - part.missed).any():
+            raise ContractError(
+                "what is to be taken out varies more than the rows that it is taken out of: it is not part of them"
+            )
+        return SecondMoments(rest, self.features or part.features, missed=self.missed + part.missed)
+
+    def without(self, party: str) -> SecondMoments:
+        """The moments of all other parties, added up anew: nothing is subtracted, so no digit is lost.
+
+        Raises
+        ------
+        ConfigError
+            Where there is no such party, or the parties' own moments were not kept.
+        """
+        if party not in self.parties or len(self.parties) < 2:
+            held = f"parties: {', '.join(self.parties)}" if self.parties else "no party's own moments were kept"
+            raise ConfigError(f"the rows of '{party}' cannot be left out ({held}); run with keep='parties'")
+        others = {key: moments for key, moments in self.parties.items() if key != party}
+        return SecondMoments(pool(others.values()), self.features, others)
+
+    def pooled(self) -> SecondMoments:
+        """The same without the parties' own, to hand on."""
+        return replace(self, parties={})
+
+    # The file
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one file, whole or not at all, readable by its owner only; ``.npz`` is appended."""
+        return write(path, Kept(self.moments, self.features, self.parties, self.missed))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SecondMoments:
+        """Read what `save` wrote; errors as of `second_moments_file.read`. Nothing in it is executed (no pickle)."""
+        return cls(*read(path))
+
+    def _require_same_features(self, other: SecondMoments) -> None:
+        if self.n_features != other.n_features:
+            raise ContractError(f"the rows have {self.n_features} and {other.n_features} features, expected as many")
+        if self.features and other.features and self.features != other.features:
+            raise ConfigError("the names of the features, or their order, differ; `select` brings them into one order")

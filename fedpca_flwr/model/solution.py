@@ -1,0 +1,287 @@
+"""`Solution`: the leading components of pooled moments, and what makes a model of them.
+
+What every model says of its own certainty: what rounding leaves of its components, in one place for all methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import eigvalsh
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ConfigError, DataError, value_text
+from fedpca_flwr.maths.adjustment import Adjustment
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, Resolution, leading_eigenpairs, resolution
+from fedpca_flwr.maths.inference import left_out_directions, null_band, parallel_analysis
+from fedpca_flwr.maths.moments import Moments, certainly_varying, safe_deviation, unpack
+
+SCALED, FACTORS = "scale=true", "the method 'qr-pca' with whole factors"
+"""What resolves more."""
+
+
+class Certainty(NamedTuple):
+    """What float64 lets a model say.
+
+    Attributes
+    ----------
+    exact : bool
+        Whether the method is exact, and rounding turns the components by no more than `EXACT`: no basis of tied
+        components is exact, since the data determine none.
+    notes : list of str
+    resolved : int or None
+        How many components are above rounding, where not all are: a certificate is of these.
+    """
+
+    exact: bool
+    notes: list[str]
+    resolved: int | None = None
+
+
+def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certainty:
+    """What rounding leaves of the leading components.
+
+    Parameters
+    ----------
+    pairs : Eigenpairs
+    exact : bool
+        Whether the method is exact.
+    ways : sequence of str
+        What resolves more.
+    """
+    k, limit = pairs.values.size, resolution(pairs)
+    most = k if pairs.rank is None else min(k, pairs.rank)
+    found = int((pairs.values > limit.floor).sum())
+    advice = f"; {' or '.join(ways)} resolves more" if ways else ""
+    if found < most:
+        return Certainty(False, [_unresolved(pairs, found, limit.floor) + advice], found)
+    if most < k:
+        text = f"the data have rank {most}: components {most + 1} to {k} have no variance and arbitrary directions"
+        return Certainty(exact and limit.angle <= EXACT, [text])
+    if limit.angle == 90:
+        text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
+        return Certainty(False, [text])
+    if exact and limit.angle > EXACT:
+        return Certainty(False, [_turned(limit) + advice])
+    return Certainty(exact, [])
+
+
+def _unresolved(pairs: Eigenpairs, found: int, floor: float) -> str:
+    k, share = pairs.values.size, floor / max(float(pairs.values[0]), np.finfo(np.float64).tiny)
+    which = f"component {k} is" if found + 1 == k else f"components {found + 1} to {k} are"
+    return (
+        f"{which} below what can be resolved beside the first component ({share:.1g} of its variance): no variance is "
+        "left there, or the directions are noise of rounding"
+    )
+
+
+def _turned(limit: Resolution) -> str:
+    return (
+        f"rounding may turn the components by {limit.angle:.1g} degrees: the gap after the last variance is too small "
+        "beside the first"
+    )
+
+
+ALL_ROWS = "the rows of all parties"
+"""What a refusal of rows without variance is about, unless a method says it closer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """What a method found.
+
+    Attributes
+    ----------
+    pairs : Eigenpairs
+        Leading eigenpairs of the scatter of all rows.
+    mean : ndarray of shape (d,)
+        What is subtracted from a row.
+    total : float
+        Trace of the scatter.
+    rows : int
+        Rows of all parties.
+    scale : ndarray of shape (d,) or None
+        What each centred feature is divided by.
+    adjustment : Adjustment or None
+        What is taken out of centred rows before that.
+    notes : sequence of str
+        What a reader of the model must know.
+    measured : mapping of str to float
+        Numbers by the names of `fedpca_flwr.model.measurements`.
+    """
+
+    pairs: Eigenpairs
+    mean: Array
+    total: float
+    rows: int
+    scale: Array | None = None
+    adjustment: Adjustment | None = None
+    notes: Sequence[str] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+    def extended(self, *, notes: Sequence[str] = (), measured: Mapping[str, float] | None = None) -> Solution:
+        """The same with more to tell."""
+        return replace(self, notes=[*self.notes, *notes], measured={**self.measured, **(measured or {})})
+
+
+def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str, center: bool, scale: bool) -> Solution:
+    """The solution for the scatter in ``moments``.
+
+    Parameters
+    ----------
+    moments : Moments
+        Its count and mean are the pooled ones.
+    diagonal : ndarray of shape (d,)
+        Of the pooled scatter, which is that of ``moments`` for an exact method: what the features are scaled by, and
+        what the variance is a share of.
+    n_components : int, float or "auto"
+        How many, the fraction of the variance that they must exceed, or as many as stand out of unrelated features.
+    center : bool
+        Whether the mean is subtracted.
+    scale : bool
+        Whether each feature is divided by its pooled standard deviation.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    check_components(n_components, moments.count, moments.n_features)
+    if n_components == "auto" and not center:
+        raise ConfigError("'n_components' is 'auto', which needs center=True: it is about variances")
+    deviation = safe_deviation(diagonal, moments.count, moments.mean) if scale else None
+    rank = min(moments.count - center, certainly_varying(diagonal, moments.mean) + (not center))
+    if not center:
+        diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2
+        moments = moments.about_zero()
+    matrix = unpack(moments.scatter, moments.n_features)
+    if deviation is not None:
+        matrix /= deviation
+        matrix /= deviation[:, None]
+    unit = 1.0 if deviation is None else deviation
+    diagonal = diagonal / unit**2
+    require_variance(diagonal, moments.count, moments.mean / unit)
+    total = float(diagonal.sum())
+    notes = []
+    if n_components == "auto":
+        found = _standing_out(matrix, diagonal, moments.count)
+        n_components = max(1, found)
+        notes = [f"n-components='auto': {found or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
+    assert not isinstance(n_components, str)
+    pairs = leading_eigenpairs(matrix, n_components, total=total).of_rank(rank)
+    directions = left_out_directions(matrix, pairs)
+    return Solution(
+        pairs=pairs,
+        mean=moments.mean,
+        total=total,
+        rows=moments.count,
+        scale=deviation,
+        notes=notes,
+        measured={} if directions is None else {"left_out_directions": directions},
+    )
+
+
+def _standing_out(matrix: Array, diagonal: Array, rows: int) -> int:
+    """How many components of a scatter parallel analysis keeps, of which the lower triangle is read."""
+    values = eigvalsh(matrix)[::-1] / (rows - 1)
+    return parallel_analysis(values, null_band(diagonal / (rows - 1), rows))
+
+
+def check_components(wanted: int | float | str, rows: int, features: int) -> None:
+    """Refuse more components than ``rows`` rows of so many features have.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    count = isinstance(wanted, int | np.integer) and not isinstance(wanted, bool) and wanted >= 1
+    share = isinstance(wanted, float | np.floating) and 0 < wanted < 1
+    if not (count or share or wanted == "auto"):
+        raise ConfigError(
+            f"'n-components' is {value_text(wanted)}, expected a number from 1, a fraction between 0 and 1, or 'auto'"
+        )
+    most = min(rows, features)
+    if rows < 2:
+        raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
+    if not isinstance(wanted, str) and wanted > most:
+        raise ConfigError(
+            f"run-config: 'n-components' is {wanted}{_default(wanted)}, at most {most} = min(rows, features) of all "
+            f"parties together ({rows} rows, {features} features)"
+        )
+
+
+def check_features(wanted: int | float | str, features: int) -> None:
+    """Refuse more components than there are features, which is known before any row counts.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not isinstance(wanted, str) and wanted > features:
+        raise ConfigError(
+            f"run-config: 'n-components' is {wanted}{_default(wanted)}, but the data have {features} features; "
+            f"give n-components from 1 to {features}"
+        )
+
+
+def _default(wanted: int | float) -> str:
+    return ", as where none is given" if wanted == RunConfig().n_components else ""
+
+
+def check_rounds(rounds: int, block: int, components: int) -> None:
+    """Refuse so few products with blocks that they cannot span the components.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if rounds * block < components:
+        raise ConfigError(
+            f"run-config: 'max-rounds' is {rounds}, in which blocks of {block} columns span {rounds * block} "
+            f"directions, too few for n-components = {components}; allow more rounds, or a larger 'block-size'"
+        )
+
+
+def require_variance(variance: Array | float, rows: int, mean: Array, *, which: str = ALL_ROWS) -> None:
+    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
+
+    Parameters
+    ----------
+    variance : ndarray of shape (d,) or float
+        Diagonal of the scatter, each feature against its own mean; or its trace, where no more is known: then a
+        constant feature whose mean is 1e16 deviations of the others hides them.
+    rows : int
+    mean : ndarray of shape (d,)
+        In the unit of the scatter: divided by the features' scale where that is.
+    which : str
+        Rows these are.
+
+    Raises
+    ------
+    DataError
+    """
+    total = float(np.sum(variance))
+    if not np.isfinite(total) or 0 < total < 1e-280:
+        raise DataError(
+            f"the scatter of {which} is {total:.1g} in all, outside the range of float64: change the unit of the data"
+        )
+    rounding = rows * (np.finfo(np.float64).eps * mean) ** 2
+    if np.all(variance <= (rounding if np.ndim(variance) else rounding.sum())):
+        raise DataError(f"{which} are identical: there is no variance to explain")
+
+
+def variances_of(values: Array, total: float, rows: int, features: int) -> dict[str, Any]:
+    """The fields of a model that follow from the eigenvalues of the scatter and its trace."""
+    scatter = values.clip(min=0.0)
+    left = min(rows, features) - scatter.size
+    divisor = max(1, rows - 1)  # a single new row has scores too
+    return {
+        "explained_variance_": scatter / divisor,
+        "explained_variance_ratio_": scatter / total if total > 0 else np.zeros_like(scatter),
+        "singular_values_": np.sqrt(scatter),
+        "noise_variance_": max(0.0, total - scatter.sum()) / divisor / left if left > 0 else 0.0,
+        "n_samples_": rows,
+    }

@@ -1,0 +1,134 @@
+"""`RunningModel`, of the method `sapca`: the subspace that streams have given so far, on disk, always whole.
+
+It is O(d k) however many rows and parties there were; nobody's contribution can be taken out of it again
+(`fedpca_flwr.model.federation` can).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.streams import Subspace
+from fedpca_flwr.state.store import Layout, Store
+
+LAYOUT = Layout(
+    what="running model",
+    file="running-model.sqlite",
+    application=b"FPCr",
+    format=1,
+    tables="""
+CREATE TABLE model (
+    revision INTEGER NOT NULL, rows INTEGER NOT NULL, center INTEGER NOT NULL, columns TEXT NOT NULL,
+    features INTEGER NOT NULL, directions INTEGER NOT NULL, subspace TEXT NOT NULL);
+CREATE TABLE merged (digest TEXT NOT NULL);
+""",
+    sealed=("model", "merged"),
+    old=("subspace",),
+)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a running model is.
+
+    Attributes
+    ----------
+    subspace : Subspace
+    rows : int
+        How many rows were merged, whatever they weigh now.
+    center : bool
+        Whether the rows' mean is subtracted.
+    columns : str
+        Digest of the column names; empty where no party had any.
+    merged : tuple of str
+        Digest of every party's contribution.
+    revision : int
+        How many times the model was saved.
+    """
+
+    subspace: Subspace
+    rows: int
+    center: bool
+    columns: str = ""
+    merged: tuple[str, ...] = field(default=())
+    revision: int = 1
+
+
+class RunningModel:
+    """The folder of a running model, as it was when it was loaded (`Store` has the errors).
+
+    Parameters
+    ----------
+    path : path-like
+        Made where there is none.
+
+    Attributes
+    ----------
+    content : Content or None
+        None where there is no model yet.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._store = Store(path, LAYOUT)
+        self._store.prepare()
+        self.path = self._store.folder
+        self._loaded = self._store.nothing
+        self.content: Content | None = None
+        if self._store.exists():
+            with self._store.transaction() as database:
+                self._loaded = self._store.sealed(database)
+                self.content = self._read(database)
+
+    def save(self, content: Content) -> None:
+        """Replace what was loaded.
+
+        Raises
+        ------
+        ContractError
+            If another process has saved since: nothing is changed then.
+        """
+        d, k = content.subspace.vectors.shape
+        about = (content.revision, content.rows, content.center, content.columns, d, k)
+        with self._store.transaction() as database:
+            self._store.require(database, self._loaded)
+            for table in ("model", "merged", "piece"):
+                database.execute(f"DELETE FROM {table}")
+            named = self._store.put(database, _values(content.subspace))
+            database.execute("INSERT INTO model VALUES (?, ?, ?, ?, ?, ?, ?)", (*about, named))
+            database.executemany("INSERT INTO merged VALUES (?)", [(sha,) for sha in content.merged])
+            loaded = self._store.seal(database)
+        self._loaded, self.content = loaded, content
+
+    def _read(self, database: sqlite3.Connection) -> Content | None:
+        merged = tuple(sha for (sha,) in database.execute("SELECT digest FROM merged ORDER BY rowid"))
+        row = database.execute("SELECT * FROM model").fetchone()
+        if row is None:
+            return None
+        revision, rows, center, columns, d, k, named = row
+        values = self._store.get(database, named, 8 * (3 + 2 * d + k + d * k))
+        return Content(_subspace(values, d, k), rows, bool(center), columns, merged, revision)
+
+
+def subspace_digest(subspace: Subspace) -> str:
+    """SHA-256 of a subspace, in hexadecimal."""
+    return hashlib.sha256(_values(subspace)).hexdigest()
+
+
+def _values(subspace: Subspace) -> bytes:
+    head = subspace.head
+    numbers = np.array([head.n, subspace.energy, subspace.omitted])
+    parts = (numbers, head.mean, head.remainder, subspace.sigma, subspace.vectors.ravel())
+    return np.concatenate(parts).astype("<f8", copy=False).tobytes()
+
+
+def _subspace(values: bytes | bytearray, d: int, k: int) -> Subspace:
+    numbers = np.frombuffer(values, "<f8").astype(np.float64, copy=False)
+    first, mean, remainder, sigma, vectors = np.split(numbers, np.cumsum([3, d, d, k]))
+    n, energy, omitted = first.tolist()
+    return Subspace(Head(n, mean, remainder), vectors.reshape(d, k), sigma, energy, omitted)

@@ -1,0 +1,79 @@
+"""Whether there is room for a run's replies: told by their phases, before anything is computed.
+
+What this machine has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.protocol.question import Phases, Public
+
+CONTAINER = Path("/sys/fs/cgroup/memory.max")
+"""Where Linux says what a container may use."""
+
+
+@cache
+def memory() -> int | None:
+    """Bytes of memory of this machine or container; None where nobody says (Windows)."""
+    known = []
+    if hasattr(os, "sysconf"):
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if CONTAINER.is_file() and (text := CONTAINER.read_text(encoding="utf-8").strip()).isdigit():
+        known.append(int(text))
+    return min(known, default=None)
+
+
+Alternatives = Callable[[Public, int, int], str]
+"""From what is public, a party's rows, and bytes of a reply: which methods send no more, as the end of an error."""
+
+
+def no_alternatives(public: Public, rows: int, most: int) -> str:
+    """Nothing, where no registry knows other methods."""
+    return ""
+
+
+def largest(phases: Phases, public: Public, rows: int) -> tuple[int, int]:
+    """Bytes of the largest reply that a run is sure to ask for, at least, and of the memory that a party needs."""
+    asked = [(phase, phase.least_sizes(public, rows)) for phase in phases.values() if not phase.optional]
+    return (
+        max((phase.nbytes(sizes) for phase, sizes in asked), default=0),
+        max((phase.memory(sizes) for phase, sizes in asked), default=0),
+    )
+
+
+def require_party_memory(method: str, nbytes: int, alternatives: Callable[[int], str]) -> None:
+    """Refuse what a party has not the memory for.
+
+    Raises
+    ------
+    ConfigError
+        Of this machine's memory only the site's own log tells.
+    """
+    there = memory()
+    if there is not None and nbytes > there:
+        raise ConfigError(
+            f"run-config: 'method' is '{method}', which needs at least {nbytes:,} bytes of memory here, more than this "
+            f"site has{alternatives(there)}",
+            local=f"{there:,} bytes",
+        )
+
+
+def require_server_memory(method: str, phases: Phases, public: Public, alternatives: Alternatives) -> None:
+    """Refuse replies of which this machine cannot hold the sum and one more.
+
+    Raises
+    ------
+    ConfigError
+    """
+    there, (nbytes, _) = memory(), largest(phases, public, 1)
+    if there is not None and 2 * nbytes > there:
+        raise ConfigError(
+            f"run-config: 'method' is '{method}', whose replies have {nbytes:,} bytes of {public.features:,} features; "
+            f"the server has {there:,} bytes of memory and needs at least {2 * nbytes:,}"
+            f"{alternatives(public, public.features + 1, there // 2)}"
+        )

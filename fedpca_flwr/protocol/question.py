@@ -1,0 +1,328 @@
+"""Questions and answers: what a method asks in each phase, declared once and known to both sides.
+
+A method's server half is a generator, a *program*. It yields `Ask` and `Sum`, and goes on with what comes back. Its
+*script* is its phases in their order: the only questions that a party answers in a run
+(`fedpca_flwr.protocol.question`).
+
+A run's script: which question may come when. Server and parties read the same one, and neither knows the other.
+
+The phases come in their order, each at most `Phase.times` times in a row; those that are not optional at least once.
+A pure function of the run-config and the number of parties: what is not in it is never answered. Numbers of the run
+that several questions name (its centre, its rows) stay what they were in the first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.protocol.payload import HEADER, Field, Fields, Payload
+
+SERVER = "the server"
+"""How errors name whoever asked."""
+
+SumLimits = Mapping[str, Array]
+"""By field, the largest size that each entry of the sum over all parties can have."""
+
+
+@dataclass(frozen=True)
+class Public:
+    """What every party and the server know of a run.
+
+    Attributes
+    ----------
+    config : RunConfig
+    options : PCAOptions
+        The method's own.
+    parties : int
+        How many take part in the run.
+    features : int
+        d, where the parties hold rows of the same features.
+    rows : int
+        n, where they hold columns of the same rows.
+    """
+
+    config: RunConfig
+    options: Any
+    parties: int
+    features: int = 0
+    rows: int = 0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What the symbols ``d`` and ``n`` in shapes stand for, where they are known."""
+        return {symbol: size for symbol, size in (("d", self.features), ("n", self.rows)) if size}
+
+
+NO_FIELDS = Payload(())
+
+
+def _no_sizes(public: Public) -> Mapping[str, int]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One kind of question.
+
+    Attributes
+    ----------
+    asked : Payload
+        What the server sends. The party checks it as strictly as the server checks replies.
+    reply : Payload
+        What a party returns.
+    sizes : callable
+        From what is public: what symbols in the shapes stand for, besides ``d`` and ``n``.
+    limits : callable, optional
+        From what was asked and what is public: limits on the sum of the replies. A phase without them is no sum, and
+        is refused where only sums may be shown.
+    words : int
+        Words of 64 bits that a value of that sum travels in.
+    summed : Payload, optional
+        What a reply of such words holds.
+    forms : tuple of str
+        What a party holds while it answers, where that may be larger than the reply: the shape of an array of float64.
+    times : int or callable
+        How often one run may ask it, at most; or that from what is public, where it depends on the number of parties
+        (0 while nobody has said how many there are).
+    optional : bool
+        Whether a run may leave it out.
+    in_clear : bool
+        Whether replies tell nothing of anyone's values (how many rows there are, say), so that they travel in clear
+        however the other answers do.
+    differentially_private : bool
+        Whether replies have the noise that makes them so: then the difference of sums over different parties tells
+        no more than they do.
+    closing : bool
+        Whether it comes after the method has its result: where a party has left since, it is left out.
+    """
+
+    asked: Payload = NO_FIELDS
+    reply: Payload
+    sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
+    limits: Callable[[Fields, Public], SumLimits] | None = None
+    words: int = 1
+    summed: Payload | None = None
+    forms: tuple[str, ...] = ()
+    times: int | Callable[[Public], int] = 1
+    optional: bool = False
+    in_clear: bool = False
+    differentially_private: bool = False
+    closing: bool = False
+
+    def most(self, public: Public) -> int:
+        """How often one run may ask it."""
+        return self.times if isinstance(self.times, int) else self.times(public)
+
+    def layout(self, asked: Fields, public: Public) -> Layout:
+        """How the sum of the replies travels in fixed point."""
+        assert self.limits is not None
+        return Layout(self.limits(asked, public), words=self.words)
+
+    def nbytes(self, sizes: Mapping[str, int], *, whole: bool = False) -> int:
+        """Bytes of a reply: at least so many (see `Payload.nbytes`)."""
+        if self.summed is not None:
+            return HEADER + 8 * (1 + self.words * self.summed.values(sizes))
+        return self.reply.nbytes(sizes, whole=whole)
+
+    @property
+    def sized(self) -> bool:
+        """Whether `nbytes` is the size of a reply, and not a lower limit."""
+        return self.summed is not None or self.reply.sized
+
+    def memory(self, sizes: Mapping[str, int]) -> int:
+        """Bytes that a party needs at least to answer."""
+        held = Payload((Field("", self.forms),)).nbytes(sizes) if self.forms else 0
+        return max(held, self.nbytes(sizes))
+
+    def least_sizes(self, public: Public, rows: int) -> dict[str, int]:
+        """What the symbols stand for at least, before anything is asked, at a party of so many ``rows``."""
+        asked = {symbol[2:]: 1 for field in self.asked.fields for symbol in field.shape if symbol.startswith("<=")}
+        return {"n": rows, "d": 1, **self.asked_sizes(public), **asked}
+
+    def asked_sizes(self, public: Public) -> dict[str, int]:
+        """What every symbol in the shapes of what is asked stands for."""
+        return {**public.sizes, **self.sizes(public)}
+
+    def reply_sizes(self, asked: Fields, public: Public) -> dict[str, int]:
+        """The same in those of the reply, where a size of which only the most was known is that of what was asked."""
+        found = self.asked_sizes(public)
+        for known in self.asked.fields:
+            if known.name in asked:
+                lengths = zip(known.shape, asked[known.name].shape, strict=True)
+                found |= {symbol[2:]: length for symbol, length in lengths if symbol.startswith("<=")}
+        return found
+
+
+Phases = Mapping[str, Phase]
+"""By name, in the order in which a run asks them."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question to all parties, whose replies the server sees one by one.
+
+    Attributes
+    ----------
+    phase : str
+    asked : mapping of str to ndarray
+        What every party receives.
+    each : mapping of int to mapping, optional
+        What the party of a partition receives besides.
+    method : str
+        Whose question it is, where a run has chosen a method on its way: its name and options.
+    take : callable, optional
+        Is given the fields of each reply as it comes, checked, and who sent it, one reply at a time and in any order.
+        It need not be called. Where it was, the reply has no fields any more but those of a few numbers. What it
+        refuses by a `ContractError` is kept.
+    """
+
+    phase: str
+    asked: Fields = field(default_factory=dict)
+    each: Mapping[int, Fields] = field(default_factory=dict)
+    method: str = ""
+    take: Callable[[Fields, str], None] | None = None
+
+
+class Sum(Ask):
+    """A question of whose replies only the sum is needed."""
+
+
+@dataclass(frozen=True)
+class Total(Mapping[str, Array]):
+    """The sum of the parties' replies, by field.
+
+    Attributes
+    ----------
+    fields : mapping of str to ndarray
+    parties : int
+        How many are in it.
+    low : mapping of str to ndarray
+        What rounding each sum to float64 left out, where the transport knows it.
+    missed : mapping of str to ndarray
+        Bound on what fixed point rounded off in each entry; empty where nothing was.
+    replies : sequence of Reply
+        What it is the sum of, where the server sees that.
+    """
+
+    fields: Fields
+    parties: int
+    low: Fields = field(default_factory=dict)
+    missed: Fields = field(default_factory=dict)
+    replies: Sequence[Reply] = ()
+
+    def __getitem__(self, name: str) -> Array:
+        return self.fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+
+Program = Generator[Ask, Any, Any]
+"""Yields an `Ask`, and goes on with the parties' replies by partition; or a `Sum`, and goes on with a `Total`, or with
+None where no sum could be had (in the last round of a run from which a party has left)."""
+
+__all__ = [
+    "SERVER",
+    "Ask",
+    "Field",
+    "Fields",
+    "Payload",
+    "Phase",
+    "Phases",
+    "Program",
+    "Public",
+    "Sum",
+    "SumLimits",
+    "Total",
+]
+
+
+SPREAD = "told spread"
+"""Where a party keeps the roots of the scatter's diagonal that a run told."""
+
+
+def require_next(phases: Phases, answered: Sequence[str], phase: str, public: Public) -> None:
+    """Refuse a question that is not the next of the script.
+
+    Parameters
+    ----------
+    phases : mapping of str to Phase
+        The script.
+    answered : sequence of str
+        The phases of all questions so far.
+    phase : str
+        Of the question.
+    public : Public
+        What the times depend on, where they are no fixed number.
+
+    Raises
+    ------
+    ContractError
+    """
+    names = [name for name in phases if phases[name].most(public)]
+    if phase not in names:
+        raise ContractError(
+            f"the server asked for '{phase[:20]}', expected one of: {', '.join(names)}; do all parties run the same "
+            "version?"
+        )
+    place, last = names.index(phase), names.index(answered[-1]) if answered else -1
+    times = list(answered).count(phase)
+    if place >= last and times >= phases[phase].most(public):
+        raise ContractError(f"the server asked for '{phase}' {times + 1} times in one run; {times} are allowed")
+    if place == last:
+        return
+    skipped = [name for name in names[last + 1 : place] if not phases[name].optional]
+    if place < last or skipped:
+        before = f"after '{answered[-1]}'" if answered else "first"
+        raise ContractError(f"the server asked for '{phase}' {before}; a run asks in the order {', '.join(names)}")
+
+
+ROUNDING = 2.0**-40
+"""Share of a number and of its spread by which one that is rounded otherwise may differ from it."""
+
+
+def require_as_told(payload: Payload, asked: Fields, state: State) -> None:
+    """Refuse a number of the run that is not what the party was told earlier in it; keep those told first.
+
+    Raises
+    ------
+    ContractError
+    """
+    for entry in payload.fields:
+        value, name = asked[entry.name], f"told {entry.fixed or entry.near}"
+        if entry.fixed and value.size and name not in state:
+            state[name] = [value]
+        elif entry.fixed and value.size:
+            require_same(entry.name, np.array_equal(state[name][0], value))
+        elif entry.near and name in state and value.any():
+            told, spread = (np.abs(one[0]) for one in (state[name], state[SPREAD]))
+            require_same(entry.name, bool(np.all(np.abs(value - state[name][0]) <= ROUNDING * (told + spread))))
+
+
+def require_same(name: str, same: bool) -> None:
+    """Refuse a number that changes within a run.
+
+    Raises
+    ------
+    ContractError
+    """
+    if not same:
+        raise ContractError(f"{SERVER}: '{name}' is not what an earlier question of this run said")
+
+
+def most_rounds(phases: Phases, public: Public) -> int:
+    """So many questions a run has, at most."""
+    return sum(phase.most(public) for phase in phases.values())

@@ -1,0 +1,98 @@
+"""A method: its strategy and its client; and methods by name, each imported when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, NamedTuple
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.strategy import PCAStrategy
+
+GROUP = "fedpca_flwr.methods"
+"""Of entry points: methods of other packages."""
+
+
+class Method(NamedTuple):
+    """A method's two halves. How answers travel is no part of it (`fedpca_flwr.transports`)."""
+
+    strategy: type[PCAStrategy]
+    client: type[PCAClient]
+
+
+class Registry(Mapping[str, Method]):
+    """Methods by name. Names cost nothing; a run imports the one method that it uses.
+
+    Parameters
+    ----------
+    package : str
+        In which the modules are.
+    homes : mapping of str to tuple of str
+        By name, where strategy and client are, each as ``"module:class"``. Those of a method that goes on as others
+        find these in their attribute ``others``: methods import none.
+
+    Notes
+    -----
+    A package that is installed beside this one adds a method by an entry point of the group `GROUP`: its name is the
+    method's, and it gives a `Method`. No method of this project is replaced.
+    """
+
+    def __init__(self, package: str, homes: Mapping[str, tuple[str, str]]) -> None:
+        self._package = package
+        self._homes = homes
+        self._found: dict[str, Method] = {}
+
+    def __getitem__(self, name: str) -> Method:
+        if name not in self._found:
+            self._found[name] = self._own(name) if name in self._homes else _loaded(self._others[name])
+        return self._found[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes or name in self._others
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._homes, *self._others])
+
+    def __len__(self) -> int:
+        return len(self._homes) + len(self._others)
+
+    def strategy_named(self, name: str) -> type[PCAStrategy] | None:
+        """The strategy of this project whose class has this name, for a Flower app of one's own."""
+        found = [method for method, (home, _) in self._homes.items() if home.endswith(f":{name}")]
+        return self[found[0]].strategy if found else None
+
+    @cached_property
+    def _others(self) -> dict[str, EntryPoint]:
+        """Those of other packages."""
+        return {point.name: point for point in entry_points(group=GROUP) if point.name not in self._homes}
+
+    def _own(self, name: str) -> Method:
+        strategy, client = map(self._imported, self._homes[name])
+        if strategy.card.goes_on_as:
+            strategy.others = client.others = self
+        return Method(strategy, client)
+
+    def _imported(self, home: str) -> Any:
+        module, _, name = home.partition(":")
+        return getattr(import_module(f"{self._package}.{module}"), name)
+
+
+def _loaded(point: EntryPoint) -> Method:
+    """A method of another package.
+
+    Raises
+    ------
+    ConfigError
+        Where its entry point gives something else.
+    """
+    made = point.load()
+    if not isinstance(made, Method) or made.strategy.card.name != point.name:
+        raise ConfigError(
+            f"the entry point '{point.name}' of the group '{GROUP}' is {point.value}, expected a "
+            f"fedpca_flwr.protocol.registry.Method whose card has the name '{point.name}'; ask the authors of "
+            f"{point.dist.name if point.dist else 'its package'}"
+        )
+    return made

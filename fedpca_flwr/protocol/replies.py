@@ -1,0 +1,258 @@
+"""Numbers that the server cannot compute with, and whose they are.
+
+Every reply is finite. Yet one that is 1e300 times too large, or no part of anything, can let a sum, a product or an
+eigenvalue solver fail. Then the run ends in one sentence, which names the party whose numbers are out of all
+proportion to the others'.
+
+Why a client did not answer: Flower's failures in our words, since its texts may quote anything.
+
+Replies that are used as they come, in any order, so that a server holds few of them at a time.
+
+What comes in answer to one question: what is only added up is taken at once, the rest kept until all have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+from flwr.common import FitRes, Parameters
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ContractError, FedPCAError, together
+from fedpca_flwr.maths.sums import ReproducibleSum
+from fedpca_flwr.protocol.admission import PartyInfo, Reply, arrays_in, reply_of
+from fedpca_flwr.protocol.payload import Fields, Payload, check_together
+from fedpca_flwr.protocol.question import Ask, Total
+
+REASONS = (
+    ("expired due to its TTL", "the round-deadline passed"),
+    ("within its deadline", "the round-deadline passed"),
+    ("ActorDied", "its process died"),
+    ("stopped responding", "its process died"),
+    ("Node Unavailable", "its node is offline"),
+)
+"""Flower's texts, and what we say instead."""
+
+
+def reason_of(failure: Any) -> str:
+    """What to say of a failure that Flower reports."""
+    text = f"{type(failure).__name__} {failure}" if isinstance(failure, BaseException) else ""
+    return next((ours for theirs, ours in REASONS if theirs in text), "it failed; see its own log")
+
+
+OUTSIZE = 1e140
+"""The square root of what float64 holds, nearly: of larger numbers it may not hold the products."""
+
+BEYOND = 10.0
+"""Decimal digits by which a party's numbers must be off those of the others to be named for it."""
+
+
+def size_of(fields: Fields) -> float:
+    """The largest number of a reply, in size; that of real numbers only."""
+    real = [array for array in fields.values() if array.dtype.kind == "f" and array.size]
+    return max((float(max(array.max(), -array.min())) for array in real), default=0.0)
+
+
+def checked_arithmetic(sizes: Sequence[float]) -> AbstractContextManager[object]:
+    """Where numbers of such sizes are computed with, what overflows is an error, and no warning."""
+    if max(sizes, default=0.0) <= OUTSIZE:
+        return nullcontext()
+    return np.errstate(over="raise", invalid="raise", divide="raise")
+
+
+def without_warnings(asked: Fields) -> AbstractContextManager[object]:
+    """Where a party computes with such numbers of a server, what overflows is no news: the answer is checked."""
+    if size_of(asked) <= OUTSIZE:
+        return nullcontext()
+    return np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
+
+class Sizes:
+    """How large the numbers of every party are, in every round of a run.
+
+    Parameters
+    ----------
+    sums_only : bool
+        Whether the server sees no party's numbers.
+    """
+
+    def __init__(self, *, sums_only: bool) -> None:
+        self.sums_only = sums_only
+        self._rounds: list[tuple[str, dict[str, float]]] = []
+
+    @contextmanager
+    def computing(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
+        """Compute with the replies of one more round, of such sizes by sender.
+
+        Raises
+        ------
+        ContractError
+            Where that fails.
+        """
+        self._rounds.append((phase, dict(sizes)))
+        try:
+            with checked_arithmetic([size for _, known in self._rounds for size in known.values()]):
+                yield
+        except FedPCAError as error:
+            raise self.explained(error) from error
+        except (ArithmeticError, ValueError) as error:  # LinAlgError is a ValueError
+            raise ContractError(self._told(phase, type(error).__name__)) from error
+
+    def explained(self, error: FedPCAError) -> FedPCAError:
+        """An error of a round, after whose numbers are out of all proportion: parties may have computed with them."""
+        off, sender, text = self._farthest()
+        if (
+            self.sums_only
+            or off < BEYOND
+            or max(size for _, sizes in self._rounds for size in sizes.values()) <= OUTSIZE
+        ):
+            return error
+        return together([ContractError(f"{sender}: {text}; look at the units and the values of its rows"), error])
+
+    def _farthest(self) -> tuple[float, str, str]:
+        """By how many digits a party's numbers are off those of the others, who it is, and that in words."""
+        return max((found for one in self._rounds for found in _off(*one)), default=(0.0, "", ""))
+
+    def _told(self, phase: str, kind: str) -> str:
+        """Why it failed, as far as the sizes show it."""
+        about = f"the server cannot compute with the replies to '{phase}' ({kind})"
+        if self.sums_only:
+            return (
+                f"{about}: what they add up to is no sum over rows, so some party's share is false; secure sums do not "
+                "show whose. Run again without secure aggregation, if the parties agree, to see it"
+            )
+        off, sender, text = self._farthest()
+        if off < BEYOND:
+            return f"{about}: some party's reply is false, but by their sizes it cannot be told whose"
+        return f"{sender}: {text}, so {about}; look at the units and the values of its rows"
+
+
+def _off(phase: str, sizes: Mapping[str, float]) -> list[tuple[float, str, str]]:
+    """By how many digits each is off the others, who it is, and that in words."""
+    with np.errstate(divide="ignore"):
+        digits: dict[str, Any] = {sender: max(float(np.log10(size)), -324.0) for sender, size in sizes.items()}
+    found = []
+    for sender, own in digits.items():
+        others = median([other for name, other in digits.items() if name != sender] or [own])
+        text = f"its reply to '{phase}' holds numbers up to {sizes[sender]:.3g} in size, the others' {10.0**others:.3g}"
+        found.append((abs(own - others), sender, text))
+    return found
+
+
+def as_they_come(question: Ask, take: Callable[[Fields, str], None]) -> Generator[Ask, Any, list[Reply]]:
+    """Ask, and give the fields of each reply to ``take`` (`Ask.take`) once; what is left of the replies."""
+    replies = yield replace(question, take=take)
+    for reply in replies:
+        if not reply.taken:
+            take(reply.fields, reply.sender)
+    return list(replies)
+
+
+class ArrivingSum:
+    """The sum of replies, field by field; its bits do not depend on the order in which they come."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, ReproducibleSum] = {}
+
+    def add(self, fields: Fields, sender: str) -> None:
+        """Add one party's fields.
+
+        Raises
+        ------
+        ContractError
+            Where they have other shapes than those before.
+        """
+        if not self._sums:
+            self._sums = {name: ReproducibleSum(array.shape) for name, array in fields.items()}
+        for name, array in fields.items():
+            shape = self._sums[name].shape
+            if array.shape != shape:
+                raise ContractError(f"{sender}: field '{name}' has shape {array.shape}, others have {shape}")
+        for name, array in fields.items():
+            self._sums[name].add(array)
+
+    def total(self, replies: Sequence[Reply]) -> Total:
+        """The sum, of these replies."""
+        return Total({name: added.total() for name, added in self._sums.items()}, len(replies), replies=replies)
+
+
+class Inbox:
+    """The replies to one question.
+
+    Parameters
+    ----------
+    payload : Payload
+        What each must hold.
+    sizes : mapping of str to int
+        What the symbols of its shapes stand for.
+    take : callable, optional
+        As `Ask.take`.
+
+    Attributes
+    ----------
+    sizes_of_numbers : dict of str to float
+        By sender, the largest number of a reply that was checked, in size.
+    """
+
+    def __init__(
+        self, payload: Payload, sizes: Mapping[str, int], take: Callable[[Fields, str], None] | None = None
+    ) -> None:
+        self.payload = payload
+        self.sizes = sizes
+        self.take = take
+        self.sizes_of_numbers: dict[str, float] = {}
+        self._taken: dict[int, tuple[int, Fields]] = {}  # bytes, and what is left of the fields, by partition
+        self._claims: dict[str, int | None] = {}  # the features of those that are taken
+
+    def receive(self, result: FitRes) -> None:
+        """Look at a reply that has just come, and let its payload go where it is taken.
+
+        What is wrong with it is told when all have come, of all parties together.
+        """
+        if self.take is None or "error" in result.metrics:
+            return
+        try:
+            reply = reply_of(result, PartyInfo.parse(result.metrics))
+            fields = self._named(reply)
+            check_together(self.payload, {reply.sender: fields}, self.sizes)
+            claim = self.payload.features(fields)
+            if claim not in {None, self.sizes.get("d", claim)}:
+                return  # which is the odd one is told when all have come
+            self.sizes_of_numbers[reply.sender] = size_of(fields)
+            self.take(fields, reply.sender)
+        except FedPCAError:
+            return
+        self._claims[reply.sender] = claim
+        self._taken[reply.party] = reply.nbytes, self.payload.single(fields)
+        result.parameters = Parameters([], "")
+
+    def count(self, replies: Sequence[Reply]) -> None:
+        """Note of each how much of it is taken."""
+        for reply in replies:
+            reply.taken, left = self._taken.get(reply.party, (0, {}))
+            reply.fields = dict(left)
+
+    def check(self, replies: Sequence[Reply]) -> None:
+        """Set the fields of those that are not taken, once all have come.
+
+        Raises
+        ------
+        ContractError
+        """
+        kept = [reply for reply in replies if not reply.taken]
+        named = {reply.sender: self._named(reply) for reply in kept}
+        check_together(self.payload, named, self.sizes, self._claims)
+        for reply in kept:
+            reply.fields = named[reply.sender]
+            self.sizes_of_numbers[reply.sender] = size_of(reply.fields)
+            reply.tensors.clear()
+
+    def _named(self, reply: Reply) -> dict[str, NDArray[Any]]:
+        """The fields of a reply by name, before their values are checked."""
+        self.payload.require_count(len(reply.tensors), reply.sender)
+        return self.payload.named(arrays_in(reply), reply.sender)

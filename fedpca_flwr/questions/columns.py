@@ -1,0 +1,293 @@
+"""Statistics of rows whose columns lie at different parties: what is asked, and how they are had.
+
+Every run begins with ``rows``: each party says how many rows and columns it has, and the digests of its ids. Nothing
+else is asked before all have the same rows. In clear each tells the energy of its columns with it (the sum of their
+squares after its own centring and scaling); where only sums may be shown, the energy is the first sum, and bounds all
+that follow (`fedpca_flwr.questions.columns`).
+
+The sums over parties with different columns of the same rows, and the public limits of their fixed point.
+
+The first sum is the energy E of all columns. It needs `bound`, and travels in six words, so `bound` may be 10^30 times
+the data's size. With x_r a row and A = X X', E bounds what follows, for the sum and for the sum of the parties'
+absolute values (Cauchy and Schwarz), so that fixed point resolves 2^-62 of E::
+
+    |A_rs| <= |x_r| |x_s| <= E,    |(A Q)_rb| <= E |q_b|,    |x_r - x_s|^2 <= 2 E,    |x_r v_j| <= sqrt(E)
+
+Distances do not change when the columns are centred; their E is about the columns' means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
+from fedpca_flwr.maths.moments import packed_size
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Ask, Phase, Phases, Public, Sum, SumLimits, Total
+from fedpca_flwr.questions.columns_run import ColumnsOptions, ColumnsRun
+from fedpca_flwr.questions.fields import COUNT
+from fedpca_flwr.questions.row_limits import require_bound, require_resolved
+
+MEASURE_WORDS = 6
+"""For each value of the first sums."""
+
+ROUNDING = 2.0**-20
+"""By how much, relatively, limits exceed the bounds above, which floating point may touch."""
+
+LARGEST_SCALED = 2.0**70
+"""No value is so many standard deviations in size."""
+
+
+def measure_limits(
+    names: Sequence[str], bound: float, rows: int, columns: int, *, scaled: bool, centred: Collection[str]
+) -> SumLimits:
+    """Of all entries together: their sum, their energy, and their squared deviation (``spread``) from a level.
+
+    Those ``centred`` are of entries about the means of their columns: once scaled they are at most the root of the
+    rows in size, whatever the unit. A constant column is as large as `bound` where its mean stays.
+    """
+    entries = float(rows) * columns
+
+    def limit(name: str) -> float:
+        largest = max(2 * bound, LARGEST_SCALED if scaled else 0.0)
+        if scaled and name in centred:
+            largest = 2 * rows**0.5
+        return entries * {"energy": largest**2, "sum": largest, "spread": 4 * largest**2}[name]
+
+    return {name: np.array(limit(name)) for name in names}
+
+
+def product_limits(energy: float, block: Array) -> SumLimits:
+    """``X X'`` times ``block`` (n, b)."""
+    return {"product": np.tile(_enlarged(energy) * np.linalg.norm(block, axis=0), (len(block), 1))}
+
+
+def inner_product_limits(name: str, energy: float, rows: int) -> SumLimits:
+    """Packed ``X X'`` (n (n + 1) / 2,)."""
+    return {name: np.full(packed_size(rows), _enlarged(energy))}
+
+
+def distance_limits(energy: float, rows: int) -> SumLimits:
+    """Squared distances of the rows (n (n - 1) / 2,)."""
+    return {"distances": np.full(packed_size(rows - 1), 2 * _enlarged(energy))}
+
+
+def landmark_limits(energy: float, rows: int, landmarks: int) -> SumLimits:
+    """Squared distances of the rows from some of them, or inner products with them, (n, c)."""
+    return {"landmarks": np.full((rows, landmarks), 2 * _enlarged(energy))}
+
+
+def score_limits(energy: float, rows: int, components: int) -> SumLimits:
+    """Scores (n, k) by orthonormal loadings."""
+    return {"scores": np.full((rows, components), np.sqrt(_enlarged(energy)))}
+
+
+def projection_limits(energy: float) -> SumLimits:
+    """The energy that the last round finds left: at most all of it, and some rounding."""
+    return {"squared": np.array(2 * energy)}
+
+
+def _enlarged(energy: float) -> float:
+    return energy * (1 + ROUNDING)
+
+
+ABOUT_ROWS = (
+    COUNT,
+    Field("features", (), "int64", kind="count"),
+    Field("ids", ("n",), "uint64", optional=True),
+)
+"""What each party says of its rows, so that all have the same."""
+
+ENERGY = Field("energy", (), kind="size")
+
+DIRECTIONS = Field("directions", ("n", "<=k"), kind="orthonormal columns")
+"""Of the scores."""
+
+SINGULAR = Field("singular", ("<=k",), kind="size")
+"""What the directions are multiplied by."""
+
+
+# The phases
+
+
+def rows_phases(
+    config: RunConfig,
+    options: ColumnsOptions | None,
+    *,
+    of_party: Sequence[Field] = (),
+    measures: Sequence[Field] = (ENERGY,),
+    sums: Sequence[str] = ("energy",),
+    centred: Collection[str] = (),
+    asked: Sequence[Field] = (),
+) -> Phases:
+    """The first questions of every run.
+
+    Parameters
+    ----------
+    config : RunConfig
+    options : ColumnsOptions or None
+        None where nothing is fitted: then a field ``scaled`` comes with the question for sums.
+    of_party : sequence of Field
+        What else each party says that tells nothing of anyone's values.
+    measures : sequence of Field
+        What each says of all its entries together, in clear.
+    sums : sequence of str
+        What all entries of all parties add up to, where only sums may be shown (see `measure_limits`).
+    centred : collection of str
+        Which of these are about the columns' means even where the run does not centre.
+    asked : sequence of Field
+        What else comes with the question for them.
+    """
+    if config.transport == "clear":
+        return rows_in_clear(*of_party, *measures)
+    require_bound(config.bound)
+    return {
+        "rows": Phase(reply=Payload((*ABOUT_ROWS, *of_party)), in_clear=True),
+        "energy": measures_phase(options, sums, *asked, centred=centred),
+    }
+
+
+def rows_in_clear(*of_party: Field) -> Phases:
+    """The first question in clear, with what each party tells besides."""
+    return {"rows": Phase(reply=Payload((*ABOUT_ROWS, *of_party)))}
+
+
+def measures_phase(
+    options: ColumnsOptions | None, names: Sequence[str], *more: Field, centred: Collection[str] = ()
+) -> Phase:
+    """Sums over all entries of all parties; the number of all columns comes with the question."""
+    about_means = names if options is not None and options.center else centred
+    return Phase(
+        asked=Payload((Field("columns", (), "int64", kind="count"), *more)),
+        reply=Payload(tuple(Field(name, ()) for name in names)),
+        limits=lambda asked, public: measure_limits(
+            names,
+            public.config.bound,
+            public.rows,
+            int(asked["columns"]),
+            scaled=bool(asked["scaled"]) if options is None else options.scale,
+            centred=about_means,
+        ),
+        words=MEASURE_WORDS,
+    )
+
+
+def bounded(config: RunConfig, phase: Phase, limits: Callable[[float, Fields, Public], SumLimits]) -> Phase:
+    """A phase of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
+
+    ``limits`` are those from the energy, what was asked and what is public.
+    """
+    if config.transport == "clear":
+        return phase
+    return replace(
+        phase,
+        asked=Payload((*phase.asked.fields, replace(ENERGY, kind="positive"))),
+        limits=lambda asked, public: limits(float(asked["energy"]), asked, public),
+    )
+
+
+def k_of_options(public: Public) -> dict[str, int]:
+    return {"k": public.options.n_components}
+
+
+def energies_phase() -> Phases:
+    """What each party's columns hold of the directions that it received."""
+    reply = Payload((Field("energies", ("k",), kind="size"),))
+    return {"energies": Phase(asked=Payload((DIRECTIONS,)), reply=reply, sizes=k_of_options)}
+
+
+def projection_phase(config: RunConfig) -> Phases:
+    """The last question: every party keeps the scores and its own loadings, and tells the energy that these leave."""
+    project = Phase(
+        asked=Payload((DIRECTIONS, SINGULAR)),
+        reply=Payload((Field("squared", (), kind="size"),)),
+        sizes=k_of_options,
+        closing=True,
+    )
+    return {"project": bounded(config, project, lambda energy, asked, public: projection_limits(energy))}
+
+
+def keeping_phase(*asked: Field) -> Phases:
+    """The last question where nobody can tell an error: every party keeps the scores, and says that it did."""
+    reply = Payload((COUNT,))
+    return {"project": Phase(asked=Payload(asked), reply=reply, sizes=k_of_options, in_clear=True, closing=True)}
+
+
+# The statistics
+
+
+def aligned_rows(run: ColumnsRun) -> Generator[Ask, Any, list[Reply]]:
+    """What each party says first, once all are known to have the same rows."""
+    replies: list[Reply] = yield Ask("rows")
+    run.require_same_rows(replies)
+    return replies
+
+
+def total_energy(run: ColumnsRun, replies: list[Reply], **more: Array) -> Generator[Ask, Any, Total | None]:
+    """Take the energy of all columns; the sums that it came with, where only sums are shown.
+
+    ``more`` comes with the question for them.
+    """
+    if not run.transport.sums_only:
+        run.set_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
+        return None
+    sums: Total = yield Sum("energy", {"columns": np.asarray(run.columns), **more})
+    run.set_total(resolved(run, sums, "energy"))
+    return sums
+
+
+def rows_and_energy(run: ColumnsRun) -> Generator[Ask, Any, None]:
+    """Rows and energy."""
+    replies = yield from aligned_rows(run)
+    yield from total_energy(run, replies)
+
+
+def resolved(run: ColumnsRun, sums: Total, name: str) -> float:
+    """A measure of the open sum, unless `bound` is too far above the data for it."""
+    require_resolved(run.config.bound, sums.missed[name], sums[name], run.instead_of_bound)
+    return float(sums[name])
+
+
+def require_distances(added: Array, missed: float) -> None:
+    """Refuse sums of squared distances below zero, by more than what the sum ``missed``.
+
+    Raises
+    ------
+    ContractError
+    """
+    if added.size and added.min() < -missed:
+        raise ContractError(
+            f"the parties' squared distances between rows add up to {added.min():.3g}, less than zero: some party's "
+            "reply is false"
+        )
+
+
+def finite_kernel(K: Array) -> Array:
+    """A kernel matrix (n, c) of which float64 holds all that is computed from it.
+
+    Raises
+    ------
+    DataError
+    """
+    with np.errstate(over="ignore"):
+        most = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
+    if not np.isfinite(most):
+        raise DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
+    return K
+
+
+def measured_pairs(U: Array) -> Generator[Ask, Any, Eigenpairs]:
+    """The directions ``U`` (n, k), orthonormal, in the order of the energy that the parties' columns hold of them."""
+    sums: Total = yield Sum("energies", {"directions": U})
+    held = sums["energies"]
+    order = np.argsort(-held, kind="stable")
+    return Eigenpairs(held[order], fix_signs(U[:, order]), following=0.0)

@@ -1,0 +1,344 @@
+"""`ColumnsStrategy`: a run where the parties hold columns of the same rows: the method, the model, the last round.
+
+The model holds the scores, which all parties learn; the loadings of a column stay where the column is.
+
+Options of every method for data split by columns that fits a model.
+
+`ColumnsClient`: what a party returns about its own columns, for every statistic of `fedpca_flwr.questions.columns`.
+
+Products with a party's ``A = X X'`` (n x n, of rank r) tell all of A once r columns of them are known, whatever the
+block: ``A = A Q (Q' A Q)^+ (A Q)'`` for a random Q (n x r). So a site whose `may-show` is ``scores`` counts how many
+runs over the same rows may ask for in all, before it answers anything.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.columns import Columns, columns_of, energies
+from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.model.loadings import Loadings, run_digest
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.solution import Certainty, check_components, require_variance
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import CountOptions, PCAOptions
+from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.question import Ask, Program, Public, Sum, Total
+from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.questions.row_limits import require_bound, require_few_rows
+from fedpca_flwr.site.local_table import difference
+from fedpca_flwr.site.scores import score_file
+from fedpca_flwr.site.site import Site
+
+
+class ColumnsOptions(CountOptions):
+    """How each party's columns are centred and scaled."""
+
+    center: bool = True
+    """Each party subtracts the means of its own columns."""
+    scale: bool = False
+    """Each party divides its own columns by their standard deviations."""
+
+    @property
+    def about_means(self) -> bool:
+        """Whether columns are about their means."""
+        return self.center
+
+
+class ColumnsClient(PCAClient):
+    """Answers what the statistics of columns ask. A method with questions of its own adds them to `statistics`."""
+
+    site: Site
+
+    @property
+    def products(self) -> int:
+        """Columns of products with this party's ``X X'`` that a run may ask for in all, at most."""
+        return 0
+
+    def require_ready(self) -> None:
+        if self.transport.sums_only and self.site.config.bound:
+            require_bound(self.site.config.bound)
+            self.site.permit_bound(self.card.split)
+            require_few_rows(len(self.data), self.site.node.num_partitions)
+        self._permit_products(counted=False)
+
+    @cached_property
+    def own_columns(self) -> Columns:
+        """This party's columns, centred and scaled as the run says."""
+        return columns_of(self.data, center=self.options.center, scale=self.options.scale)
+
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        """As `PCAClient.statistics`, of the phases in `fedpca_flwr.questions.columns`."""
+        answers = {"rows": self.rows, "energy": self.measures, "energies": self.energies, "project": self.project}
+        return answers[phase](asked)
+
+    def rows(self, asked: Fields) -> Fields:
+        """What this party says of its rows; in clear of all its entries together too."""
+        self._permit_products(counted=True)  # it is the first question
+        n, f = self.data.shape
+        ids = np.empty(0, np.uint64) if self.site.table.ids is None else self.site.table.ids
+        about = {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
+        return about if self.transport.sums_only else {**about, **self.measures(asked)}
+
+    def measures(self, asked: Fields) -> Fields:
+        """Energy of its columns."""
+        return {"energy": np.asarray(self.own_columns.energy)}
+
+    def energies(self, asked: Fields) -> Fields:
+        """What its columns hold of the directions."""
+        return {"energies": energies(self.own_columns, asked["directions"])}
+
+    def project(self, asked: Fields) -> Fields:
+        """Keep the scores of the rows and the loadings of this party's own columns; the energy that is left."""
+        U, singular = asked["directions"], asked["singular"]
+        projected = self.own_columns.T @ U
+        with np.errstate(all="ignore"):  # whatever was asked, nothing of the rows shows in an error
+            self.keep_scores(U * singular)
+            if self.site.node.loadings:
+                held = singular > 0
+                components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
+                # what is longer than a whole unit vector, of which it is this party's part, is rounding
+                components[np.linalg.norm(components, axis=1) > 1 + 1e-6] = 0.0
+                fitted, run = self.own_columns, run_digest(U, singular)
+                own = Loadings(components, fitted.mean, fitted.scale, run, self.site.table.columns)
+                own.save(self.site.node.loadings)
+        return {"squared": np.asarray(max(0.0, self.own_columns.energy - float(np.vdot(projected, projected))))}
+
+    def keep_scores(self, scores: Array) -> None:
+        """Write the scores (n, k), in the order of the site's own file."""
+        places = self.site.table.places
+        with score_file(self.site.node.scores, *scores.shape) as keep:
+            keep(scores if places is None else scores[places])
+
+    def keep_and_count(self, scores: Array) -> Fields:
+        """The answer of a party that has written the scores, and can tell no error."""
+        self.keep_scores(scores)
+        return {"count": np.asarray(len(self.data))}
+
+    # Inside
+
+    def _permit_products(self, *, counted: bool) -> None:
+        """Refuse a run whose products could tell all inner products, where this site shows scores only.
+
+        A sum has at least one column of each other party.
+        """
+        node, columns = self.site.node, self.data.shape[1]
+        if node.data and node.may_show == "scores" and self.products:
+            columns += node.num_partitions - 1 if self.transport.sums_only else 0
+            self.site.permit_products(self.card.split, self.products, columns=columns, counted=counted)
+
+
+SEEN = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresSolution:
+    """What a method found.
+
+    Attributes
+    ----------
+    pairs : Eigenpairs
+        Leading eigenpairs of ``X X'``: vectors (n, k), the directions of the scores.
+    total : float
+        Trace of ``X X'``.
+    notes : sequence of str
+        What a reader of the model must know.
+    measured : mapping of str to float
+        Numbers by the names of `fedpca_flwr.model.measurements`.
+    """
+
+    pairs: Eigenpairs
+    total: float
+    notes: Sequence[str] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+class ColumnsRun(PCAStrategy):
+    """A run where the parties hold columns of the same rows, and what is known of them once they have said it.
+
+    Attributes
+    ----------
+    n_rows : int
+        n, once known.
+    widths : list of int
+        Columns of each party.
+    total : float
+        Energy of all columns.
+    """
+
+    def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        super().prepare(config, options, transport)
+        self.n_rows = 0
+        self.widths: list[int] = []
+        self.total = 0.0
+        self._by_ids = False
+
+    def n_components(self, rows: int, columns: int) -> int:
+        """The wanted number of components, checked against the rows and columns of all parties.
+
+        Raises
+        ------
+        ConfigError, DataError
+        """
+        assert isinstance(self.options, CountOptions)
+        check_components(self.options.n_components, rows, columns)
+        return self.options.n_components
+
+    # What statistics call
+
+    @property
+    def public(self) -> Public:
+        return Public(self.config, self.options, self.quorum.total, rows=self.n_rows)
+
+    @property
+    def columns(self) -> int:
+        """m, of all parties."""
+        return sum(self.widths)
+
+    @property
+    def instead_of_bound(self) -> str:
+        """What else than a nearer `bound` would help, for errors that ask for one."""
+        return ""
+
+    def with_energy(self, asked: Fields) -> Fields:
+        """What is asked in a phase whose sum the energy bounds."""
+        return {**asked, "energy": np.asarray(self.total)} if self.transport.sums_only else asked
+
+    def require_same_rows(self, replies: list[Reply]) -> None:
+        """Take what the parties say of their rows.
+
+        Raises
+        ------
+        ConfigError, ContractError, DataError
+            Unless all have the same, and enough.
+        """
+        self._require_same_ids(replies)
+        self._require_same_count(replies)
+        self.n_rows = int(replies[0].fields["count"])
+        self.widths = [int(reply.fields["features"]) for reply in replies]
+        self.n_components(self.n_rows, self.columns)
+
+    def set_total(self, total: float) -> None:
+        """Take the energy of all columns.
+
+        Raises
+        ------
+        DataError
+            Where there is none.
+        """
+        require_variance(total, self.n_rows, np.zeros(1))
+        self.total = total
+
+    def order_notes(self) -> list[str]:
+        """What is not known of the order of the rows."""
+        if self._by_ids or self.quorum.simulated:
+            return []
+        return ["rows were taken in the order of the files: nothing shows that they belong together"]
+
+    def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
+        log = super().history(certainty, notes, measured)
+        if self.transport.sums_only:
+            rounding = self.quorum.expected * Layout({}).resolution
+            log["measured"]["fixed_point_size_share"] = rounding
+            log["notes"].append(SEEN)
+        parties = zip(log["parties"], self.widths, strict=True)
+        return {**log, "parties": [{**party, "features": width} for party, width in parties]}
+
+    # Inside
+
+    def _require_same_ids(self, replies: list[Reply]) -> None:
+        with_ids = [reply for reply in replies if reply.fields["ids"].size]
+        self._by_ids = bool(with_ids)
+        for reply in replies if with_ids else []:
+            ids, witness = reply.fields["ids"], with_ids[0]
+            if not ids.size:
+                raise ConfigError(
+                    f"{reply.sender}: its node-config names no 'ids', but that of {witness.sender} does; name an id "
+                    "column at every site, or at none (rows then belong together in the order of the files)"
+                )
+            if (ids[1:] <= ids[:-1]).any():
+                raise ContractError(f"{reply.sender}: field 'ids' is not in ascending order, or holds an id twice")
+            missing, extra = difference(ids, witness.fields["ids"])
+            if missing or extra:
+                raise DataError(
+                    f"{reply.sender}: it lacks {missing} ids that {witness.sender} has, and has {extra} that "
+                    f"{witness.sender} lacks; keep the rows that all sites have (do all have the same 'ids-secret'?)"
+                )
+
+    def _require_same_count(self, replies: list[Reply]) -> None:
+        counts = [int(reply.fields["count"]) for reply in replies]
+        (rows, _), *_ = Counter(counts).most_common(1)
+        witness = replies[counts.index(rows)].sender
+        for reply, own in zip(replies, counts, strict=True):
+            if own != rows:
+                raise ContractError(
+                    f"{reply.sender}: it has {own} rows, {witness} has {rows}; the method '{self.card.name}' is "
+                    "for parties that hold different columns of the same rows. For other rows of the same columns take "
+                    "a method for data split by rows, such as 'p-cov'"
+                )
+
+
+class ColumnsStrategy(ColumnsRun):
+    """Base of the strategies that fit a model. A method adds `aggregate`."""
+
+    options: ColumnsOptions
+
+    @property
+    def instead_of_bound(self) -> str:
+        scaled_only = self.options.scale and not self.options.center
+        if not scaled_only:
+            return ""
+        return (
+            ", or center=true, with which scaled columns need no bound, or the columns must be in a larger unit: with "
+            "center=false 'bound' stands beside columns whose deviation is 1"
+        )
+
+    @abstractmethod
+    def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
+        """The method: asks, and returns what it found."""
+
+    def program(self) -> Program:
+        solution = yield from self.aggregate()
+        model = self.modelled(solution)
+        yield from self.projected(model, solution)
+        self._model = model
+
+    def modelled(self, solution: ScoresSolution) -> PCAModel:
+        """The model of what the method found."""
+        certainty = self.certainty(solution.pairs.of_rank(self.n_rows - self.options.about_means))
+        log = self.history(certainty, [*solution.notes, *self.order_notes()], solution.measured)
+        values, directions = solution.pairs.values, solution.pairs.vectors
+        scores = directions * np.sqrt(values.clip(min=0.0))
+        return PCAModel.of_scores(scores, values, total=solution.total, features=self.columns, log=log)
+
+    def projected(self, model: PCAModel, solution: ScoresSolution) -> Program:
+        """Let every party keep the scores and its loadings; what that leaves must be what the model foretells."""
+        asked = {"directions": solution.pairs.vectors, "singular": model.singular_values_}
+        fit: Total = yield Sum("project", self.with_energy(asked))
+        self._verify(model, float(fit["squared"]) / self.n_rows)
+
+    # Inside
+
+    def _verify(self, model: PCAModel, measured: float) -> None:
+        predicted = model.squared_error
+        allowed = 1e-6 * model.total_variance if self.exact else np.inf
+        difference = abs(measured - predicted)
+        if not (np.isfinite(difference) and difference <= allowed):  # one is NaN where a party has sent such numbers
+            raise ContractError(
+                f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
+                f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
+            )
+        model.log["measured"] |= {"squared_error_per_row": measured, "predicted_squared_error_per_row": predicted}

@@ -1,0 +1,87 @@
+"""The fields that say count, mean and second moments of a party's rows, to write and to read.
+
+Where rounding the mean would cost digits (a feature whose mean is more than about 200 times its standard deviation),
+the rounding error follows as ``d`` more values; else ``remainder`` is empty.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.factors import Factor, truncated
+from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal
+from fedpca_flwr.maths.rows import Rows
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+
+COUNT = Field("count", (), dtype="int64", kind="count")
+
+HEAD = (
+    COUNT,
+    Field("mean", ("d",)),
+    Field("remainder", ("d",), optional=True),
+)
+"""Count and mean: the beginning of every first reply."""
+
+TRUNCATED = Payload((*HEAD, Field("trace", ()), Field("omitted", ()), Field("rows", ("r", "d"))))
+"""A truncated factor: the leading r eigenvectors of a scatter times the roots of their eigenvalues."""
+
+MOMENTS = Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter")))
+
+NEGLIGIBLE = 2e-14
+"""A rounding error of the mean below this many standard deviations does hardly more to a scatter than float64 does."""
+
+
+def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE) -> Array:
+    """The rounding error of a mean, or nothing where it is negligible against every feature's deviation."""
+    spread = np.sqrt(diagonal / head.n)
+    return head.remainder if (np.abs(head.remainder) > negligible * spread).any() else np.empty(0)
+
+
+def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE) -> Fields:
+    """The fields of `HEAD`; a rounding error of the mean of so many standard deviations is left out."""
+    return {
+        "count": np.asarray(head.n),
+        "mean": head.mean,
+        "remainder": remainder_if_needed(head, diagonal, negligible),
+    }
+
+
+def truncated_fields(data: Rows, rank: int) -> Fields:
+    """The fields of a truncated factor of a party's rows."""
+    factor = truncated(data, rank)
+    return {
+        **head_fields(*head_and_diagonal(data)),
+        "trace": np.asarray(factor.trace),
+        "omitted": np.asarray(factor.omitted),
+        "rows": factor.rows,
+    }
+
+
+def factor_of(reply: Reply) -> Factor:
+    """The truncated factor that a checked reply holds."""
+    fields = reply.fields
+    return Factor(head_of(reply), fields["rows"], float(fields["trace"]), float(fields["omitted"]))
+
+
+def head_of(reply: Reply) -> Head:
+    """Count and mean that a checked reply holds."""
+    return head_in(reply.fields)
+
+
+def head_in(fields: Fields) -> Head:
+    """The same of its fields."""
+    mean = fields["mean"]
+    remainder = fields["remainder"] if fields["remainder"].size else np.broadcast_to(0.0, mean.shape)  # takes no room
+    return Head(int(fields["count"]), mean, remainder)
+
+
+def moments_of(reply: Reply) -> Moments:
+    """The moments that a checked reply holds; its arrays are handed over, not copied."""
+    return moments_in(reply.fields)
+
+
+def moments_in(fields: Fields) -> Moments:
+    """The moments that the fields of `MOMENTS` say, as whoever receives them understands them."""
+    return Moments(*head_in(fields), scatter=fields["scatter"])

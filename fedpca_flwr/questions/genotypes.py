@@ -1,0 +1,178 @@
+"""Genotypes (option ``genotypes``): allele counts of all rows first, then the method on standardised genotypes.
+
+Standardising needs the allele frequencies of all rows, and so one question before the method's own. That is all that a
+method knows of it: `genotype_phases` puts the question before its script, `told_frequencies` the answer into its first
+question, and from then on a party's ``data`` are standardised. So it composes with any method for rows, and whatever
+the method says of blocks, bytes and certificates holds of the standardised rows.
+
+It is an option of the method and not a property of the rows, because a script must follow from the run-config alone: a
+site whose rows are no genotypes refuses. And it is not a value of ``scale``, which means the pooled deviation: that of
+genotypes among relatives or a mixture of peoples is not ``sqrt(2p(1 - p))``, and a missing call needs p before anything
+else can be computed.
+
+The counts are whole numbers, so that masked they open exactly. They give the mean (zero) and the scatter's diagonal
+too: where only sums are shown the two sums that other rows need for these are left out, and `bound` is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import Annotated, Any, Protocol, TypeVar
+
+import numpy as np
+from pydantic import Field as Limits
+
+from fedpca_flwr.config.run_config import Config, RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.genotypes import LEAST, AlleleCounts, columns_of_others
+from fedpca_flwr.maths.rows import Rows
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import SERVER, Ask, Phase, Phases, Program, Sum, Total
+from fedpca_flwr.questions.fields import COUNT
+from fedpca_flwr.questions.row_limits import ROWS, Pooled, rows_in
+
+FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True)
+"""Of the counted allele among all parties' calls, with the first question after the counts; empty in repeats."""
+
+CHECKED = "genotypes checked"
+"""In a party's state for the run: that its rows are genotypes, which a pass over all of them has shown."""
+
+COUNTS = ("called", "alleles", "squares")
+
+ALLELES: Phases = {
+    "alleles": Phase(
+        reply=Payload((COUNT, *(Field(name, ("d",), kind="size") for name in COUNTS))),
+        limits=lambda asked, public: {
+            "count": np.array(float(ROWS)),
+            **{
+                name: np.full(public.features, float(most * ROWS)) for name, most in zip(COUNTS, (1, 2, 4), strict=True)
+            },
+        },
+    )
+}
+
+KNOWN = ("sums", "deviations")
+"""Phases for what the counts tell."""
+
+
+class GenotypeOptions(Config):
+    """The option of the methods that take genotypes."""
+
+    genotypes: Annotated[bool, Limits(examples=[])] = False
+    """Rows are genotypes (0, 1 or 2 copies of an allele; missing ones allowed): allele frequencies of all rows come
+    first, and the components are those of (g - 2p) / sqrt(2p(1 - p)) (docs/genotypes.md)."""
+
+
+class _Options(Protocol):
+    @property
+    def genotypes(self) -> bool: ...
+
+
+Given = TypeVar("Given", bound=_Options)
+
+
+def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConfig, Given], Phases]) -> Phases:
+    """The script of a method's ``phases``, of genotypes if the options say so.
+
+    Raises
+    ------
+    ConfigError
+        Where other options contradict that.
+    """
+    if not options.genotypes:
+        return phases(config, options)
+    expected = {"scale": False, "center": True, "keep": "nothing"}
+    others = [f"{key}={value}".lower() for key, value in expected.items() if getattr(options, key, value) != value]
+    if others:
+        raise ConfigError(
+            "run-config: 'genotypes' is true, which standardises by allele frequencies and goes only with "
+            f"{' and '.join(others)}"
+        )
+    bounded = config.model_copy(update={"bound": 2.0})
+    own = {name: phase for name, phase in phases(bounded, options).items() if name not in KNOWN}
+    first = next(iter(own))
+    told = replace(own[first], asked=Payload((FREQUENCIES, *own[first].asked.fields)))
+    return {**ALLELES, **own, first: told}
+
+
+def pooled_counts() -> Generator[Ask, Any, AlleleCounts]:
+    """The counts of all rows.
+
+    Raises
+    ------
+    ContractError
+        Where no genotypes have such counts: nobody can check a single share.
+    """
+    total: Total = yield Sum("alleles")
+    counts = AlleleCounts(rows_in(total["count"], total.parties), *(np.rint(total[name]) for name in COUNTS))
+    possible = (counts.called <= counts.rows) & (counts.alleles <= 2 * counts.called)
+    possible &= (counts.alleles <= counts.squares) & (counts.squares <= 2 * counts.alleles)
+    if not possible.all():
+        raise ContractError(
+            f"the parties' allele counts of {(~possible).sum()} variants are such as no genotypes have: the share of "
+            "one of them is false, or was altered on its way"
+        )
+    return counts
+
+
+def about_zero(counts: AlleleCounts) -> Pooled:
+    """What two sums tell of other rows, of standardised genotypes."""
+    zero = np.zeros_like(counts.called)
+    return Pooled(counts.rows, zero, zero, counts.diagonal, np.sqrt(counts.diagonal * (1 + 2.0**-20)))
+
+
+def told_frequencies(program: Program, frequencies: Array) -> Program:
+    """The questions of a method, with the first of which every party is told the frequencies."""
+    first, answer = "", None
+    while True:
+        try:
+            question = program.send(answer)
+        except StopIteration as end:
+            return end.value
+        if first in ("", question.phase):
+            told = np.empty(0) if first else frequencies
+            first, question = question.phase, replace(question, asked={**question.asked, "frequencies": told})
+        answer = yield question
+
+
+def require_frequencies(asked: Fields) -> None:
+    """Refuse frequencies that those of as many rows as there can be cannot be.
+
+    Raises
+    ------
+    ContractError
+    """
+    frequencies = asked[FREQUENCIES.name]
+    if not frequencies.size:
+        raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
+    rarer = np.minimum(frequencies, 1 - frequencies)
+    if ((rarer < LEAST) & (rarer != 0)).any():
+        raise ContractError(f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, expected 0 to 1")
+
+
+def require_genotypes(rows: Rows) -> None:
+    """Refuse rows that are no genotypes.
+
+    Raises
+    ------
+    DataError
+    """
+    others = columns_of_others(rows)
+    if others.size:
+        raise DataError(
+            f"the data hold values other than 0, 1 and 2 in {others.size} columns (the site's log says where), and the "
+            "run is of genotypes (genotypes=true): copies of an allele, with NaN for a missing call",
+            local=f"columns (from 0): {others.tolist()}",
+        )
+
+
+def genotype_notes(counts: AlleleCounts) -> list[str]:
+    """What a reader of the model must know."""
+    about = [f"genotypes of {counts.called.size} variants, divided by sqrt(2p(1 - p)); the model holds the frequencies"]
+    if counts.constant:
+        about.append(f"{counts.constant} variants have one allele only, or no call, and count for nothing")
+    if counts.missing_share:
+        about.append(f"{counts.missing_share:.2%} of the calls are missing, and count as the variant's mean")
+    return about

@@ -1,0 +1,327 @@
+"""Rows with missing values: what was observed of each feature, and sums of what the rows are expected to be.
+
+All are sums, so they travel in clear or masked alike. The centre is the mean of what was observed of each feature, and
+the spread its standard deviation; rows are standardised with them, and models of the rows are in that unit.
+
+The limits of fixed point follow from what was asked. Standardised, the squares of what was observed of a feature add up
+to at most n, the number of rows. For a model with mean m and covariance S, whose least eigenvalue is at least `FLOOR`,
+what is expected of missing values is at most (Cauchy and Schwarz in the metric of S)::
+
+    sum_i E[x_ij]^2 <= S_jj sum_i x_io' S_oo^-1 x_io <= S_jj n sum_j (1 + |m_j|)^2 / FLOOR
+
+That is generous, so these sums travel in two words a value (steps of 2^-108 of a limit).
+
+Rows with missing values, where few factors are behind them: sums of what the rows are expected to be.
+
+As `fedpca_flwr.questions.incomplete`, but for wide rows: nothing that is asked or replied has d^2 values. Rows are
+less the mean of what was observed of each feature, in one unit for all, since the noise is alike in all: the root of
+the mean variance, or with ``scale`` each feature's own deviation.
+
+The limits of fixed point follow as there, the noise s in place of the least eigenvalue. For a direction V_b and the
+expected values y of all rows (Cauchy and Schwarz)::
+
+    |sum y_j (y'V_b)|^2 <= sum y_j^2  sum |y|^2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.factor_em import Factors, FactorSums
+from fedpca_flwr.maths.gaussian_em import Expected, Gaussian
+from fedpca_flwr.maths.incomplete_rows import FLOOR
+from fedpca_flwr.maths.moments import Head, Moments, constant_features, diagonal_positions, pack, packed_size, two_sum
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Ask, Phase, Phases, Public, SumLimits
+from fedpca_flwr.questions.fields import COUNT
+from fedpca_flwr.questions.row_limits import (
+    FIRST_WORDS,
+    ROWS,
+    require_bound,
+    require_resolved,
+    require_scalable,
+    rows_in,
+)
+from fedpca_flwr.questions.rows import CENTRE, SPREAD, checked_sum
+from fedpca_flwr.questions.rows_run import RowsStrategy
+
+EXPECTED_WORDS = 2
+"""For each value of a sum of what rows are expected to be."""
+
+MODEL = (
+    Field("rows", (), "int64", kind="count"),
+    CENTRE,
+    SPREAD,
+    Field("mean", ("d",)),
+    Field("covariance", ("d(d+1)/2",), kind="scatter"),
+)
+"""A Gaussian model of standardised rows, and what they are standardised with."""
+
+
+class ObservedValues(NamedTuple):
+    """What of each feature was observed, at all parties.
+
+    Attributes
+    ----------
+    every : int
+        Rows of all parties.
+    rows : int
+        n, those with any value.
+    counts : ndarray of shape (d,)
+        Rows that have each feature.
+    apart : int
+        Pairs of features that no row has both, where the server learns that.
+    centre : ndarray of shape (d,)
+        Their means, up to rounding.
+    spread : ndarray of shape (d,)
+        Their standard deviations about it; 0 where a feature is constant.
+    mean : ndarray of shape (d,)
+        What rounding the centre lost, standardised.
+    constant : ndarray of shape (d,)
+        Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold.
+    """
+
+    every: int
+    rows: int
+    counts: Array
+    apart: int
+    centre: Array
+    spread: Array
+    mean: Array
+    constant: NDArray[np.bool_]
+
+    @property
+    def deviation(self) -> Array:
+        """The spread, 0 where a feature is constant."""
+        return np.where(self.constant, 0.0, self.spread)
+
+    @property
+    def share(self) -> float:
+        """Of all values, those that are missing."""
+        return 1.0 - float(self.counts.sum()) / (self.rows * self.centre.size)
+
+    def moments(self, mean: Array, scatter: Array) -> Moments:
+        """Moments in the unit of the data, from the mean and packed scatter of standardised rows."""
+        head = Head(self.rows, *two_sum(self.centre, self.spread * mean))
+        return Moments(*head, scatter=scatter * pack(np.outer(self.deviation, self.deviation)))
+
+
+# The phases
+
+
+def observed_phases(config: RunConfig, *, pairs: bool) -> Phases:
+    """The phases of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
+    if config.transport != "clear":
+        require_bound(config.bound)
+    counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
+    return {
+        "observed": Phase(
+            reply=Payload((COUNT, Field("empty", (), "int64", kind="size"), counts, Field("sum", ("d",)))),
+            limits=lambda asked, public: _observed_limits(public, pairs=pairs),
+            words=FIRST_WORDS,
+        ),
+        "deviations": Phase(
+            asked=Payload((MODEL[0], CENTRE)),
+            reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",), kind="size"))),
+            limits=_deviation_limits,
+            words=FIRST_WORDS,
+        ),
+    }
+
+
+def expected_phase(times: int) -> Phase:
+    """The phase of `expected`."""
+    return Phase(
+        asked=Payload(MODEL),
+        reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
+        limits=_expected_limits,
+        words=EXPECTED_WORDS,
+        times=times,
+    )
+
+
+def _observed_limits(public: Public, *, pairs: bool) -> SumLimits:
+    d, most = public.features, float(ROWS)
+    return {
+        "count": np.array(most),
+        "empty": np.array(most),
+        **({"pairs": np.full(packed_size(d), most)} if pairs else {"values": np.full(d, most)}),
+        "sum": np.full(d, most * public.config.bound),
+    }
+
+
+def _deviation_limits(asked: Fields, public: Public) -> SumLimits:
+    size, rows = public.config.bound + np.abs(asked["centre"]), int(asked["rows"])
+    return {"shift": size * rows, "diagonal": size**2 * rows}
+
+
+def _expected_limits(asked: Fields, public: Public) -> SumLimits:
+    rows, mean = int(asked["rows"]), asked["mean"]
+    with np.errstate(over="ignore"):
+        seen = 1.01 * rows * (1 + np.abs(mean)) ** 2  # some for rounding, of the spread too
+        variances = asked["covariance"][diagonal_positions(mean.size)]
+        squares = seen + variances * (seen.sum() / FLOOR + rows)
+        sizes = np.sqrt(squares)
+        return {"first": np.sqrt(rows) * sizes, "second": pack(np.outer(sizes, sizes))}
+
+
+# The statistics
+
+
+def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
+    """Means and deviations of what was observed, by two sums."""
+    first = yield from checked_sum(run, "observed", {})
+    count = rows_in(first["count"], first.parties)
+    rows, d = count - int(first["empty"]), first["sum"].size
+    pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(packed_size(d))
+    counts = pairs[diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
+    _require_observed(rows, counts)
+    centre = first["sum"] / counts
+    second = yield from checked_sum(run, "deviations", {"rows": np.asarray(count), "centre": centre})
+    diagonal = second["diagonal"]
+    run.missed = second.missed.get("diagonal", np.zeros(d))
+    constant = _constant(run, diagonal - second["shift"] ** 2 / counts, counts, centre)
+    if not second.missed:  # of a constant feature it is the rounding of its mean; fixed point needs it as a limit
+        diagonal = np.where(constant, 0.0, diagonal)
+    require_resolved(run.config.bound, run.missed, diagonal)
+    spread = np.sqrt((diagonal.clip(min=0.0) + 2 * run.missed) / counts)
+    unit = np.where(spread > 0, spread, 1.0)
+    apart = int((pairs == 0).sum())
+    return ObservedValues(count, rows, counts, apart, centre, spread, second["shift"] / counts / unit, constant)
+
+
+def _constant(run: RowsStrategy, diagonal: Array, counts: Array, centre: Array) -> NDArray[np.bool_]:
+    """Which features are constant, by the diagonal (d,) about their means, of which fixed point may have missed some.
+
+    Raises
+    ------
+    ConfigError
+        Where with scaling fixed point cannot tell.
+    """
+    constant = constant_features(diagonal.clip(min=0.0), counts, centre)
+    if not run.missed.any():
+        return constant
+    unseen = diagonal <= run.missed
+    if getattr(run.options, "scale", False):
+        require_scalable(run.config.bound, run.missed, diagonal, int(counts.max()))
+        if unseen.any():
+            least = float(np.sqrt((run.missed / counts).max()))
+            run.cautions = [
+                f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
+                f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
+            ]
+    return constant | unseen
+
+
+def _require_observed(rows: int, counts: Array) -> None:
+    if (counts < 0).any() or (counts > rows).any():
+        raise ContractError(
+            "the parties together say that a feature has a value in more rows than there are: the share of one of them "
+            "is false, or was altered on its way"
+        )
+    if unseen := np.flatnonzero(counts == 0).tolist():
+        raise DataError(
+            f"no party has a value of the features {unseen} (numbered from 0): leave them out at every party, or find "
+            "one that measured them"
+        )
+
+
+def expected(
+    run: RowsStrategy, observed: ObservedValues, model: Gaussian
+) -> Generator[Ask, Any, tuple[Expected, Array]]:
+    """The expected sums of all rows under a model, and a bound on what fixed point rounded off the squares (d,)."""
+    total = yield from checked_sum(
+        run,
+        "expected",
+        {
+            "rows": np.asarray(observed.rows),
+            "centre": observed.centre,
+            "spread": observed.spread,
+            "mean": model.mean,
+            "covariance": pack(model.covariance),
+        },
+    )
+    missed = total.missed.get("second", np.zeros_like(total["second"]))
+    return Expected(total["first"], total["second"]), missed[diagonal_positions(model.mean.size)]
+
+
+FACTORS = (
+    *MODEL[:-1],
+    Field("basis", ("d", "<=q"), kind="orthonormal columns"),
+    Field("variances", ("<=q",), kind="positive"),
+    Field("noise", (), kind="positive"),
+)
+"""A model of few factors, of rows in the unit that the spread gives."""
+
+
+def unit_of(spread: Array, *, scale: bool) -> Array:
+    """What features are divided by (d,): one number for all, or their standard deviations ``spread`` (d,)."""
+    if scale:
+        return np.where(spread > 0, spread, 1.0)
+    size = float(np.sqrt(np.mean(spread**2)))
+    return np.full(spread.size, size if size > 0 else 1.0)
+
+
+def factor_phase(times: int, most: int) -> Phase:
+    """The phase of `expected_products`."""
+    return Phase(
+        asked=Payload(FACTORS),
+        reply=Payload(
+            (
+                Field("first", ("d",)),
+                Field("product", ("d", "q")),
+                Field("square", (), kind="size"),
+                Field("likelihood", ()),
+            )
+        ),
+        sizes=lambda public: {"q": min(most, public.features)},
+        limits=_limits,
+        words=EXPECTED_WORDS,
+        times=times,
+    )
+
+
+def _limits(asked: Fields, public: Public) -> SumLimits:
+    rows, mean, spread = int(asked["rows"]), asked["mean"], asked["spread"]
+    variances, noise = asked["variances"], float(asked["noise"])
+    with np.errstate(over="ignore"):
+        own = spread / unit_of(spread, scale=public.options.scale)
+        seen = 1.01 * rows * (own + np.abs(mean)) ** 2  # some for rounding, of the spread too
+        along = noise + asked["basis"] ** 2 @ (variances - noise).clip(min=0.0)
+        squares = seen + along * (seen.sum() / noise + rows)
+        logarithms = mean.size * abs(np.log(noise)) + np.abs(np.log(variances / noise)).sum()
+        return {
+            "first": np.sqrt(rows * squares),
+            "product": np.tile(np.sqrt(squares * squares.sum())[:, None], variances.size),
+            "square": squares.sum(),
+            "likelihood": np.asarray(rows * logarithms + seen.sum() / noise),
+        }
+
+
+def expected_products(
+    run: RowsStrategy, observed: ObservedValues, model: Factors
+) -> Generator[Ask, Any, tuple[FactorSums, Array]]:
+    """The sums of all rows under a model, and a bound on what fixed point rounded off each feature's products (d,)."""
+    total = yield from checked_sum(
+        run,
+        "products",
+        {
+            "rows": np.asarray(observed.rows),
+            "centre": observed.centre,
+            "spread": observed.spread,
+            "mean": model.mean,
+            "basis": model.basis,
+            "variances": model.variances,
+            "noise": np.asarray(model.noise),
+        },
+    )
+    missed = total.missed.get("product", np.zeros_like(model.basis))
+    sums = FactorSums(total["first"], total["product"], float(total["square"]), float(total["likelihood"]))
+    return sums, np.linalg.norm(missed, axis=1)

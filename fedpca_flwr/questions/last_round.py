@@ -1,0 +1,134 @@
+"""What the last round has besides the projection: limits for odd rows, and sums that tell more than the moments.
+
+A site that knows the variances of the scores, and the limits of T2 and SPE, judges each of its rows by itself, and
+nothing leaves it. How many rows are beyond the limits, and the fourth moments of the scores, do leave it: both are
+about how single rows lie, which moments hide, and whoever holds the server chooses the directions and the limits. So a
+site tells them only if its `may-show` says so, and no count of fewer rows than its own minimum (`told_count`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.inference import ROUNDING, robust_intervals, spe_limit, t_squared_limit
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import MomentsOptions
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Phase, Phases, Public, SumLimits, Total
+
+LEVEL = 0.99
+"""Of the limits: what so many new rows of the model's kind do not exceed, each."""
+
+ABOVE, FOURTH = Field("above", ("2",), "int64"), Field("fourth", ("k",), kind="size")
+"""How many rows exceed the limit of T2, and of SPE; sums of the fourth powers of scores of variance 1."""
+
+
+class LastRoundOptions(MomentsOptions):
+    """Options of a method whose last round may have more than the projection."""
+
+    outliers: Literal["nothing", "sites", "counts"] = "nothing"
+    """'sites': each site with `scores` has T squared, SPE and their limits of 99 % for each of its rows, beside them;
+    'counts': the server is also told how many rows exceed them (docs/statistics.md says what that tells)."""
+    fourth_moments: bool = False
+    """Ask for the fourth moments of the scores, for intervals of the variances that allow for heavy tails."""
+
+    @property
+    def tells_more(self) -> bool:
+        """Whether sites tell more of their rows than moments do."""
+        return self.outliers == "counts" or self.fourth_moments
+
+    @model_validator(mode="after")
+    def _variances_are_about_the_mean(self) -> Self:
+        if self.outliers != "nothing" and not self.center:
+            raise PydanticCustomError("outliers", "'outliers' needs center=true: limits are about distances to a mean")
+        if self.fourth_moments and (self.scale or not self.center):
+            raise PydanticCustomError(
+                "fourth", "'fourth-moments' needs center=true and scale=false: its intervals are for variances"
+            )
+        return self
+
+
+def with_more(phases: Phases, options: LastRoundOptions) -> Phases:
+    """A script whose last question asks and tells what the options say besides."""
+    if options.outliers == "nothing" and not options.fourth_moments:
+        return phases
+    first = phases["project"]
+    limits = (Field("limits", ("2",), kind="positive", optional=True),) if options.outliers != "nothing" else ()
+    told = ((ABOVE,) if options.outliers == "counts" else ()) + ((FOURTH,) if options.fourth_moments else ())
+    phase = replace(
+        first,
+        asked=Payload((*first.asked.fields, Field("variances", ("<=k",), kind="size"), *limits)),
+        reply=Payload((*first.reply.fields, *told)),
+        limits=lambda asked, public: _sum_limits(first, told, asked, public),
+    )
+    return {**phases, "project": phase}
+
+
+def more_asked(model: PCAModel, options: LastRoundOptions) -> Fields:
+    """What a site needs of the model for it."""
+    if options.outliers == "nothing":
+        return {"variances": model.explained_variance_} if options.fourth_moments else {}
+    return {"variances": model.explained_variance_, "limits": limits_of(model)}
+
+
+def limits_of(model: PCAModel) -> Array:
+    """The limits of T2 and SPE; empty where the components leave nothing over, or are rounding."""
+    directions = model.log["measured"].get("left_out_directions")
+    variances, n = model.explained_variance_, model.n_samples_
+    if directions is None or variances.size >= n - 1 or variances[-1] <= ROUNDING * variances[0]:
+        return np.empty(0)
+    left_out = model.total_variance - float(variances.sum())
+    return np.array([t_squared_limit(variances.size, n, LEVEL), spe_limit(left_out, directions, LEVEL)])
+
+
+def told_count(count: int, rows: int, least: int) -> int:
+    """How many of ``rows`` a site says: no fewer than its own minimum ``least``, and no fewer of the others.
+
+    Fewer are told as none, and all but fewer as all, so that no limit can be chosen around a few rows.
+    """
+    if count < least:
+        return 0
+    return rows if rows - count < least else count
+
+
+def conclude(model: PCAModel, fit: Total, options: LastRoundOptions) -> None:
+    """Note in the model's log what the sites told."""
+    if options.outliers != "nothing" and not limits_of(model).size:
+        model.log["notes"].append("the components leave nothing out, or are rounding: rows have no limits")
+    if options.outliers == "counts" and limits_of(model).size:
+        t_squared, spe = np.rint(fit["above"]).astype(np.int64).tolist()
+        model.log["measured"] |= {"rows_above_t_squared_limit": t_squared, "rows_above_spe_limit": spe}
+        model.log["outliers"] = _by_party(fit.replies)
+    if options.fourth_moments:
+        kurtosis = fit["fourth"] / int(fit["count"])
+        model.log["kurtosis"] = kurtosis.tolist()
+        (low, high), *_ = robust_intervals(model.explained_variance_, kurtosis, model.n_samples_, 0.95)
+        model.log["measured"] |= {"first_variance_low": float(low), "first_variance_high": float(high)}
+
+
+def _by_party(replies: Sequence[Reply]) -> list[dict[str, Any]]:
+    return [
+        {
+            "party": reply.sender,
+            "rows": int(reply.fields["count"]),
+            "above_t_squared_limit": int(reply.fields["above"][0]),
+            "above_spe_limit": int(reply.fields["above"][1]),
+        }
+        for reply in replies
+    ]
+
+
+def _sum_limits(first: Phase, told: Sequence[Field], asked: Fields, public: Public) -> SumLimits:
+    """Scores of variance 1 have squares that add up to the number of rows: fourth powers to no more than its square."""
+    assert first.limits is not None
+    rows = float(asked["rows"])
+    most = {"above": np.full(2, rows), "fourth": np.full(len(asked["components"]), 2 * rows**2)}
+    return {**first.limits(asked, public), **{field.name: most[field.name] for field in told}}

@@ -1,0 +1,162 @@
+"""What a party's answers are made of: count, mean and scatter of its own rows, about their own mean.
+
+This is the one place where rows are centred and multiplied for an answer. No number of the server's is subtracted from
+a row: in float64 a subtraction rounds, and with a centre near 2^53 rounding would tell each row above a threshold from
+each one below. What was asked enters the algebra of the sums instead. So an answer is a function of count, mean and
+scatter, whatever was asked: rows with the same three give the same answers up to rounding (`tests/attacks`).
+
+The scatter is formed once where that is cheaper than multiplying the rows each time, and kept for the run, in the state
+that Flower holds for a party between the messages of a run: in a simulation in memory, on a site in its SuperNode,
+which hands it to the process of the next message. It never leaves the site.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpca_flwr.errors import BeyondLimitError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, packed_size, scaled_columns, scatter_product
+from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks
+from fedpca_flwr.protocol.journal import State
+
+MOST_KEPT = 2**29
+"""Bytes of the scatters of all parties together: in a simulation one process holds them."""
+
+ROUNDING = 2.0**-43
+"""Share of a sum of squares below which what is left of it is rounding."""
+
+MOMENTS, MEANS = "own moments", "own means"
+
+
+class OwnScatter:
+    """The moments of ``rows`` (n, d), and products of their scatter.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+    state : State
+        Lasts for the run.
+    columns : int
+        How many the scatter will be multiplied with in the run, about; 0: it is needed once.
+    parties : int
+        That keep one each.
+    farthest : float
+        How far a centre may be from the mean of these rows.
+    """
+
+    def __init__(self, rows: Rows, state: State, *, columns: int, parties: int, farthest: float = float("inf")) -> None:
+        self.rows, self.state, self.farthest = rows, state, farthest
+        self._means: tuple[Head, Array] | None = None  # as read in this message
+        n, d = rows.shape
+        dense = not (isinstance(rows, Blocks) and rows.sparse)
+        self.formed = (
+            dense and worth_forming(n, d, columns) and parties * packed_size(d) * np.float64().nbytes <= MOST_KEPT
+        )
+
+    def moments(self) -> Moments:
+        """Count, mean and scatter; kept for the run where that is worth it, and else count, mean and diagonal."""
+        if self.formed and self._kept(MOMENTS):
+            count, mean, remainder, scatter = self.state[MOMENTS]
+            return Moments(int(count), mean, remainder, scatter)
+        found = Moments.of(self.rows)
+        if self.formed:
+            self.state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
+        else:
+            self._keep_means(found.head, found.diagonal())
+        return found
+
+    def head_and_diagonal(self) -> tuple[Head, Array]:
+        """Count and mean of the rows, and the diagonal (d,) of their scatter."""
+        if self.formed:
+            found = self.moments()
+            return found.head, found.diagonal()
+        if self._means is None and self._kept(MEANS):
+            count, mean, remainder, diagonal = self.state[MEANS]
+            self._means = Head(int(count), mean, remainder), diagonal
+        elif self._means is None:
+            self._keep_means(*head_and_diagonal(self.rows))
+        assert self._means is not None
+        return self._means
+
+    def _keep_means(self, head: Head, diagonal: Array) -> None:
+        self._means = head, diagonal
+        self.state[MEANS] = [head.n, head.mean, head.remainder, diagonal]
+
+    def deviation(self, centre: Array) -> Array:
+        """The mean of the rows less a ``centre`` (d,).
+
+        Raises
+        ------
+        BeyondLimitError
+            Where the centre is farther away than any mean of the run's rows can be.
+        """
+        head, _ = self.head_and_diagonal()
+        deviation: Array = (head.mean - centre) + head.remainder
+        if np.abs(deviation).max(initial=0.0) > self.farthest:
+            raise BeyondLimitError(f"the server's centre is farther from this site's mean than {self.farthest:.3g}")
+        return deviation
+
+    def times(self, V: Array) -> Array:
+        """The scatter about the own mean times ``V`` (d, b)."""
+        if self.formed:
+            return self.moments().times(V)
+        head, _ = self.head_and_diagonal()
+        block, exponents = scaled_columns(V)
+        with np.errstate(over="ignore"):  # what is not finite is refused before it leaves
+            return np.ldexp(scatter_product(self.rows, head, block), exponents)
+
+    def times_about(self, centre: Array, V: Array) -> Array:
+        """The scatter about a ``centre`` (d,) times ``V`` (d, b)."""
+        deviation = self.deviation(centre)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.times(V) + len(self.rows) * np.outer(deviation, deviation @ V)
+
+    def squares(self, directions: Array, deviation: Array) -> float:
+        """The squared scores of all rows for ``directions`` (k, d), about a point that is ``deviation`` (d,) below
+        their mean, added up."""
+        head, _ = self.head_and_diagonal()
+        block, exponents = scaled_columns(directions.T)
+        if self.formed:
+            sums = np.einsum("ij,ij->j", block, self.moments().times(block))
+        else:
+            sums = -head.n * (head.remainder @ block) ** 2
+            for centred in centred_chunks(self.rows, head.mean):
+                scores = centred @ block
+                sums += np.einsum("ij,ij->j", scores, scores)
+        with np.errstate(over="ignore", invalid="ignore"):
+            whole = np.ldexp(sums, 2 * exponents).sum() + head.n * np.square(directions @ deviation).sum()
+        return float(whole)
+
+    def squared_error(self, mean: Array, scale: Array, components: Array) -> float:
+        """What the projection of rows less ``mean`` (d,), divided by ``scale`` (d,) or by nothing (0,), to orthonormal
+        ``components`` (k, d) leaves of their sum of squares."""
+        head, diagonal = self.head_and_diagonal()
+        deviation, unit = self.deviation(mean), scale if scale.size else np.ones_like(mean)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = ((diagonal + head.n * deviation**2) / unit**2).sum()
+        return left_of(float(total), self.squares(components / unit, deviation))
+
+    def _kept(self, name: str) -> bool:
+        """Whether it is there, of these rows: a method may ask about a part of them first (`personalised`)."""
+        return name in self.state and int(self.state[name][0]) == len(self.rows)
+
+    def drop(self) -> None:
+        """Forget it: the run needs it no more."""
+        self.state.drop(MOMENTS)
+        self.state.drop(MEANS)
+
+
+def left_of(total: float, explained: float) -> float:
+    """What components leave of a sum of squares; nothing where only rounding is left, which would differ for other rows
+    of the same moments."""
+    left = total - explained
+    return 0.0 if left <= ROUNDING * total else left
+
+
+def worth_forming(rows: int, features: int, columns: int) -> bool:
+    """Whether forming a scatter and multiplying it with so many columns is cheaper than multiplying the rows.
+
+    In multiplications and additions n d^2, 2 d^2 c, and 4 n d c.
+    """
+    return rows * features + 2 * features * columns < 4 * rows * columns

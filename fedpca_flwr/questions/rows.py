@@ -1,0 +1,341 @@
+"""Statistics of all rows, where the parties hold rows of the same features: what is asked, and how they are had.
+
+Means of parties do not add up, so where only sums may be shown the pooled mean m comes first, from counts and plain
+sums, then the deviations about it, and all that follows is taken about m (`fedpca_flwr.questions.row_limits` has the
+limits). Where parties may drop out, one uncentred sum has it all, in two floats (`fedpca_flwr.maths.sums`).
+
+Sums that are held against their limits in clear too, and what is told where they are those of no rows.
+
+The parties' moments in clear: added as they come, and kept only where more than their sum is needed.
+
+The server keeps what each party sent where the run is to keep it (``keep='parties'``), or has a limit to what one may
+hold of a component (``max-share``). Without either it keeps them for the parties' influence (`influences`) while that
+takes little memory, and says in the model where it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy.linalg import blas
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import LARGEST
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.influence import RandomGroups
+from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size
+from fedpca_flwr.maths.sums import (
+    MomentsSum,
+    about_mean,
+    mean_products,
+    mean_squares,
+    pool,
+    pool_within,
+    uncentred_head,
+)
+from fedpca_flwr.model.solution import ALL_ROWS
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Ask, Phase, Phases, Sum, Total
+from fedpca_flwr.protocol.replies import ArrivingSum, as_they_come
+from fedpca_flwr.questions.fields import COUNT, MOMENTS, moments_in, moments_of
+from fedpca_flwr.questions.influence import AddedContributions, Contributions
+from fedpca_flwr.questions.row_limits import (
+    FIRST_WORDS,
+    UNCENTRED_WORDS,
+    Pooled,
+    deviation_limits,
+    pooled_of,
+    projection_limits,
+    require_bound,
+    require_resolved,
+    require_scalable,
+    rows_in,
+    scatter_limits,
+    sum_limits,
+    uncentred_limits,
+)
+from fedpca_flwr.questions.rows_run import RowsStrategy, kept, party_names, require_kept_sums
+
+
+def checked_sum(run: RowsStrategy, phase: str, asked: Fields) -> Generator[Ask, Any, Total]:
+    """A sum to which in clear no party may add more than the limits of fixed point let it add where sums are masked.
+
+    Raises
+    ------
+    ContractError
+        Naming the party.
+    """
+    if run.transport.sums_only:
+        total: Total = yield Sum(phase, asked)
+        return total
+    public = replace(run.public, config=run.config.model_copy(update={"bound": LARGEST}))
+    limits_of = run.card.phases(run.config, run.options)[phase].limits
+    assert limits_of is not None
+    known = dict(asked)
+    if "mean" in known:  # a constant feature, which is not divided by its spread, is as far as its mean was rounded
+        unit = np.where(known["spread"] > 0, known["spread"], 1.0)
+        known["mean"] = np.abs(known["mean"]) + 1e-9 * np.abs(known["centre"]) / unit
+    limits, arriving = limits_of(known, public), ArrivingSum()
+
+    def add(fields: Fields, sender: str) -> None:
+        for name, limit in limits.items():
+            if fields[name].shape == limit.shape and (np.abs(fields[name]) > 2 * limit).any():
+                raise ContractError(
+                    f"{sender}: field '{name}' of phase '{phase}' holds numbers that are larger than any rows can add; "
+                    "does it run another version, or did its data change during the run?"
+                )
+        arriving.add(fields, sender)
+
+    replies = yield from as_they_come(Ask(phase, asked), add)
+    return arriving.total(replies)
+
+
+@contextmanager
+def sums_of_rows() -> Iterator[None]:
+    """Where sums are taken that are those of no rows: nobody can check a single share.
+
+    Raises
+    ------
+    ContractError
+    """
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except (ArithmeticError, ValueError):  # a matrix that is not positive definite, or numbers that are not finite
+        raise ContractError(
+            "the parties' sums together are not those of any rows: the share of one of them is false, or was altered "
+            "on its way"
+        ) from None
+
+
+FOR_INFLUENCE = 2**30
+"""Bytes of all parties' scatters together that are kept for nothing but their influence."""
+
+
+def keeps_each(run: RowsStrategy) -> bool:
+    """Whether the server keeps each party's moments until the run has its model."""
+    asked = run.config.max_share > 0 or getattr(run.options, "keep", "nothing") == "parties"
+    return asked or _nbytes(run) <= FOR_INFLUENCE
+
+
+def added_moments(run: RowsStrategy) -> Generator[Ask, Any, MomentsSum]:
+    """The sum of all parties' moments, of which none is kept."""
+    added = MomentsSum(run.public.features)
+    groups = RandomGroups(run.public.parties, np.random.default_rng())
+
+    def take(fields: Fields, sender: str) -> None:
+        part = moments_in(fields)
+        try:
+            added.add(part)
+        except ValueError as error:
+            raise ContractError(f"{sender}: field 'scatter': {error}") from None
+        groups.add(sender, part)
+
+    replies = yield from as_they_come(Ask("moments"), take)
+    run.contributions = AddedContributions(groups)
+    run.cautions = [
+        *run.cautions,
+        f"no influence of single parties is told: what all {len(replies)} sent has {_nbytes(run):,} bytes, and was "
+        "added as it came; with 'max-share' it is kept, and told",
+    ]
+    return added
+
+
+def _nbytes(run: RowsStrategy) -> int:
+    return 8 * packed_size(run.public.features) * run.public.parties
+
+
+ROW_COUNT = Field("rows", (), "int64", kind="count", fixed="rows")
+CENTRE = Field("centre", ("d",), fixed="centre")
+SPREAD = Field("spread", ("d",), kind="size", fixed="spread")
+
+
+# The phases
+
+
+def centre_phases(prefix: str = "") -> Phases:
+    """The phases of `pooled_centre`."""
+    rows, centre = (replace(field, fixed=f"{prefix}{field.fixed}") for field in (ROW_COUNT, CENTRE))
+    return {
+        f"{prefix}sums": Phase(
+            reply=Payload((COUNT, Field("sum", ("d",)))),
+            limits=lambda asked, public: sum_limits(public.config.bound, public.features),
+            words=FIRST_WORDS,
+        ),
+        f"{prefix}deviations": Phase(
+            asked=Payload((rows, centre)),
+            reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
+            limits=lambda asked, public: deviation_limits(public.config.bound, int(asked["rows"]), public.features),
+            words=FIRST_WORDS,
+        ),
+    }
+
+
+SCATTER = Field("scatter", ("d(d+1)/2",))
+
+
+def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Phases:
+    """The phases of `pooled_moments`; ``within``: of scatters about the parties' own means; ``keep``: what of them."""
+    if config.transport == "clear":
+        return {"moments": Phase(reply=MOMENTS)}
+    require_kept_sums(keep)
+    require_bound(config.bound)
+    if config.transport == "masked":
+        scatter = Phase(
+            asked=Payload((CENTRE, SPREAD)),
+            reply=Payload((SCATTER,)),
+            limits=lambda asked, public: scatter_limits(asked["spread"]),
+        )
+        return {**centre_phases(), "scatter": scatter}
+    squares = (Field("squares", ("d",)),) if within else ()
+    uncentred = Phase(
+        reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
+        limits=lambda asked, public: uncentred_limits(public.config.bound, public.features, within=within),
+        words=UNCENTRED_WORDS,
+    )
+    return {"uncentred": uncentred}
+
+
+def projection_phase(
+    config: RunConfig, *, differentially_private: bool = False, about: str = "", further: tuple[Field, ...] = ()
+) -> Phases:
+    """The last question: every party projects its own rows and tells what squared error that leaves.
+
+    Where only sums are shown, the rows and total variance of the model say how large that can be. A method that is
+    private by noise replies a constant, in clear. ``about`` names the number of the run that the mean is, but for
+    rounding, where the parties were told one; ``further`` fields are what else the rows are projected with.
+    """
+    summed = config.transport != "clear" and not differentially_private
+    limits = (ROW_COUNT, Field("total", (), kind="positive"))
+    return {
+        "project": Phase(
+            asked=Payload(
+                (
+                    Field("components", ("<=k", "d"), kind="orthonormal rows"),
+                    Field("mean", ("d",), near=about),
+                    Field("scale", ("d",), kind="positive", optional=True),
+                    *further,
+                    *(limits if summed else ()),
+                )
+            ),
+            reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
+            sizes=lambda public: {"k": public.features},
+            limits=lambda asked, public: projection_limits(int(asked["rows"]), float(asked["total"])),
+            in_clear=differentially_private,
+            closing=True,
+        )
+    }
+
+
+# The statistics
+
+
+def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS) -> Generator[Ask, Any, Pooled]:
+    """Rows, mean and deviations of all rows, by two short sums.
+
+    ``prefix`` names their phases, ``which`` says in a refusal what rows they are of.
+    """
+    if run.known is not None:
+        return run.known
+    bound = run.config.bound
+    first: Total = yield Sum(f"{prefix}sums")
+    rows = rows_in(first["count"], first.parties)
+    centre = first["sum"] / rows
+    second: Total = yield Sum(f"{prefix}deviations", {"rows": np.asarray(rows), "centre": centre})
+    pooled = pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
+    return pooled._replace(
+        diagonal=_resolved_diagonal(run, second.missed["diagonal"], pooled.diagonal, pooled.head, which)
+    )
+
+
+def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Array]]:
+    """The moments of all rows, and the diagonal (d,) of their scatter."""
+    if run.config.transport == "clear":
+        if not keeps_each(run):
+            pooled = (yield from added_moments(run)).pooled()
+            run.kept = kept(run.options, pooled, {})
+            return pooled, pooled.diagonal()
+        replies = yield Ask("moments")
+        parts = {reply.sender: moments_of(reply) for reply in replies}
+        run.contributions = Contributions(parts)
+        pooled = pool(parts.values())
+        run.kept = kept(run.options, pooled, dict(zip(party_names(replies), parts.values(), strict=True)))
+        return pooled, pooled.diagonal()
+    pooled, diagonal = yield from summed_moments(run, within=False)
+    run.kept = kept(run.options, pooled, {}, missed=run.missed)
+    return pooled, diagonal
+
+
+def averaged_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array, Moments | None]]:
+    """Moments whose scatter leaves out what is between the parties' means, the diagonal (d,) of the whole scatter, and
+    where the server has them the moments of all rows; without ``within`` nothing is left out."""
+    if run.config.transport == "clear":
+        if not keeps_each(run):
+            added = yield from added_moments(run)
+            pooled = added.pooled()
+            return (added.pooled(within=True) if within else pooled), pooled.diagonal(), pooled
+        parts = {reply.sender: moments_of(reply) for reply in (yield Ask("moments"))}
+        run.contributions = Contributions(parts, between=not within)
+        pooled = pool(parts.values())
+        return (pool_within(parts.values()) if within else pooled), pooled.diagonal(), pooled
+    return (*(yield from summed_moments(run, within=within)), None)
+
+
+def summed_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+    """Moments where only sums are shown, and the diagonal (d,) of the whole scatter.
+
+    ``within``: the moments leave out what lies between the parties' means.
+    """
+    by = _by_three_sums if run.config.transport == "masked" else _by_one_sum
+    return (yield from by(run, within))
+
+
+def _by_three_sums(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+    pooled = yield from pooled_centre(run)
+    sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": pooled.spread})
+    scatter, d = sums["scatter"], pooled.centre.size
+    run.missed = run.missed + sums.missed["scatter"][diagonal_positions(d)]
+    if not within:
+        scatter = blas.dspr(d, -float(pooled.rows), pooled.remainder, scatter, lower=1)
+    return Moments(*pooled.head, scatter=scatter), pooled.diagonal
+
+
+def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+    sums: Total = yield Sum("uncentred")
+    double = {name: (sums[name], sums.low[name]) for name in sums}
+    head = uncentred_head(rows_in(sums["count"], sums.parties), double["sum"])
+    if within:
+        scatter, diagonal = sums["scatter"], about_mean(double["squares"], mean_squares(head))
+    else:
+        scatter = about_mean(double["scatter"], mean_products(head))
+        diagonal = scatter[diagonal_positions(head.mean.size)]
+    missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
+    return Moments(*head, scatter=scatter), _resolved_diagonal(run, missed, diagonal, head, ALL_ROWS).clip(min=0.0)
+
+
+def _resolved_diagonal(run: RowsStrategy, missed: Array, diagonal: Array, head: Head, which: str) -> Array:
+    """The diagonal (d,) of the scatter of rows, of which fixed point may have ``missed`` so much.
+
+    What is too much is refused. With scaling a feature of which it may be all is constant; else it would be scaled by
+    what rounding left of it.
+    """
+    run.missed = missed
+    whole = diagonal + run.joined
+    about_zero = 0.0 if getattr(run.options, "center", True) else head.n * head.mean**2
+    require_resolved(run.config.bound, missed, whole + about_zero, which=which)
+    if not getattr(run.options, "scale", False):
+        return diagonal
+    require_scalable(run.config.bound, missed, whole, head.n)
+    unseen = whole <= missed
+    if unseen.any():
+        least = float(np.sqrt(missed.max() / head.n))
+        run.cautions = [
+            f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
+            f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
+        ]
+    return np.where(unseen, 0.0, diagonal)

@@ -1,0 +1,427 @@
+"""`RowsClient`: what a party returns about its own rows, for the statistics of `rows` and `products` beside.
+
+What of the statistics outlives a run: the moments of all rows, where the run says so (``keep``).
+
+`RowsStrategy`: a run where the parties hold rows of the same features: the method, the model, the last round.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.genotypes import count_alleles, deviation, standard_chunks, standardised
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.rows import Rows, centred_chunks, column_sums
+from fedpca_flwr.maths.sums import mean_products, mean_squares, total_of
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.model import PCAModel, shrinkage_notes
+from fedpca_flwr.model.named import unit_notes
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.model.solution import Solution, check_components
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
+from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.question import SERVER, Ask, Program, Sum, Total
+from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.questions.fields import head_fields
+from fedpca_flwr.questions.genotypes import (
+    CHECKED,
+    FREQUENCIES,
+    about_zero,
+    genotype_notes,
+    pooled_counts,
+    require_frequencies,
+    require_genotypes,
+    told_frequencies,
+)
+from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
+from fedpca_flwr.questions.own_scatter import OwnScatter
+from fedpca_flwr.questions.row_limits import Pooled, require_bound, require_few_rows
+from fedpca_flwr.site.policy import permit_calls
+from fedpca_flwr.site.scores import score_file
+from fedpca_flwr.site.site import Site
+
+KEPT = "the moments of all rows were kept; they tell far more than this model (docs/statistics.md)"
+
+
+def kept(
+    options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, missed: Array | None = None
+) -> SecondMoments | None:
+    """What a run with these options keeps.
+
+    Only a method whose options say so keeps anything: one that releases less than the moments has no such option.
+    """
+    if not isinstance(options, MomentsOptions) or options.keep == "nothing":
+        return None
+    own = parties if options.keep == "parties" else {}
+    return SecondMoments(pooled, parties=own, missed=np.zeros(0) if missed is None else missed)
+
+
+def party_names(replies: Sequence[Reply]) -> list[str]:
+    """A name for each party that no other has."""
+    names = [reply.member for reply in replies]
+    return names if len(set(names)) == len(names) else [reply.sender for reply in replies]
+
+
+def require_kept_sums(keep: str) -> None:
+    """Refuse to keep each party's moments where the server has sums only.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if keep == "parties":
+        raise ConfigError(
+            "run-config: 'keep' is 'parties', but with secure-aggregation the server has the sum over all parties "
+            "only; use keep=moments"
+        )
+
+
+FARTHEST = 2.0**10
+"""A centre may be so many times `bound` away from a party's mean: beyond it no mean of the run's rows can be."""
+
+
+class RowsClient(PCAClient):
+    """Answers what the statistics of rows ask. A method with questions of its own adds them to `statistics`."""
+
+    site: Site
+
+    @property
+    def within(self) -> bool:
+        """Whether scatters are about this party's own mean, also where all share a centre."""
+        return False
+
+    def require_ready(self) -> None:
+        if self.transport.sums_only and not self.card.differentially_private and self.site.config.bound:
+            require_bound(self.site.config.bound)
+            self.site.permit_bound(self.card.split)
+        if self.transport.sums_only and not self.card.differentially_private:
+            require_few_rows(len(self.data), self.site.node.num_partitions)
+        if self._of_genotypes and not self.journal.begun() and CHECKED not in self.site.state:
+            require_genotypes(self._unscaled)
+            permit_calls(self.site.node, self.site.table)
+            self.site.state[CHECKED] = []
+
+    @property
+    def data(self) -> Rows:
+        """This party's rows; of genotypes, as soon as their frequencies are known, the standardised ones."""
+        if FREQUENCIES.name not in self.site.state:
+            return self._unscaled
+        return standardised(self._unscaled, self.site.state[FREQUENCIES.name][0])
+
+    def take(self, asked: Fields) -> None:
+        told = FREQUENCIES.name in self.site.state
+        if FREQUENCIES.name in asked and not told:
+            require_frequencies(asked)
+            self.site.state[FREQUENCIES.name] = [asked[FREQUENCIES.name]]
+
+    @property
+    def _unscaled(self) -> Rows:
+        return self.site.data(self.card.split)
+
+    @property
+    def _of_genotypes(self) -> bool:
+        return getattr(self.options, "genotypes", False)
+
+    @property
+    def used(self) -> Rows:
+        """The rows (n, d) that the statistics are of."""
+        return self.data
+
+    @property
+    def columns(self) -> int:
+        """About how many columns the scatter will be multiplied with in the whole run."""
+        return 0
+
+    @cached_property
+    def own(self) -> OwnScatter:
+        """The scatter of these rows, kept for the run where that is cheaper."""
+        bounded = self.transport.sums_only and not self.card.differentially_private and self.site.config.bound
+        farthest = FARTHEST * self.site.config.bound if bounded else math.inf
+        return OwnScatter(
+            self.used, self.site.state, columns=self.columns, parties=self.public.parties, farthest=farthest
+        )
+
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        """As `PCAClient.statistics`, of the phases in `fedpca_flwr.questions.rows` and `products`."""
+        answers: dict[str, Callable[[Fields], Fields | Sequence[Fields]]] = {
+            "alleles": self.alleles,
+            "moments": self.moments,
+            "sums": self.sums,
+            "deviations": self.deviations,
+            "scatter": self.scatter,
+            "heads": self.heads,
+            "start": self.start,
+            "product": self.product,
+            "uncentred": self.uncentred,
+            "project": self.project,
+        }
+        return answers[phase](asked)
+
+    def alleles(self, asked: Fields) -> Fields:
+        """Of each variant the calls, the copies of the counted allele, and the sum of squares."""
+        rows, called, alleles, squares = count_alleles(self._unscaled)
+        return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
+
+    def moments(self, asked: Fields) -> Fields:
+        """Count, mean and scatter."""
+        found = self.own.moments()
+        return {**head_fields(found.head, found.diagonal()), "scatter": found.scatter}
+
+    def sums(self, asked: Fields) -> Fields:
+        """Count and sum."""
+        return {"count": np.asarray(len(self.used)), "sum": column_sums(self.used)}
+
+    def deviations(self, asked: Fields) -> Fields:
+        """Sums of deviations from the centre, and of their squares."""
+        (head, diagonal), deviation = self.own.head_and_diagonal(), self.own.deviation(asked["centre"])
+        return {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
+
+    def scatter(self, asked: Fields) -> Fields:
+        """Packed scatter about the centre."""
+        found = self.own.moments()
+        self.own.deviation(asked["centre"])  # or it is too far away
+        return {"scatter": found.scatter if self.within else found.scatter_about(asked["centre"])}
+
+    def uncentred(self, asked: Fields) -> Sequence[Fields]:
+        """Count, sum and second moments about zero, in parts that together have twice the digits of float64."""
+        found = self.own.moments()
+        total = total_of(found.head)
+        first = {"count": np.asarray(found.count), "sum": total[0], "scatter": found.scatter}
+        if self.within:
+            high, low = mean_squares(found.head)
+            return [{**first, "squares": found.diagonal()}, {"sum": total[1], "squares": high}, {"squares": low}]
+        high, low = mean_products(found.head)
+        return [first, {"sum": total[1], "scatter": high}, {"scatter": low}]
+
+    def heads(self, asked: Fields) -> Fields:
+        """Count, mean, and the scatter's diagonal."""
+        head, diagonal = self.own.head_and_diagonal()
+        return {**head_fields(head, diagonal), "diagonal": diagonal}
+
+    def first_block(self) -> Array:
+        """The block (d, b) of the first product, which all parties make alike."""
+        raise NotImplementedError
+
+    def start(self, asked: Fields) -> Fields:
+        """The same, and the scatter's product with the first block."""
+        return {**self.heads(asked), "product": self.own.times(self.first_block())}
+
+    def product(self, asked: Fields) -> Fields:
+        """The scatter's product with a block: about the centre that all share, or else about this party's own mean."""
+        V = asked["block"].astype(np.float64)
+        return {"product": self.own.times_about(asked["centre"], V) if "centre" in asked else self.own.times(V)}
+
+    def loadings(self, asked: Fields) -> Array:
+        """The components (k, d) by which this party projects its rows."""
+        return asked["components"]
+
+    def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
+        """Chunks of rows, centred and scaled, as this party projects them."""
+        if self._of_genotypes:
+            return standard_chunks(rows, asked["mean"], asked["scale"])
+        return centred_chunks(rows, asked["mean"], asked["scale"] if asked["scale"].size else None)
+
+    def own_loadings(self, asked: Fields, components: Array) -> Loadings:
+        """What this party projects new rows with."""
+        scale = asked["scale"] if asked["scale"].size else np.ones_like(asked["mean"])
+        return Loadings(components, asked["mean"], scale, columns=self.site.table.columns)
+
+    def project(self, asked: Fields) -> Fields:
+        """Keep the scores of this party's own rows, and what gave them; rows, and the squared error that is left."""
+        if not self.card.differentially_private:
+            squared = self.squared_error(asked)
+            self.keep_scores(asked)
+            self.own.drop()
+            return {"count": np.asarray(len(self.data)), "squared": np.asarray(squared)}
+        try:
+            self.keep_scores(asked)
+        except Exception as error:  # nothing of the rows may show here, not even that they cannot be projected
+            self.site.report(error)
+        return {"count": np.asarray(1), "squared": np.asarray(0.0)}
+
+    def squared_error(self, asked: Fields) -> float:
+        """What the projection leaves of the squares of this party's rows, from their moments."""
+        components = self.loadings(asked)
+        if not self._of_genotypes:
+            return self.own.squared_error(asked["mean"], asked["scale"], components)
+        self._require_told(asked)
+        return self.own.squared_error(np.zeros_like(asked["mean"]), np.empty(0), components)
+
+    def _require_told(self, asked: Fields) -> None:
+        """Refuse to project genotypes otherwise than by the frequencies that the run told."""
+        frequencies = self.site.state[FREQUENCIES.name][0]
+        expected = {"mean": 2 * frequencies, "scale": deviation(frequencies)}
+        if any(not np.array_equal(asked[name], known) for name, known in expected.items()):
+            raise ContractError(f"{SERVER}: 'mean' and 'scale' are not those of the 'frequencies' that it told before")
+
+    def keep_scores(self, asked: Fields) -> None:
+        """Write this party's own files; they stay here."""
+        components, rows, node = self.loadings(asked), self.site.table.rows, self.site.node
+        if self.writes_scores:
+            with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
+                for part in (self._unscaled, rows[len(self._unscaled) :]):
+                    for centred in self.centred(part, asked):
+                        keep(centred @ components.T)
+        if node.loadings:
+            self.own_loadings(asked, components).save(node.loadings)
+
+    @property
+    def writes_scores(self) -> bool:
+        """Whether this party projects its rows, one by one, for itself."""
+        return bool(self.site.node.scores)
+
+
+class RowsStrategy(PCAStrategy):
+    """Base of the strategies for data split by rows. A method adds `aggregate`.
+
+    Attributes
+    ----------
+    missed : ndarray of shape (d,)
+        Bound on what fixed point rounded off the variances, times rows; set by the statistics that a method asks for.
+    joined : ndarray of shape (d,)
+        Diagonal of the scatter that the rows of this run are added to.
+    known : Pooled or None
+        What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown.
+    cautions : sequence of str
+        What a reader must know of them.
+    kept : SecondMoments or None
+        The moments of all rows, where the run is to keep them; set likewise.
+    contributions : Contributions, AddedContributions or None
+        What each party added to the pooled moments, where the server sees that; set by the statistics too.
+    units : sequence of dict
+        Features that a party has in another unit, where the server sees each party's means and deviations.
+    """
+
+    missed: Array = np.zeros(1)
+    joined: Array = np.zeros(1)
+    known: Pooled | None = None
+    cautions: Sequence[str] = ()
+    kept: SecondMoments | None = None
+    contributions: Contributions | AddedContributions | None = None
+    units: Sequence[dict[str, Any]] = ()
+
+    @abstractmethod
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        """The method: asks, and returns what it found."""
+
+    def program(self) -> Program:
+        if getattr(self.options, "genotypes", False):
+            model, solution = yield from self._of_genotypes()
+        else:
+            solution = yield from self.aggregate()
+            model = self.modelled(solution)
+        yield from self.projected(model, solution)
+        self._model = model
+
+    def _of_genotypes(self) -> Generator[Ask, Any, tuple[PCAModel, Solution]]:
+        """The method on standardised genotypes: its model and solution, in the unit of the genotypes."""
+        counts = yield from pooled_counts()
+        self.known = about_zero(counts)
+        solution = yield from told_frequencies(self.aggregate(), counts.frequencies)
+        model = self.modelled(solution.extended(notes=genotype_notes(counts)))
+        unit = deviation(counts.frequencies)
+        mean = 2 * counts.frequencies  # what is left of the solution's is rounding
+        return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)
+
+    def squared_error(self, model: PCAModel) -> float:
+        """What the parties' own rows must have as mean squared error in the last round, if the model is exact."""
+        return model.squared_error
+
+    def rows_here(self, model: PCAModel) -> int:
+        """How many rows the parties of this run must project in the last round."""
+        return model.n_samples_
+
+    def loadings(self, model: PCAModel, solution: Solution) -> Fields:
+        """What the parties project their own rows with."""
+        components, mean = model.loadings()
+        scale = np.empty(0) if solution.scale is None else solution.scale
+        return {"components": components, "mean": mean, "scale": scale}
+
+    def n_components(self, rows: int, features: int) -> int | float:
+        """The wanted number of components, or the fraction of variance, checked against the pooled data.
+
+        Raises
+        ------
+        ConfigError
+        """
+        check_components(self.options.n_components, rows, features)
+        return self.options.n_components
+
+    def modelled(self, solution: Solution) -> PCAModel:
+        """The model of what the method found."""
+        center, influence = getattr(self.options, "center", True), []
+        if self.contributions is not None:
+            influence = self.contributions.influence(solution, center=center, limit=self.config.max_share)
+            self.units = self.contributions.units()
+            solution = solution.extended(notes=notes_on(influence), measured=largest_of(influence))
+            self.contributions = None  # they are large
+        measured = dict(solution.measured)
+        pairs = solution.pairs.of_rank(solution.rows - center)
+        if self.transport.sums_only and np.any(self.missed):
+            weights = 1.0 if solution.scale is None else solution.scale**-2
+            rounding = float(np.sum(self.missed * weights)) / solution.total
+            measured["fixed_point_variance_share"] = rounding
+            pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
+        unseen = [UNSEEN] if self.transport.sums_only and getattr(self.options, "scale", False) else []
+        odd = unit_notes(self.units, ())
+        notes = [*self.cautions, *solution.notes, *odd, *unseen, *([] if self.kept is None else [KEPT])]
+        log = self.history(self.certainty(pairs), notes, measured)
+        if self.units:
+            log["other_units"] = self.units
+        if influence:
+            log["influence"] = [one.entry() for one in influence]
+        model = replace(PCAModel.of(solution, log), moments_=self.kept)
+        if not self.card.differentially_private:
+            log["notes"] += shrinkage_notes(model)
+        return model
+
+    def projected(self, model: PCAModel, solution: Solution) -> Program:
+        """Let every party project its own rows; what that leaves must be what the model foretells."""
+        asked = dict(self.loadings(model, solution))
+        if self.card.differentially_private:
+            yield Ask("project", asked)
+            return
+        if self.transport.sums_only:
+            asked |= {"rows": np.asarray(self.rows_here(model)), "total": np.asarray(solution.total)}
+        fit: Total | None = yield Sum("project", asked)
+        if fit is None:
+            model.log["notes"].append("a party left before the last round: the squared error is not measured")
+            return
+        self._require_same_rows(int(fit["count"]), model)
+        self._verify(model, float(fit["squared"]) / int(fit["count"]))
+        self.conclude(model, fit)
+
+    def conclude(self, model: PCAModel, fit: Total) -> None:
+        """Note what else the last round told, of a method that asks more in it."""
+
+    def _require_same_rows(self, rows: int, model: PCAModel) -> None:
+        if rows != self.rows_here(model):
+            raise ContractError(
+                f"all parties together project {rows} rows, but the model is of {self.rows_here(model)} of theirs; "
+                "did a party's data change during the run?"
+            )
+
+    def _verify(self, model: PCAModel, measured: float) -> None:
+        predicted = self.squared_error(model)
+        mean = np.zeros(1) if model.mean_ is None else model.mean_
+        unit = 1.0 if model.scale_ is None else model.scale_
+        rounding = float(((np.finfo(np.float64).eps * mean / unit) ** 2).sum())
+        allowed = 1e-6 * model.total_variance + rounding if self.exact else np.inf
+        difference = abs(measured - predicted)
+        if not (np.isfinite(difference) and difference <= allowed):  # one is NaN where a party has sent such numbers
+            raise ContractError(
+                f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
+                f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
+            )
+        model.log["measured"] |= {"squared_error_per_row": measured, "predicted_squared_error_per_row": predicted}

@@ -1,0 +1,420 @@
+"""Rows from PostgreSQL, by ``COPY`` in its binary format.
+
+Where every value is a float64 and none is NULL, all rows of that format have one length, so a block is a view of the
+bytes that came. That takes less memory than Arrow batches (ADBC) and no more CPU; a cursor of Python rows, as
+SQLAlchemy has it, takes 20 times the CPU (``python -m simulations.benchmarks databases``).
+Format: https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-BINARY-FORMAT
+
+What a driver of a database does for a query.
+
+Rows from DuckDB: a database in a file, or files that its SQL reads (.parquet, .csv).
+
+The rows of a site's own query, from PostgreSQL or DuckDB, in blocks (extra ``sql``).
+
+The database makes float64 of every number and NaN of every NULL, so that a block is what the server sent, seen as an
+array. A value that is no number is refused by its column before a row is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from threading import Timer
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL, kind_of
+from fedpca_flwr.data.table import Table, check
+from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks
+from fedpca_flwr.site.columns import LeftOut, column_position
+
+PASS_SECONDS = 3600.0
+"""After so long a pass over the rows of a query is given up: what the database takes, and this site between blocks."""
+
+TOO_LONG = (
+    f"the query's rows took longer than {PASS_SECONDS:,.0f} s to read; make what it joins and sorts less, or name a "
+    "table that holds its result"
+)
+
+
+class Column(NamedTuple):
+    """A column of a query.
+
+    Attributes
+    ----------
+    name, kind : str
+        Its name, and that of its type.
+    number : str
+        The SQL that makes float64 of a value, NaN of NULL, with ``{}`` for the column; empty where it is no number.
+    text : str
+        The SQL that makes a text of a value, an empty one of NULL.
+    """
+
+    name: str
+    kind: str
+    number: str
+    text: str
+
+
+class Session(Protocol):
+    """A connection that reads one state of the database, and writes nothing."""
+
+    def columns(self, select: str) -> list[Column]:
+        """Of what a SELECT would give; refuses a text of several statements before it runs any."""
+
+    def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
+        """What a SELECT of these, all float64, gives from a source (``FROM ...``), in blocks of about so many rows."""
+
+    def texts(self, column: str, source: str) -> list[str]:
+        """What a SELECT of one column of texts gives."""
+
+
+EXACT = {"BOOLEAN", "FLOAT", "DOUBLE"} | {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG")}
+EXACT |= {"INTEGER", "UINTEGER"}
+"""Types that DuckDB itself rounds correctly. HUGEINT it does not, nor DECIMAL in 1.5: these go through their text."""
+
+MEMORY = ":memory:"
+
+CONFIG = {
+    "autoinstall_known_extensions": "false",  # nothing is downloaded
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",  # no table is a variable of this program
+    "lock_configuration": "true",
+    "memory_limit": "512MB",  # what is sorted beyond it goes to a folder beside the file
+    "threads": "1",  # sums in one order, so the same bits
+}
+
+
+@contextmanager
+def duckdb_session(url: str) -> Iterator[DuckDB]:
+    """A session with the file of ``url``, or with none (``duckdb:///:memory:``), which reads files only.
+
+    Raises
+    ------
+    ConfigError, DataError
+        What DuckDB says is shown where it is about the query itself, and only in the site's own log.
+    """
+    try:
+        import duckdb
+        import pyarrow as pa  # by which its rows come
+    except ImportError:
+        raise ConfigError("DuckDB needs duckdb and pyarrow; pip install '.[sql]' in the repository") from None
+    path = url.removeprefix("duckdb:///")
+    file = Path(path).expanduser()
+    if path != MEMORY and not file.is_file():
+        raise DataError("the DuckDB file that node-config 'data' names does not exist", local=str(file))
+    connected = False
+    try:
+        config: dict[str, Any] = dict(CONFIG)
+        with duckdb.connect(MEMORY if path == MEMORY else file, path != MEMORY, config) as connection:
+            connected = True
+            with _ended_after(PASS_SECONDS, connection.interrupt):
+                yield DuckDB(connection)
+    except (duckdb.Error, pa.ArrowException) as error:
+        raise _duckdb_words(error, duckdb, connected=connected, file=file) from None
+
+
+@contextmanager
+def _ended_after(seconds: float, end: Callable[[], None]) -> Iterator[None]:
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _duckdb_words(error: Exception, duckdb: Any, *, connected: bool, file: Path) -> FedPCAError:
+    local = f"{type(error).__name__} in {file}"
+    if not connected:
+        return DataError(
+            "the DuckDB file cannot be opened: it is damaged, of another version, or written to by another program",
+            local=local,
+        )
+    if isinstance(error, duckdb.InterruptException):
+        return DataError(TOO_LONG, local=local)
+    own = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException
+    if isinstance(error, own | duckdb.IOException):  # of names and files, no values
+        text = "node-config: the database refuses the 'query' (the site's log says why)"
+        return ConfigError(text, local=f"{local}: {str(error).partition(chr(10))[0]}")
+    return DataError("the database fails at the query (the site's log says how)", local=local)
+
+
+class DuckDB:
+    """A connection that reads.
+
+    Parameters
+    ----------
+    connection : duckdb.DuckDBPyConnection
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def columns(self, select: str) -> list[Column]:
+        statements = self.connection.extract_statements(select)
+        if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
+            raise ConfigError("node-config: 'query' is not one SELECT; a site's rows are what one gives")
+        found = self.connection.sql(select)
+        text = "coalesce(CAST({} AS VARCHAR), '')"
+        kinds = map(str, found.types)
+        return [Column(name, kind, _duckdb_number(kind), text) for name, kind in zip(found.columns, kinds, strict=True)]
+
+    def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
+        select = f"SELECT [{', '.join(columns)}] {source}"  # whose values are the rows, one behind the other
+        for batch in self.connection.sql(select).to_arrow_reader(rows):
+            yield np.asarray(batch.column(0).flatten()).reshape(-1, len(columns))
+
+    def texts(self, column: str, source: str) -> list[str]:
+        return [found for (found,) in self.connection.sql(f"SELECT {column} {source}").fetchall()]
+
+
+def _duckdb_number(kind: str) -> str:
+    if kind in EXACT:
+        return "coalesce(CAST({} AS DOUBLE), 'NaN')"
+    if kind in {"HUGEINT", "UHUGEINT"} or kind.startswith("DECIMAL("):
+        return "coalesce(CAST(CAST({} AS VARCHAR) AS DOUBLE), 'NaN')"
+    return ""
+
+
+AS_NUMBER = {16: "{}::int::float8", **dict.fromkeys((20, 21, 23, 700, 701, 1700), "{}::float8")}
+"""How a type becomes float64, by its OID: booleans; int8, int2, int4, float4, float8 and numeric, rounded correctly."""
+
+HEADER, TRAILER = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
+
+NOTICED = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""Seconds, seconds and times after which a connection is lost where nothing comes any more; else it may be hours."""
+
+
+@contextmanager
+def postgresql_session(url: str) -> Iterator[PostgreSQL]:
+    """A session with the server of ``url``, whose password libpq finds in its environment and files.
+
+    Raises
+    ------
+    ConfigError, DataError
+        What the server says is shown where it is about the connection (without the user's name) or the query itself,
+        and only in the site's own log: other texts of it may hold values.
+    """
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError:
+        raise ConfigError(
+            "PostgreSQL needs psycopg, which is not installed; pip install '.[sql]' in the repository"
+        ) from None
+    try:
+        given = conninfo_to_dict("postgresql://" + url.partition("://")[2])
+    except psycopg.Error:  # its text may quote the user
+        raise ConfigError("node-config: 'data' is a url that libpq does not take; try it with psql") from None
+    connection = None
+    try:
+        with psycopg.connect(**{**NOTICED, "client_encoding": "utf8", **given}) as connection:  # type: ignore[arg-type]
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            connection.execute("SET LOCAL max_parallel_workers_per_gather = 0")  # sums in one order, so the same bits
+            connection.execute(f"SET LOCAL statement_timeout = {int(1000 * PASS_SECONDS)}")  # milliseconds
+            yield PostgreSQL(connection)
+    except psycopg.Error as error:
+        if connection is None:
+            raise _unconnected(error, given.get("user")) from None
+        raise _postgresql_words(error, lost=connection.broken) from None
+
+
+def _unconnected(error: Exception, user: Any) -> DataError:
+    said = re.sub(r"\s+", " ", str(error))
+    if user:
+        said = re.sub(rf"(?<!\w){re.escape(str(user))}(?!\w)", "...", said)
+    return DataError(
+        "the database that node-config 'data' names cannot be reached, or does not let this site in (the site's log "
+        "says which)",
+        local=said,
+    )
+
+
+def _postgresql_words(error: Any, *, lost: bool) -> FedPCAError:
+    code = error.sqlstate or ""
+    local = f"{type(error).__name__} {code}".strip()
+    if lost:
+        return DataError(
+            "the connection to the database was lost while the query was read; see that it runs and can be reached, "
+            "then run again",
+            local=local,
+        )
+    if code == "57014":
+        return DataError(TOO_LONG, local=local)
+    if code.startswith("42"):  # of the text of the query, before any row
+        text = "node-config: the database refuses the 'query' (the site's log says why)"
+        return ConfigError(text, local=f"{local}: {error.diag.message_primary}")
+    return DataError("the database fails at the query (the site's log says how)", local=local)
+
+
+class PostgreSQL:
+    """A transaction that reads one state of the database.
+
+    Parameters
+    ----------
+    connection : psycopg.Connection
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def columns(self, select: str) -> list[Column]:
+        # in the extended protocol, which takes one statement: so no text that holds several ever comes to `numbers`
+        found = self.connection.execute(select.encode(), binary=True).description
+        text = "coalesce({}::text, '')"
+        return [
+            Column(column.name, column.type_display, _postgresql_number(column.type_code), text) for column in found
+        ]
+
+    def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
+        width = len(columns)
+        row = np.dtype([("width", ">i2"), ("values", [("size", ">i4"), ("value", ">f8")], (width,))])
+        held = bytearray()
+        copy = f"COPY (SELECT {', '.join(columns)} {source}) TO STDOUT (FORMAT BINARY)"
+        with self.connection.cursor().copy(copy.encode()) as parts:
+            held += parts.read()
+            _require(held.startswith(HEADER))
+            del held[: len(HEADER)]
+            for part in parts:
+                if len(held) >= rows * row.itemsize:
+                    yield _values(held, row)
+                    held = bytearray()
+                held += part
+        _require(held.endswith(TRAILER))
+        yield _values(held[: -len(TRAILER)], row)
+
+    def texts(self, column: str, source: str) -> list[str]:
+        return [found for (found,) in self.connection.execute(f"SELECT {column} {source}".encode())]
+
+
+def _postgresql_number(oid: int) -> str:
+    return f"coalesce({AS_NUMBER[oid]}, 'NaN')" if oid in AS_NUMBER else ""
+
+
+def _values(held: bytearray, row: np.dtype[Any]) -> Array:
+    _require(len(held) % row.itemsize == 0)
+    found = np.frombuffer(held, row)
+    _require(bool((found["width"] == row["values"].shape[0]).all() and (found["values"]["size"] == 8).all()))
+    return found["values"]["value"].astype(np.float64)
+
+
+def _require(expected: bool) -> None:
+    if not expected:
+        raise DataError("the database does not answer as PostgreSQL does (COPY in its binary format)")
+
+
+OPENED: dict[str, Callable[[str], AbstractContextManager[Session]]] = {
+    POSTGRESQL: postgresql_session,
+    DUCKDB: duckdb_session,
+}
+
+
+class Query:
+    """The rows that a query gives, read anew in each pass: those of the first pass, or an error.
+
+    Parameters
+    ----------
+    url : str
+        Without a password: the driver finds credentials where it always does.
+    query : str
+        One SELECT.
+    label, ids : str, optional
+        Columns that are no features: the name of each, or its number from 0. With ``ids``, rows are in the order of
+        that column, which is the same in each pass if no id occurs twice.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the features.
+    ids : list of str
+        As the last pass found them, without surrounding spaces.
+    digest : str
+        SHA-256 of the rows and ids of the first pass, from the end of it on.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Without a value, a name or the url in the text: it travels to the server.
+    """
+
+    def __init__(self, url: str, query: str, label: str = "", ids: str = "") -> None:
+        self._opened = OPENED[kind_of(url)]
+        self._url, self._query = url, query.strip().rstrip(";")
+        with self._opened(url) as session:
+            columns = session.columns(f"SELECT * FROM ({self._query}\n) AS q LIMIT 0")
+        every = [column.name for column in columns]
+        left_out: LeftOut = {key: name for key, name in (("label", label), ("ids", ids)) if name}
+        places = {key: column_position(name, every, len(every), key) for key, name in left_out.items()}
+        self._kept = [position for position in range(len(every)) if position not in places.values()]
+        self._columns, self._ids = columns, places.get("ids")
+        self.names = [every[position] for position in self._kept]
+        self.ids: list[str] = []
+        self.digest = ""
+        self._require_features()
+
+    def blocks(self) -> Iterator[Array]:
+        """All rows, each time it is called; an error after the last of them where they are others than before."""
+        digest = hashlib.sha256()
+        with self._opened(self._url) as session:
+            if self._ids is not None:
+                text = self._columns[self._ids].text.format(f"c{self._ids}")
+                self.ids = [found.strip() for found in session.texts(text, self._source)]
+                digest.update("\0".join(self.ids).encode())
+            numbers = [self._columns[position].number.format(f"c{position}") for position in self._kept]
+            few = max(64, CACHE_ELEMENTS // len(numbers))
+            for block in session.numbers(numbers, self._source, few):
+                digest.update(np.ascontiguousarray(block).data)
+                yield block
+        self.digest = self.digest or digest.hexdigest()
+        require_same(self.digest, digest.hexdigest())
+
+    @property
+    def _source(self) -> str:
+        """The query as a table, whose columns have names of ours: its own may be any text."""
+        names = ", ".join(f"c{position}" for position in range(len(self._columns)))
+        return f"FROM ({self._query}\n) AS q({names})" + ("" if self._ids is None else f" ORDER BY c{self._ids}")
+
+    def _require_features(self) -> None:
+        if not self._kept:
+            raise DataError("the query gives no column that is a feature")
+        other = [self._columns[position] for position in self._kept if not self._columns[position].number]
+        if other:
+            raise DataError(
+                f"of the query's {len(self._columns)} columns, {len(other)} are not numbers (the site's log names "
+                "them): leave them out, or make numbers of them in the query; one may be named as 'label'",
+                local=", ".join(f"{column.name} ({column.kind})" for column in other),
+            )
+        doubled = sorted({name for name in self.names if self.names.count(name) > 1})
+        if doubled:
+            raise DataError("the query gives several columns of one name: name each anew", local=", ".join(doubled))
+
+
+def require_same(earlier: str, now: str) -> None:
+    """Refuse rows that are not those of a pass before, by the digests of both.
+
+    Raises
+    ------
+    DataError
+    """
+    if earlier != now:
+        raise DataError(
+            "the data are other rows, or the same in another order, than before in this run. A file must not be "
+            "written while a run lasts; order a query by a key that no two rows share (ORDER BY), and ask for a "
+            "table that stands still, such as a materialised view or a copy"
+        )
+
+
+def read_query(url: str, query: str, label: str = "", ids: str = "") -> tuple[Table, list[str]]:
+    """The rows of a query, checked, and the ids where a column of them is named (see `Query`)."""
+    asked = Query(url, query, label, ids)
+    table = check(Blocks(asked.blocks, len(asked.names), np.dtype(np.float64)), asked.names)
+    return table._replace(digest=asked.digest), asked.ids

@@ -1,0 +1,210 @@
+"""Files that appear whole or not at all, in folders that are known to take them.
+
+A file of arrays with what is to be said of them: a zip of ``.npy``, which `numpy.load` opens too, and JSON; no
+pickle.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import os
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from errno import EISDIR
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ConfigError, ContractError
+
+
+def writable(folder: Path, mode: int = 0o777) -> Path:
+    """The folder, made where there is none, so that what cannot be written to is known before anything is computed.
+
+    ``mode`` is what the permissions of a new one are at most.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise ConfigError(f"the folder {folder} cannot be used ({reason}): name one that may be written to") from None
+
+
+@contextmanager
+def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A stream to write ``target`` through: a temporary file beside it, renamed when all went well, else removed.
+
+    ``mode`` is what the file's permissions are at most.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(partial, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file that must not be there yet: a key is never overwritten.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        with open(path, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
+            stream.write(content)
+    except FileExistsError:
+        raise ConfigError(
+            f"{path} exists already, and was left as it is: others may know this site by it; name another file"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}): name a file in a folder that can") from None
+
+
+def text_in(file: Path, errors: str = "strict") -> str:
+    """The text of a file in UTF-8, or in UTF-16 with its mark: so Windows' shell writes what a command prints.
+
+    Raises
+    ------
+    OSError, UnicodeDecodeError
+    """
+    content = file.read_bytes()
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if wide else "utf-8-sig", errors)
+
+
+@contextmanager
+def site_file(key: str, target: Path) -> Iterator[BinaryIO]:
+    """`written_whole` for the file that ``key`` of a site's node-config names, which only its owner may read.
+
+    Errors are by that key.
+
+    Raises
+    ------
+    ConfigError
+        The path stays in the site's own log.
+    """
+    try:
+        with written_whole(target, 0o600) as stream:
+            yield stream
+    except OSError as error:
+        raise _not_written(key, target, error) from None
+
+
+def require_site_file(key: str, target: Path) -> None:
+    """Refuse a file of a site that `site_file` could not write, before anything is computed; one that is there is kept.
+
+    Raises
+    ------
+    ConfigError
+        As of `site_file`.
+    """
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=target.parent):
+                pass
+    except OSError as error:
+        raise _not_written(key, target, error) from None
+
+
+def _not_written(key: str, target: Path, error: OSError) -> ConfigError:
+    text = f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can"
+    return ConfigError(text, local=str(target))
+
+
+GROWTH = 4
+"""By how much a file may grow when it is unpacked: `write` does not compress at all, so that its own never do."""
+
+SMALL = 2**30
+"""Bytes that any file may unpack to: one that somebody has compressed may be far smaller."""
+
+
+class TooLargeError(ContractError):
+    """A file unpacks to more than is read."""
+
+
+def write(
+    target: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any], *, text: str, mode: int = 0o666
+) -> None:
+    """Write arrays, and whatever JSON can hold as the member ``text``, whole or not at all.
+
+    ``mode`` is what the file's permissions are at most.
+    """
+    told = json.dumps(about, indent=2, allow_nan=False)
+    with written_whole(target, mode) as stream, zipfile.ZipFile(stream, "w") as archive:
+        for name, array in arrays.items():
+            buffer = io.BytesIO()
+            np.save(buffer, array, allow_pickle=False)
+            archive.writestr(f"{name}.npy", buffer.getvalue())
+        archive.writestr(text, told)
+
+
+def read(
+    target: Path, *, text: str, names: Collection[str] | None = None, most_bytes: int | None = None
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """What `write` wrote. A damaged or foreign file can make its readers fail in any way, so any error may come.
+
+    Parameters
+    ----------
+    target : Path
+    text : str
+        The member that is JSON.
+    names : collection of str, optional
+        Of the arrays that there may be; any, by default.
+    most_bytes : int, optional
+        Of all members together, unpacked; by default `GROWTH` times the file, or `SMALL` where that is more.
+
+    Raises
+    ------
+    TooLargeError
+        Where the members are larger than that, before any is read.
+    ValueError
+        Where there are others, likewise.
+    """
+    with zipfile.ZipFile(target) as archive:
+        if names is not None and not {*archive.namelist()} <= {text, *(f"{name}.npy" for name in names)}:
+            raise ValueError("members that are none of its own")
+        _require_size(archive, target, most_bytes)
+        about = json.loads(archive.read(text))
+        arrays = {
+            name.removesuffix(".npy"): _array(archive, name) for name in archive.namelist() if name.endswith(".npy")
+        }
+    return arrays, about
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array, which is in memory once and not beside its file's bytes."""
+    with archive.open(name) as stream:
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return array
+
+
+def _require_size(archive: zipfile.ZipFile, target: Path, most_bytes: int | None) -> None:
+    """Refuse a file that unpacks to far more than it is; zipfile reads no more of a member than the file says."""
+    size, packed = sum(member.file_size for member in archive.infolist()), target.stat().st_size
+    most = max(GROWTH * packed, SMALL) if most_bytes is None else most_bytes
+    if size > most:
+        raise TooLargeError(
+            f"{target} has {packed:,} bytes and says that it unpacks to {size:,}, at most {most:,} are read: if you "
+            f"know who made it, allow more, as in PCAModel.load(path, most_bytes={size})"
+        )

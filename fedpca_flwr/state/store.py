@@ -1,0 +1,241 @@
+"""`Store`: one SQLite file in a folder, on disk when a transaction ends, and whole whenever the machine stops.
+
+What lies in it is its owner's, who declares the tables: a federation, a running model, a site's journal. Here is what
+they share: only the owner of the folder may read it, one transaction at a time over all processes, nothing that was
+deleted stays in the file, and a file that is damaged, of another program or of another format is one clear error.
+
+SQLite notices a broken file, not a changed value. So large values are named by their SHA-256, and the rows of the
+tables that an owner calls sealed have one together. That shows damage. It does not stop someone who may write there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkstemp
+
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.state.files import writable
+
+PIECE = 2**24
+"""Bytes of a large value in one row: SQLite allows 10^9."""
+
+OWN_TABLES = """
+CREATE TABLE seal (digest TEXT NOT NULL);
+CREATE TABLE piece (digest TEXT NOT NULL, number INTEGER NOT NULL, value BLOB NOT NULL, PRIMARY KEY (digest, number));
+"""
+
+
+class StoreError(ContractError):
+    """A store's file cannot be used: whatever is done with one may raise it."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a store holds.
+
+    Attributes
+    ----------
+    what : str
+        How errors name it.
+    file : str
+        Its name in the folder.
+    application : bytes
+        Four, by which SQLite's files are told apart.
+    format : int
+        Of the tables; another one is refused.
+    tables : str
+        SQL that makes them, statements separated by semicolons.
+    sealed : tuple of str
+        The tables in which no value may change unnoticed.
+    old : tuple of str
+        Patterns of the files in which versions before 0.1.0 kept the same.
+    """
+
+    what: str
+    file: str
+    application: bytes
+    format: int
+    tables: str
+    sealed: tuple[str, ...] = ()
+    old: tuple[str, ...] = ()
+
+
+class Store:
+    """A store in a folder, which need not exist before the first transaction.
+
+    Parameters
+    ----------
+    folder : path-like
+    layout : Layout
+
+    Raises
+    ------
+    ConfigError
+        If the path is a file, or can be none.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], layout: Layout) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        self.file = self.folder / layout.file
+        self.layout = layout
+        try:
+            no_folder = self.folder.is_file()
+            self.file.exists()
+        except OSError as error:
+            raise ConfigError(f"the folder {self.folder} cannot be used ({error.strerror}); name another") from None
+        if no_folder:
+            raise ConfigError(f"a {layout.what} is a folder, and {self.folder} is a file; name another")
+        self._application = int.from_bytes(layout.application, "big")
+        self.nothing = self._digest(None)  # that of sealed tables without rows
+
+    def prepare(self) -> None:
+        """Make the folder where there is none, so that what cannot be written to is known before anything is computed.
+
+        Raises
+        ------
+        ConfigError
+        """
+        writable(self.folder, mode=0o700)
+
+    def exists(self) -> bool:
+        """Whether anything was ever written; refuses a folder that an earlier version wrote."""
+        if self.file.exists():
+            return True
+        for file in self.folder.glob(f"{self.layout.file}-*"):
+            if self.file.exists():  # another process has made it meanwhile, and is in its first transaction
+                return True
+            raise StoreError(f"{file} stands alone: the {self.layout.what} beside it is missing; put it back")
+        for file in (file for pattern in self.layout.old for file in self.folder.glob(pattern)):
+            raise StoreError(
+                f"{file} was written by a version of fedpca-flwr before 0.1.0, whose files this version does not read: "
+                "once no run is under way, move it away or name another folder, and begin anew"
+            )
+        return False
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """What is done inside is done for good when it ends, and not at all where it fails or the machine stops."""
+        try:
+            if not self.exists():
+                self._make()
+            there = f"{self.file.as_uri()}?mode=rw"  # SQLite itself makes no file
+            database = sqlite3.connect(there, uri=True, timeout=60, isolation_level=None)
+        except (OSError, ValueError, sqlite3.Error) as error:
+            raise self._unusable(error) from None
+        try:
+            with closing(database):
+                self._begin(database)
+                yield database
+                database.execute("COMMIT")  # what is not committed is rolled back
+        except sqlite3.Error as error:
+            raise self._unusable(error) from None
+
+    # Sealed tables
+
+    def sealed(self, database: sqlite3.Connection) -> str:
+        """The digest of the sealed tables, which must be the one that was kept."""
+        digest = self._digest(database)
+        if database.execute("SELECT digest FROM seal").fetchall() != [(digest,)]:
+            raise self._damaged()
+        return digest
+
+    def seal(self, database: sqlite3.Connection) -> str:
+        """The digest of the sealed tables, kept for the next time."""
+        digest = self._digest(database)
+        database.execute("UPDATE seal SET digest = ?", (digest,))
+        return digest
+
+    def require(self, database: sqlite3.Connection, digest: str) -> None:
+        """Refuse to go on where the sealed tables are others than those that were read.
+
+        Raises
+        ------
+        ContractError
+        """
+        if self.sealed(database) != digest:
+            raise ContractError(
+                f"another run changed the {self.layout.what} in {self.folder} after this one had read it; nothing is "
+                "saved: run this one again"
+            )
+
+    # Large values
+
+    def put(self, database: sqlite3.Connection, content: bytes) -> str:
+        """Keep a large value; the SHA-256 that names it, in hexadecimal."""
+        digest, whole = hashlib.sha256(content).hexdigest(), memoryview(content)
+        database.executemany(
+            "INSERT OR REPLACE INTO piece VALUES (?, ?, ?)",
+            ((digest, start // PIECE, whole[start : start + PIECE]) for start in range(0, len(whole), PIECE)),
+        )
+        return digest
+
+    def get(self, database: sqlite3.Connection, digest: str, size: int) -> bytearray:
+        """A large value of so many bytes, checked."""
+        content = bytearray()
+        for (value,) in database.execute("SELECT value FROM piece WHERE digest = ? ORDER BY number", (digest,)):
+            content += value if isinstance(value, bytes) else b""
+        if not content:
+            raise StoreError(
+                f"{self.file} holds no more what this run has read of it; did another run change it? run this one again"
+            )
+        if hashlib.sha256(content).hexdigest() != digest or len(content) != size:
+            raise self._damaged()
+        return content
+
+    # Inside
+
+    def _make(self) -> None:
+        """Make the file, whole at once: an empty one is a damaged one."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, name = mkstemp(prefix=f".{self.file.name}.", suffix=".tmp", dir=self.folder)  # for its owner only
+        os.close(descriptor)
+        try:
+            with closing(sqlite3.connect(name, isolation_level=None)) as database:
+                database.executescript(
+                    f"BEGIN; PRAGMA application_id = {self._application}; PRAGMA user_version = {self.layout.format};"
+                    f"{OWN_TABLES} {self.layout.tables} INSERT INTO seal VALUES ('{self.nothing}'); COMMIT"
+                )
+            with suppress(FileExistsError):  # another process was faster
+                self.file.hardlink_to(name)
+        finally:
+            Path(name).unlink()
+
+    def _begin(self, database: sqlite3.Connection) -> None:
+        database.execute("PRAGMA synchronous = EXTRA")  # FULL alone may undo the last transaction when power fails
+        database.execute("PRAGMA secure_delete = ON")
+        database.execute("BEGIN IMMEDIATE")
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if application != self._application:
+            raise self._damaged()
+        if version != self.layout.format:
+            raise StoreError(
+                f"{self.file} has format {version}, and this version of fedpca-flwr reads format {self.layout.format}; "
+                "use the version that wrote it, or name another folder"
+            )
+
+    def _digest(self, database: sqlite3.Connection | None) -> str:
+        sha = hashlib.sha256()
+        for table in self.layout.sealed:
+            sha.update(f"{table}\n".encode())
+            for row in database.execute(f"SELECT * FROM {table} ORDER BY rowid") if database else ():
+                sha.update(f"{row!r}\n".encode())
+        return sha.hexdigest()
+
+    def _damaged(self) -> StoreError:
+        return StoreError(
+            f"{self.file} is damaged, or not a {self.layout.what}; restore it from a copy, or name another folder"
+        )
+
+    def _unusable(self, error: Exception) -> StoreError:
+        """The error in other words, which hold nothing of what lies in the file."""
+        reason = getattr(error, "strerror", None) or getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
+        if reason in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}:
+            return self._damaged()
+        return StoreError(f"{self.file} cannot be used ({reason}); see to it, or name another folder")

@@ -1,0 +1,187 @@
+"""Sums of 64-bit words, for every transport with masks: who is in them, how an answer is encoded, how a sum is read.
+
+A limit on a sum comes from the server. A party whose share exceeds it must not say so, or a server could lower the
+limit until it knows the share: it sends random words, and the sum opens for nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpca_flwr.errors import BeyondLimitError, ContractError, DisclosureError, TravelError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import SERVER, Phase, Phases, Total
+from fedpca_flwr.protocol.transport import Answering
+from fedpca_flwr.transports.pairwise_masks import Words
+from fedpca_flwr.transports.signed import Signer
+
+MASKED = Payload((Field("masked", ("any",), "uint64"),))
+
+logger = logging.getLogger("fedpca_flwr.client")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Whose sums a party takes part in, by its own rules.
+
+    Attributes
+    ----------
+    parties : int
+        How many there are.
+    least : int
+        With fewer it refuses.
+    signer : Signer
+        This party in this run: masks depend on the run, its configuration and the list of members.
+    survivors : int
+        Of a run that goes on without some: with so many at least.
+    """
+
+    parties: int
+    least: int
+    signer: Signer
+    survivors: int = 0
+
+    def members(self, parties: Iterable[int]) -> list[str]:
+        """Who these parties are, in words that mean the same in every run: their keys in this site's list."""
+        return [self.signer.identity.members[party].hex() for party in parties]
+
+    def require(self, parties: int) -> None:
+        """Refuse a sum of too few.
+
+        Raises
+        ------
+        DisclosureError
+        """
+        if parties < self.least:
+            raise DisclosureError(
+                f"the sum would have {parties} different parties, this site asks for at least {self.least} "
+                "(node-config 'min-parties')"
+            )
+
+
+def require_sums(method: str, phases: Phases) -> None:
+    """Refuse a method that needs more than sums of the parties' replies.
+
+    Raises
+    ------
+    TravelError
+    """
+    shown = [name for name, phase in phases.items() if not phase.in_clear and phase.limits is None]
+    if shown:
+        raise TravelError(
+            f"run-config: 'secure-aggregation' is true, but '{method}' needs more than a sum of the parties' replies "
+            f"('{shown[0]}')"
+        )
+
+
+def encoded(party: Answering, phase: str, own: Phase, asked: Fields) -> Words:
+    """This party's answer in fixed point, or random words where it is beyond the limit that the server set."""
+    layout = own.layout(asked, party.public)
+    require_finite(layout, phase)
+    try:
+        answer = party.statistics(phase, asked)
+    except BeyondLimitError as error:
+        return _random_words(layout, phase, error)
+    try:
+        return layout.encode_sum([answer] if isinstance(answer, Mapping) else list(answer))
+    except ValueError as error:
+        return _random_words(layout, phase, error)
+
+
+def _random_words(layout: Layout, phase: str, why: Exception) -> Words:
+    logger.error("phase '%s': %s; this site sent random words, so that the sum opens for nobody", phase, why)
+    return np.frombuffer(secrets.token_bytes(8 * layout.size), "<u8").copy()
+
+
+def require_finite(layout: Layout, phase: str) -> None:
+    """Refuse limits beyond float64, which follow from what was asked alone.
+
+    Raises
+    ------
+    ContractError
+    """
+    if not all(np.isfinite(limit).all() for limit in layout.limits.values()):
+        raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
+
+
+class RunningSum:
+    """The sum of masked vectors modulo 2^64. Each is added as it comes, in any order, and need not be kept.
+
+    Parameters
+    ----------
+    layout : Layout
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._words = np.zeros(layout.size, np.uint64)
+
+    def add(self, fields: Fields, sender: str) -> None:
+        """Add one party's vector.
+
+        Raises
+        ------
+        ContractError
+        """
+        vector = fields["masked"]
+        if vector.size != self.layout.size:
+            raise ContractError(
+                f"{sender}: field 'masked' has shape {vector.shape}, expected {(self.layout.size,)}; do its data have "
+                "another number of features, or does it run another version?"
+            )
+        self._words += vector
+
+    def whole(self, replies: Sequence[Reply]) -> Words:
+        """The sum of all replies, those that came with their vectors among them."""
+        for reply in replies:
+            if not reply.taken:
+                self.add(reply.fields, reply.sender)
+        return self._words
+
+    def decoded(self, replies: Sequence[Reply]) -> Total:
+        """What the whole sum says: masks cancel only if those of all parties are in it.
+
+        Raises
+        ------
+        ContractError
+        """
+        parties, fields = self.layout.decode(self.whole(replies))
+        if parties != len(replies):
+            raise ContractError(
+                f"the masks of the {len(replies)} parties do not cancel: a request was altered on its way, or a site's "
+                "share was beyond its public limit (did its data change during the run?); its own log says so. Nothing "
+                "can be read from the sum"
+            )
+        return Total(fields, parties, missed=missed_by(self.layout, parties))
+
+
+def missed_by(layout: Layout, parties: int) -> dict[str, Array]:
+    """Bound on what fixed point rounded off in each entry of a sum over so many parties."""
+    return {name: parties * layout.resolution * limit for name, limit in layout.limits.items()}
+
+
+def secret_of(party: Answering, name: str) -> bytes:
+    """A secret of this run.
+
+    Raises
+    ------
+    ContractError
+    """
+    value = party.journal.recall(name)
+    if value is None:
+        raise ContractError("this site has no key of this run: it was started anew, or never asked for one")
+    return value
+
+
+def whole_answer(answer: Fields | Sequence[Fields]) -> Fields:
+    """An answer that is not a sum of parts."""
+    assert isinstance(answer, Mapping)
+    return answer

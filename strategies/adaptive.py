@@ -1,0 +1,395 @@
+"""Adaptive: a cheap first round, a forecast for each method, and then the one that needs the fewest bytes.
+
+In the first round each party tells its count, mean, variances, the eigenvalues of its own scatter and a small random
+sketch of it: some 36 bytes a feature. From these the server forecasts, for every way that reaches the wanted angle,
+rounds and bytes (`fedpca_flwr.maths.forecast`), and goes on with the cheapest: its strategy, found by name in the
+registry, with the same parties and the same log.
+
+``target=0`` asks for the exact components; with a larger ``target`` (degrees, largest angle) a way may end sooner. A
+forecast may be wrong, as eigenvalues of parties need not be those of all rows, but a run ends by a bound that is
+certain: where corrections of a coded covariance do not reach the target, the cheapest other way goes on. Where a
+component is too small beside the first for a covariance to hold, `qr-pca` goes on, which works on factors.
+
+What is cheapest a user says: ``download-weight`` is what a byte down costs and ``round-bytes`` what a round costs, in
+bytes up.
+
+Of genotypes (``genotypes=true``) the survey is of the standardised ones, and the methods that take genotypes compete.
+
+A heterogeneity score is reported and decides nothing: of two methods that cost the same, one is exact.
+
+Among which ways the adaptive method chooses, and what each is forecast to cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field as Limits
+
+from fedpca_flwr.config.method_text import options_of, text_of, words_of
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.eigen import EXACT, at_most
+from fedpca_flwr.maths.factors import trapezoid_size
+from fedpca_flwr.maths.forecast import Forecast, Survey, spectrum
+from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.moments import head_and_diagonal, packed_size, scatter_product
+from fedpca_flwr.maths.refine import CORRECTION_BITS, Corrections, block_bits, coded_bits
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.solution import Solution, require_variance
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
+from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program
+from fedpca_flwr.protocol.registry import Method
+from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
+from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases, told_frequencies
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+
+CANDIDATES = ("p-cov", "qr-pca", "sub-it", "compressed")
+"""Among which it chooses."""
+
+CORRECTED = "compressed"
+"""Of these the one that is no exact method; it goes on until a bound holds."""
+
+FACTORS = "qr-pca"
+"""Of these the one that resolves most."""
+
+SKETCH = 4
+"""Columns of a sketch: enough to tell alike from different."""
+
+ARRAY = 128
+"""Bytes of the header of an array in a message."""
+
+FINEST = 2.0**26
+"""Steps in the largest variance; with more the codec refuses."""
+
+STEPS = tuple(float(f"{digit}e{power}") for power in range(-7, -1) for digit in (1, 2, 5))
+"""From which the step of a coded covariance is chosen, in units of the mean variance of a feature."""
+
+MOST_CORRECTIONS = 4
+"""Where a step needs more, its forecast does not hold."""
+
+LARGEST = 5000
+"""Features up to which a party is asked to hold matrices (d, d) for the sake of fewer bytes."""
+
+SPARE = 2
+"""Corrections beyond those forecast, before another way goes on."""
+
+REFINEMENTS = 2
+"""Products after a warm start by whole factors, which float32 alone has rounded."""
+
+
+class AdaptiveOptions(CountOptions, GenotypeOptions):
+    """Options of the adaptive method."""
+
+    target: Annotated[float, Limits(ge=0, le=30, examples=[0.0, 0.01, 0.5, 2.0, 10.0])] = 0.0
+    """Wanted largest angle to the exact components, in degrees, which the run certifies; 0: exact."""
+    download_weight: Annotated[float, Limits(ge=0, examples=[0.0, 1.0, 10.0])] = 1.0
+    """What a byte down costs, where a byte up costs 1."""
+    round_bytes: Annotated[float, Limits(ge=0, examples=[0.0, 1e3, 1e6])] = 1e4
+    """What a round costs, in bytes up."""
+
+    @property
+    def tolerance(self) -> float:
+        """The largest angle, in degrees, that a certificate may leave."""
+        return self.target or EXACT
+
+    def cost(self, candidate: Candidate) -> float:
+        """What the user says that a way costs, in bytes up."""
+        return candidate.up + self.download_weight * candidate.down + candidate.rounds * self.round_bytes
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to the components: a method of the registry with its options, and its forecast for one party.
+
+    Attributes
+    ----------
+    method : str
+    options : mapping
+        Keys as in the run-config.
+    rounds : int
+    up, down : float
+        Bytes, the mean over the parties.
+    """
+
+    method: str
+    options: Mapping[str, Any]
+    rounds: int
+    up: float
+    down: float
+
+    @property
+    def text(self) -> str:
+        """The method with its options, as the run-config has them."""
+        return text_of(self.method, self.options)
+
+
+def candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
+    """Every way that reaches the target, with its forecast, the cheapest first. Means over the parties."""
+    ways = [*_at_once(forecast, options), *_by_products(forecast, options)]
+    if options.genotypes:
+        ways = [replace(way, options={**way.options, "genotypes": True}) for way in ways]
+    else:
+        ways += _corrected(forecast, options)
+    return sorted(ways, key=options.cost)
+
+
+def _head(forecast: Forecast) -> float:
+    """Bytes of a count and a mean."""
+    return 8.0 * (forecast.spectrum.size + 1) + 3 * ARRAY
+
+
+def _at_once(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
+    """Whole covariances, and whole factors."""
+    d, head = forecast.spectrum.size, _head(forecast) + ARRAY
+    factors = float(np.mean([trapezoid_size(int(n), d) for n in forecast.counts]))
+    yield Candidate("p-cov", {}, 1, head + 8 * packed_size(d), 0)
+    yield Candidate(FACTORS, {}, 1, head + 8 * factors, 0)
+
+
+def _by_products(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
+    """Block Krylov, from random blocks of two widths or from whole factors in float32."""
+    d, k, tolerance = forecast.spectrum.size, options.n_components, options.tolerance
+    head = _head(forecast)
+    for block in sorted({min(max(5, k // 5), k + 10, d), min(k + 10, d)}):
+        rounds = forecast.krylov_rounds(k, block, tolerance)
+        up = head + 8 * d + ARRAY + (8 * d * block + ARRAY) * rounds
+        down = ((8 if block < k else 4) * d * block + ARRAY) * (rounds - 1)
+        yield Candidate("sub-it", {"block-size": block, "tolerance": tolerance}, rounds, up, down)
+    rank = int(forecast.counts.max())
+    if rank < d:
+        products = REFINEMENTS * (4 * d * min(k + 10, d) + ARRAY)
+        warm = {"warm-start": "svd", "warm-rank": rank, "wire": "float32", "tolerance": tolerance}
+        yield Candidate("sub-it", warm, 1 + REFINEMENTS, head + 4 * rank * d + 3 * ARRAY + products, products)
+
+
+def _corrected(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
+    """Covariances in multiples of a step and their corrections; of all steps the cheapest."""
+    d, k, ways = forecast.spectrum.size, options.n_components, []
+    width, parties = min(k + 10, d), len(forecast.counts)
+    for step in STEPS if k < d <= min(LARGEST, forecast.head.n) else ():
+        if d * forecast.variances.max() / forecast.total >= FINEST * step:
+            continue
+        corrections = Corrections(forecast.spectrum, k, width, parties, step * forecast.total / d)
+        number = corrections.needed(options.tolerance, MOST_CORRECTIONS)
+        if number is None:
+            continue
+        up = forecast.coded_bytes(step) + 2 * _head(forecast) + 5 * ARRAY
+        up += number * (d * width * coded_bits(CORRECTION_BITS) / 8 + 3 * ARRAY)
+        down = sum(d * width * coded_bits(block_bits(i)) / 8 + 3 * ARRAY for i in range(number))
+        coded = {"codec": "shared-step", "step": step, "tolerance": options.tolerance, "corrections": number + SPARE}
+        ways.append(Candidate(CORRECTED, coded, 2 + number, up, down))
+    if ways:
+        yield min(ways, key=options.cost)
+
+
+SURVEY: Phases = {
+    "survey": Phase(
+        reply=Payload(
+            (
+                *HEAD,
+                Field("spectrum", ("d",), dtype="float32"),
+                Field("sketch", ("d", "s"), dtype="float32"),
+                Field("variances", ("d",)),
+            )
+        ),
+        sizes=lambda public: {"s": SKETCH},
+    )
+}
+
+CARD = MethodCard(
+    name="adaptive",
+    title="Adaptive selection",
+    exact=True,
+    result="or within an angle (`target`)",
+    rounds="1, then as chosen",
+    upload="4d + 1, then the least of four methods",
+    server_sees="variances, local eigenvalues, a small sketch; then as chosen",
+    shows=Shown(
+        "number of rows, mean, variances, the eigenvalues of its covariance and four random products of it; then "
+        "as the chosen method",
+        "the pooled components and mean, and which method was chosen",
+    ),
+    options=AdaptiveOptions,
+    phases=lambda config, options: genotype_phases(config, options, lambda *_: SURVEY),
+    goes_on_as=CANDIDATES,
+    examples=({}, {"genotypes": True}),
+    reference="this project; `fedpca_flwr.maths.forecast` derives it",
+)
+
+
+class Adaptive(RowsStrategy):
+    """Adaptive; ``measured`` holds the choice, what it was forecast to cost, and what it cost."""
+
+    card = CARD
+    options: AdaptiveOptions
+    others: ClassVar[Mapping[str, Method]] = {}
+    """All methods, which the registry gives it: it imports none, and goes on as one of `CANDIDATES`."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._inner: RowsStrategy | None = None
+        self._chosen: Candidate
+        self._candidates: list[Candidate] = []
+
+    @property
+    def exact(self) -> bool:
+        return self._inner.exact if self._inner else not self.options.target
+
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        forecast = Forecast.of([_survey(reply) for reply in (yield Ask("survey"))])
+        self.n_components(forecast.head.n, forecast.head.mean.size)
+        require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
+        self._candidates = candidates(forecast, self.options)
+        before, script = len(self.rounds_so_far), dict(self.phases)
+        solution: Solution = yield from self._go_on_as(self._candidates[0], script)
+        notes: list[str] = []
+        missed = self._shortfall(solution)
+        if missed:
+            further, why = missed
+            solution = yield from self._go_on_as(further, script)
+            notes.append(f"{why}, so {further.method} went on")
+        self.certificate = self.inner.certificate
+        spent = self.rounds_so_far[before:]
+        up, down = (sum(map(sum, (entry[way] for entry in spent))) / len(spent[0]["up"]) for way in ("up", "down"))
+        measured = {
+            **{f"heterogeneity_{name}": value for name, value in forecast.heterogeneity.named().items()},
+            "forecast_rounds": self._chosen.rounds,
+            "forecast_bytes_up_per_party": self._chosen.up,
+            "forecast_bytes_down_per_party": self._chosen.down,
+            "spent_rounds": len(spent),
+            "spent_bytes_up_per_party": up,
+            "spent_bytes_down_per_party": down,
+        }
+        return replace(solution, measured={**measured, **solution.measured}, notes=[*solution.notes, *notes])
+
+    def _shortfall(self, solution: Solution) -> tuple[Candidate, str] | None:
+        """Where the components are not as wanted: who goes on, and why."""
+        chosen, certificate = self._chosen, self.inner.certificate
+        pairs = solution.pairs.of_rank(solution.rows - 1)
+        if chosen.method != FACTORS and self.inner.certainty(pairs).resolved is not None:
+            factors = next(way for way in self._candidates if way.method == FACTORS)
+            return factors, f"{chosen.method} cannot resolve components so small beside the first"
+        if chosen.method == CORRECTED and not self.inner.exact and not certificate <= self.options.target:
+            further = next(way for way in self._candidates if way.method != CORRECTED)
+            came = "has no bound" if certificate >= 90 else f"came within {at_most(certificate)} degrees only"
+            return further, f"{chosen.method} {came}"
+        return None
+
+    @property
+    def inner(self) -> RowsStrategy:
+        """The strategy of the method that was chosen."""
+        assert self._inner is not None
+        return self._inner
+
+    def _go_on_as(self, chosen: Candidate, script: dict[str, Phase]) -> Program:
+        """Go on as another method, whose questions follow those of the ``script`` so far."""
+        self._chosen = chosen
+        kind = self.others[chosen.method].strategy
+        options = options_of(chosen.text, kind.card.options, {"n-components": self.options.n_components})
+        inner = kind.of(self.config, options, self.transport)
+        assert isinstance(inner, RowsStrategy)
+        self._inner = inner
+        self._inner.quorum, self._inner.rounds_so_far = self.quorum, self.rounds_so_far
+        script |= self._inner.phases
+        self.phases = dict(script)
+        program = self._inner.aggregate()
+        if self.options.genotypes:  # the parties were told the frequencies with the survey
+            program = told_frequencies(program, np.empty(0))
+        return (yield from _with_method(program, chosen.text))
+
+    def modelled(self, solution: Solution) -> PCAModel:
+        """The chosen method's model, which says of itself what that method knows, and how it was chosen."""
+        model = self.inner.modelled(solution)
+        model.log["method"], model.log["options"] = self.card.name, self.options.model_dump(by_alias=True)
+        model.log["chosen"] = {"method": self._chosen.method, "options": dict(self._chosen.options)}
+        model.log["candidates"] = [vars(candidate) for candidate in self._candidates]
+        return model
+
+    def projected(self, model: PCAModel, solution: Solution) -> Program:
+        return (yield from _with_method(self.inner.projected(model, solution), self._chosen.text))
+
+
+class AdaptiveClient(RowsClient):
+    """Answers the survey, and then as the chosen method's client."""
+
+    options: AdaptiveOptions
+    others: ClassVar[Mapping[str, Method]] = {}
+    """As the strategy's."""
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        if "method" not in config:
+            return super().fit(parameters, config)
+        try:
+            inner = self._chosen(str(config["method"]))
+        except Exception as error:
+            return [], 0, self._report(error)
+        return inner.fit(parameters, config)
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
+        if phase != "survey":
+            return super().statistics(phase, asked)
+        head, diagonal = head_and_diagonal(self.data)
+        unit = diagonal.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
+        first = random_block(self.data.shape[1], SKETCH, self.site.config.seed)
+        return {
+            **head_fields(head, diagonal),
+            "spectrum": (spectrum(self.data) / unit).astype(np.float32),
+            "sketch": (scatter_product(self.data, head, first) / unit).astype(np.float32),
+            "variances": diagonal,
+        }
+
+    def _chosen(self, text: str) -> PCAClient:
+        """The chosen method's client, with this party's own policy, data and memory.
+
+        A run chooses once, and once more where that did not suffice: an exact method.
+        """
+        method, _ = words_of(text)
+        if method not in CANDIDATES:
+            raise ContractError(f"the server chose '{method[:20]}', expected one of: {', '.join(CANDIDATES)}")
+        before = self._before(text, method)
+        site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": text})
+        other = self.others[method]
+        inner = other.client(other.strategy.card, site, self._transport_of)
+        inner.before, inner.alternatives = before, self.alternatives
+        return inner
+
+    def _before(self, text: str, method: str) -> Phases:
+        """The questions that come before those of the chosen method."""
+        kept = [self.journal.recall(name) for name in ("chosen", "chosen then")]
+        if kept[0] is None:
+            self.journal.keep("chosen", text.encode())
+        elif text.encode() not in kept:
+            if kept[1] is not None or method == CORRECTED:
+                raise ContractError("the server chose a method twice in one run")
+            self.journal.keep("chosen then", text.encode())
+        if kept[0] is None or text.encode() == kept[0]:
+            return self.card.phases(self.site.config, self.options)
+        asked = self._chosen(kept[0].decode()).script
+        return {name: phase for name, phase in asked.items() if name != "project"}
+
+
+def _with_method(program: Program, name: str) -> Program:
+    """The same questions, as those of the method that was chosen."""
+    answer = None
+    while True:
+        try:
+            question = program.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = yield replace(question, method=name)
+
+
+def _survey(reply: Reply) -> Survey:
+    fields = reply.fields
+    unit = float(fields["variances"].sum()) or 1.0
+    values = unit * np.sort(fields["spectrum"].astype(np.float64))[::-1].clip(min=0.0)
+    return Survey(head_of(reply), fields["variances"], values, unit * fields["sketch"].astype(np.float64))

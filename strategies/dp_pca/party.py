@@ -1,0 +1,409 @@
+"""Options of DP-PCA, and the noise that follows from them: server and parties must reckon the same.
+
+What a run of DP-PCA asks: the questions of its release, and the answers to each.
+
+A party's half of DP-PCA: the sums of its rows in whole numbers, with whole noise, each once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import numpy as np
+from pydantic import Field as Limits
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.maths import privacy
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import packed_size
+from fedpca_flwr.maths.privacy import (
+    LARGEST,
+    MOST_ROWS,
+    STEPS,
+    Relation,
+    composed,
+    gaussian_epsilon,
+    gaussian_multiplier,
+    sensitivity,
+    whole_deviation,
+    whole_directions,
+    whole_octaves,
+    whole_products,
+    whole_squares,
+    whole_sum,
+)
+from fedpca_flwr.maths.private_scatter import HIGHEST, LOWEST, OCTAVES
+from fedpca_flwr.protocol.card import CountOptions
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import SERVER, Phase, Phases, SumLimits
+from fedpca_flwr.questions.rows import moments_phases, projection_phase
+from fedpca_flwr.questions.rows_run import RowsClient
+from fedpca_flwr.site.policy import permit_privacy
+from fedpca_flwr.site.repeats import require_budget
+
+ROWS = 2**34
+"""Rows that all parties together may have: their products, and noise, add up in a word of 64 bits."""
+
+FAR = 60.0
+"""Standard deviations that no noise reaches (probability 1e-780)."""
+
+Bound = Annotated[float, Limits(ge=1e-150, le=1e150)]
+
+SHARES: dict[str, dict[str, float]] = {
+    "directions": {
+        "octaves": 0.01,
+        "centre": 0.02,
+        "nearer_octaves": 0.01,
+        "nearer_centre": 0.04,
+        "directions": 0.9,
+        "variances": 0.02,
+    },
+    "two-stage": {"centre": 0.03, "products": 0.97},
+    "joint": {"joint": 1.0},
+}
+"""By release, its phases, and how much of the whole 1 / multiplier^2 each takes."""
+
+WEIGHTS: dict[str, dict[str, float]] = {
+    "octaves": {"octaves": 1.0},
+    "centre": {"rows": 0.0, "sum": 1.0},
+    "products": {"products": 1.0},
+    "joint": {"rows": 0.0, "sum": 0.5, "products": 1.0},
+    "directions": {"octaves": 0.1, "products": 1.0},
+    "variances": {"rows": 0.0, "squares": 1.0},
+}
+"""What is told in each phase, of rows of length at most 1, and at which weight; ``nearer_`` phases tell the same."""
+
+COUNT = 0.3
+"""Weight of a noisy row count beside the rest: it costs 4 % more noise."""
+
+UNITS = {"rows": STEPS, "octaves": STEPS, "sum": STEPS, "products": STEPS**2, "squares": STEPS**2}
+"""What one row, or a row of length 1, counts in whole steps (`fedpca_flwr.maths.privacy`)."""
+
+NEEDED = {
+    "clip": "the public bound on the length of a row, in two stages less the centre; longer rows are shortened to it",
+    "centre-clip": "the public bound on the length of a row itself, for the first of two stages",
+    "honest-parties": "how many parties at least add their share of the noise and keep it from the server",
+}
+
+
+class DPOptions(CountOptions):
+    """Options of DP-PCA. Bounds, where a release needs any, must be public: chosen without a look at the data."""
+
+    epsilon: Annotated[
+        Annotated[float, Limits(gt=0, le=100)] | Literal["infinity"], Limits(examples=[0.1, 1.0, 100.0, "infinity"])
+    ] = 1.0
+    """Of the whole run, for one row. ``infinity``: no noise and no clipping, which is p-cov; in simulations only."""
+    delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
+    """Of the whole run, for one row."""
+    relation: Relation = "add-remove"
+    """Which data sets are neighbours."""
+    release: Literal["directions", "two-stage", "joint"] = "directions"
+    """The rows' directions about a private centre, which need no bound; clipped rows about one; or clipped rows at
+    once."""
+    clip: Bound | None = None
+    """Of ``two-stage`` and ``joint``: to which distance from the centre rows are shortened, in the unit of the data;
+    required there."""
+    centre_clip: Bound | None = None
+    """The same from zero, for the sum that gives the centre; required by ``two-stage``."""
+    trust: Annotated[Literal["local", "distributed"], Limits(examples=[])] = "local"
+    """Whether each party adds the whole noise, or its share of it."""
+    honest_parties: Annotated[int, Limits(ge=0)] = 0
+    """Of ``distributed``: how many parties, at least, add their share and keep it from the server; required there."""
+    count: Literal["noised", "public"] = "noised"
+    """Whether a party tells a noisy number of rows or its own; with ``replace-one``, which keeps it, its own."""
+    noise_seed: Annotated[int, Limits(ge=0, examples=[1, 2, 3])] = 0
+    """Simulation only, not private: the same noise each time; 0: the operating system's randomness."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_that_stays_needs_no_noise(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return {"count": "public", **given} if given.get("relation") == "replace-one" else given
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        bounds = {"clip": self.clip, "centre-clip": self.centre_clip}
+        used = {"directions": [], "two-stage": ["clip", "centre-clip"], "joint": ["clip"]}[self.release]
+        missing = [key for key in used if bounds[key] is None and self.private]
+        missing += ["honest-parties"] if not self.honest_parties and self.trust == "distributed" else []
+        if missing:
+            told = "; ".join(f"'{key}' is missing: {NEEDED[key]}" for key in missing)
+            raise PydanticCustomError("needed", "{told}", {"told": told})
+        if self.release == "directions" and any(bounds.values()):
+            raise PydanticCustomError(
+                "bounds",
+                "'{key}' is given, and release='directions' needs no bound: leave it out, or set release='two-stage'",
+                {"key": next(key for key, value in bounds.items() if value)},
+            )
+        if self.count == "noised" and self.relation == "replace-one":
+            raise PydanticCustomError(
+                "count", "count='noised' protects nothing with relation='replace-one', which keeps the number of rows"
+            )
+        if self.private and max(max(self.noise(phase).of.values()) for phase in self.phases) > LARGEST:
+            raise PydanticCustomError("noise", "'epsilon' and 'delta' are so small that their noise would hide any sum")
+        return self
+
+    @property
+    def private(self) -> bool:
+        return self.epsilon != "infinity"
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return tuple(SHARES[self.release]) if self.private else ("moments",)
+
+    @property
+    def multiplier(self) -> float:
+        """Noise multiplier of the whole run."""
+        return gaussian_multiplier(float(self.epsilon), self.delta)
+
+    def bound(self, phase: str) -> float:
+        """To which length rows are clipped in a phase, where the options say it."""
+        bound = self.centre_clip if phase == "centre" else self.clip
+        assert bound is not None
+        return bound
+
+    def noise(self, phase: str) -> Noise:
+        """The noise that each party adds in a phase."""
+        multiplier = self.multiplier / math.sqrt(SHARES[self.release][phase])
+        of_party = 1.0 if self.trust == "local" else self.honest_parties**-0.5
+        weights = self._weights(phase)
+        deviation = multiplier * _sensitivity(self.relation, weights) * of_party
+        return Noise(
+            multiplier,
+            {name: whole_deviation(deviation / w * UNITS[name]) if w else 0 for name, w in weights.items()},
+        )
+
+    def limits(self, phase: str, d: int, parties: int) -> SumLimits:
+        """Public limits on the sums of a phase over all parties, in steps: below 2^62, so that whole numbers stay."""
+        shapes: dict[str, tuple[int, ...]] = {
+            "rows": (),
+            "octaves": (OCTAVES,),
+            "sum": (d,),
+            "products": (packed_size(d),),
+            "squares": (self.n_components + 1,),
+        }
+        added = self.noise(phase).of
+        return {name: np.full(shapes[name], ROWS * UNITS[name] + FAR * parties * added[name]) for name in added}
+
+    def epsilon_of_a_replacement(self) -> float:
+        """What the noise gives where one row is replaced by another, the number of rows being known."""
+
+        def multiplier(phase: str) -> float:
+            of_values = {name: weight for name, weight in WEIGHTS[kind(phase)].items() if name != "rows"}
+            ratio = _sensitivity(self.relation, self._weights(phase)) / _sensitivity("replace-one", of_values)
+            return self.noise(phase).multiplier * ratio
+
+        return gaussian_epsilon(composed(multiplier(phase) for phase in self.phases), self.delta)
+
+    def _weights(self, phase: str) -> dict[str, float]:
+        weights = WEIGHTS[kind(phase)]
+        return {**weights, "rows": COUNT} if "rows" in weights and self.count == "noised" else weights
+
+
+def kind(phase: str) -> str:
+    """What is asked in a phase, whichever time."""
+    return phase.removeprefix("nearer_")
+
+
+def _sensitivity(relation: Relation, weights: Mapping[str, float]) -> float:
+    """Of all that is told in a phase together."""
+    of_products = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares")))
+    return sensitivity(relation, sums=weights.get("sum", 0.0), products=of_products, count=weights.get("rows", 0.0))
+
+
+class Noise(NamedTuple):
+    """The noise that one party adds in one phase: the whole of it, or with ``trust='distributed'`` its share.
+
+    Attributes
+    ----------
+    multiplier : float
+        Standard deviation of the whole over the sensitivity.
+    of : dict of str to int
+        By field, standard deviations in whole steps (`UNITS`), of products those on the diagonal; 0 for none.
+    """
+
+    multiplier: float
+    of: dict[str, int]
+
+
+REPLIES = {
+    "rows": Field("rows", ()),
+    "octaves": Field("octaves", ("octaves",)),
+    "sum": Field("sum", ("d",)),
+    "products": Field("products", ("d(d+1)/2",)),
+    "squares": Field("squares", ("k+1",)),
+}
+CENTRE, BOUND = Field("centre", ("d",)), Field("bound", (), kind="positive")
+COMPONENTS = Field("components", ("k", "d"), kind="orthonormal rows")
+ASKED = {
+    "octaves": (),
+    "centre": (BOUND,),
+    "nearer_octaves": (CENTRE,),
+    "nearer_centre": (CENTRE, BOUND),
+    "directions": (CENTRE,),
+    "variances": (CENTRE, BOUND, COMPONENTS),
+    "products": (CENTRE,),
+    "joint": (),
+}
+
+
+def _noisy(phase: str, options: DPOptions) -> Phase:
+    asked = () if phase == "centre" and options.release == "two-stage" else ASKED[phase]
+    return Phase(
+        asked=Payload(asked),
+        reply=Payload(tuple(REPLIES[name] for name in WEIGHTS[kind(phase)])),
+        sizes=lambda public: {"octaves": OCTAVES, "k": options.n_components, "k+1": options.n_components + 1},
+        differentially_private=True,
+        limits=lambda asked, public: public.options.limits(phase, public.features, public.parties),
+    )
+
+
+def phases(config: RunConfig, options: DPOptions) -> Phases:
+    """The noisy sums of the release."""
+    if not options.private:
+        if config.secure_aggregation:
+            raise ConfigError(
+                "run-config: 'epsilon' is 'infinity', which is p-cov; with secure-aggregation run p-cov itself"
+            )
+        return {**moments_phases(config), **projection_phase(config, differentially_private=True)}
+    if config.survivors and options.trust == "distributed" and options.honest_parties > config.survivors:
+        raise ConfigError(
+            f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.survivors} = 'survivors': "
+            "fewer parties would not add noise enough"
+        )
+    return {
+        **{name: _noisy(name, options) for name in options.phases},
+        **projection_phase(config, differentially_private=True),
+    }
+
+
+class DPPCAClient(RowsClient):
+    """Returns noisy sums, each once: the journal sees to that, and keeps what they spend."""
+
+    options: DPOptions
+
+    def require_ready(self) -> None:
+        self._permit_noise()
+        if self.options.private and len(self.data) > MOST_ROWS:
+            raise DataError(
+                f"this site has more than {MOST_ROWS:,} rows, the most that a party's sums in whole numbers can have; "
+                "split them over two nodes"
+            )
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
+        if not self.options.private or phase == "project":
+            return super().statistics(phase, asked)
+        self._require_possible(phase, asked)
+        self._spend(phase)
+        return self._noisy(phase, asked)
+
+    def _spend(self, phase: str) -> None:
+        """Note a release, if the site's budget allows it."""
+        options, node, multiplier = self.options, self.site.node, self.options.noise(phase).multiplier
+
+        def permit(of_run: Sequence[float], of_others: Sequence[float]) -> None:
+            if node.epsilon_budget is not None:
+                budget = {"epsilon": node.epsilon_budget, "delta": node.delta_budget}
+                require_budget(multiplier, of_run, of_others, whole_run=options.multiplier, **budget)
+
+        self.journal.note_release(phase, options.relation, multiplier, permit)
+
+    def _noisy(self, phase: str, asked: Fields) -> dict[str, Array]:
+        """What a phase tells of this party's rows, in whole steps, with its noise."""
+        options, d = self.options, self.data.shape[1]
+        source = privacy.system()
+        if options.noise_seed:
+            source = privacy.fixed(options.noise_seed, self.site.node.partition_id, options.phases.index(phase))
+        reply: dict[str, Array] = {}
+        for name, deviation in options.noise(phase).of.items():
+            whole = self._whole(name, phase, asked)
+            if name == "products":
+                reply[name] = whole + privacy.symmetric(d, deviation, source)
+            elif deviation:
+                reply[name] = whole + privacy.gaussian(whole.size, deviation, source).reshape(whole.shape)
+            else:
+                reply[name] = whole
+        return reply
+
+    def _whole(self, name: str, phase: str, asked: Fields) -> Array:
+        """What one field tells, without noise. Whatever the server asks about, one row changes it by no more."""
+        data, centre = self.data, asked.get("centre", np.zeros(self.data.shape[1]))
+        if name == "rows":
+            return np.asarray(float(len(data) * STEPS))
+        if name == "octaves":
+            return whole_octaves(data, centre)
+        if phase == "directions":
+            return whole_directions(data, centre)
+        bound = float(asked["bound"]) if "bound" in asked else self.options.bound(phase)
+        if name == "squares":
+            return whole_squares(data, centre, asked["components"], bound)
+        return whole_sum(data, centre, bound) if name == "sum" else whole_products(data, centre, bound)
+
+    def _require_possible(self, phase: str, asked: Fields) -> None:
+        """Refuse a bound that no number of rows gives, and a centre that is not the mean of rows clipped to one."""
+        if "bound" in asked and not 2.0**LOWEST <= float(asked["bound"]) <= 2.0**HIGHEST:
+            raise ContractError(
+                f"{SERVER}: field 'bound' is {float(asked['bound']):g}, expected {2.0**LOWEST:g} to {2.0**HIGHEST:g}"
+            )
+        if phase == "products":
+            bound, centre = self.options.bound("centre"), asked["centre"]
+            largest = float(np.abs(centre).max())  # before its square is taken
+            if largest > bound or float(np.linalg.norm(centre)) > bound * (1 + 1e-9):
+                raise ContractError(f"{SERVER}: field 'centre' is longer than 'centre-clip' = {bound:g}")
+
+    def permit_survivors(self, dropped: int) -> None:
+        """Whoever dropped out may have been honest: the others must be as many as the noise is made for."""
+        options, node = self.options, self.site.node
+        if node.data and options.trust == "distributed" and options.honest_parties > node.honest_parties - dropped:
+            raise DisclosureError(
+                f"{dropped} of {node.num_partitions} parties dropped out, and the run needs {options.honest_parties} "
+                f"honest ones among the others; this site trusts {node.honest_parties} in all "
+                "(node-config 'honest-parties')"
+            )
+
+    def _permit_noise(self) -> None:
+        """Refuse what would make the noise too small or known."""
+        options, node = self.options, self.site.node
+        site = bool(node.data)
+        if site and not options.private:
+            raise ConfigError(
+                "run-config: 'epsilon' is 'infinity': that is for simulations, and this site has data of its own"
+            )
+        permit_privacy(node, float(options.epsilon), options.delta)
+        if site and options.private and options.count == "public" and not node.public_count:
+            run = "count='noised'" if options.relation == "add-remove" else "relation='add-remove'"
+            raise DisclosureError(
+                f"the run tells this site's number of rows as it is (relation='{options.relation}', count='public'), "
+                f"which this site does not allow (node-config 'public-count' is false); run with {run}"
+            )
+        if node.round_rows > 1 and options.private and options.relation == "add-remove":
+            raise DisclosureError(
+                f"this site leaves rows out so that their number is round (node-config 'round-rows' = "
+                f"{node.round_rows}): one row more may bring in {node.round_rows}, and the noise is made for one; set "
+                "it to 1, dp-pca tells a noisy number, or run with relation='replace-one' where 'public-count' is true"
+            )
+        if options.noise_seed and site:
+            raise ConfigError(
+                f"run-config: 'noise-seed' is {options.noise_seed}: fixed noise is for simulations, and this site has "
+                "data of its own; leave it out"
+            )
+        if options.trust == "local" or not options.private:
+            return
+        if options.honest_parties > node.num_partitions:
+            raise ConfigError(
+                f"run-config: 'honest-parties' is {options.honest_parties}, at most {node.num_partitions} = all parties"
+            )
+        if site and options.honest_parties > node.honest_parties:
+            raise DisclosureError(
+                f"the run assumes {options.honest_parties} honest parties, this site {node.honest_parties} "
+                "(node-config 'honest-parties')"
+            )
+        if site and not self.site.config.secure_aggregation:
+            raise ConfigError(
+                "run-config: trust='distributed' needs secure-aggregation=true: without it the server sees each "
+                "party's small share of the noise; use trust='local'"
+            )

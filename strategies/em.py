@@ -1,0 +1,298 @@
+"""EM: the components of rows with missing values, by maximum likelihood in a Gaussian model of all rows together.
+
+A method of its own, and not an option of others: what it asks, how often, what that shows and what the result is are
+its own; every other method refuses missing values and names this one.
+
+In each round the server sends mean m and covariance S of the model, and every party returns sums of what its rows are
+expected to be under it (`fedpca_flwr.maths.incomplete_rows`): a value that is there as it is, a missing one by its
+conditional mean, and to the products the conditional covariance. They add up to those of all rows, so the result is
+that of the same iteration on the pooled rows (`fedpca_flwr.maths.gaussian_em`). SQUAREM saves rounds. The components
+are those of the expected scatter at the end; without missing values they are P-COV's, after one such round.
+
+``prior`` rows' worth of unrelated features keep S away from the accidents of few complete rows. The default was the
+best on two data sets, a twentieth to two fifths of whose values were made to be missing (docs/missing.md).
+
+``model='factors'`` is for wide rows: probabilistic PCA, in which `factors` directions and equal noise in all others
+stand for the covariance. A round then has products of the expected scatter with these directions instead of the
+scatter (`fedpca_flwr.maths.factor_em`, `factor_em`), and no party and no server forms a matrix of d x d.
+
+The iteration ends when what is left to go, as the last steps foretell it, is less than ``tolerance`` degrees. That is
+an estimate, too small as often as not, and no bound; nor does it say anything of the distance to the components of
+complete rows, which nobody knows. What EM presumes: whether a value is missing does not depend on the value itself,
+given what is there (missing at random).
+
+A party's answers are sums over the rows that share their gaps, of which each follows from the count, mean and scatter
+of such a group (`fedpca_flwr.maths.gap_groups`). Rows whose gaps too few share are left out by a site's own rule.
+
+Upload per party: 8 (d (d + 1) / 2 + d) bytes a round; of q factors 8 (d (q + 1) + 2).
+
+Options of EM, and the questions that a run of it may ask.
+
+EM with a model of few factors, for wide rows: the server's half, in the unit of the data at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field as Limits
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from fedpca_flwr.config.run_config import Count, RunConfig
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, principal_angles
+from fedpca_flwr.maths.factor_em import FactorEM
+from fedpca_flwr.maths.gaussian_em import GaussianEM
+from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.moments import pack, two_sum
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.solution import Solution, check_components, require_variance, solve
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
+from fedpca_flwr.protocol.payload import Field, Fields
+from fedpca_flwr.protocol.question import Ask, Phases
+from fedpca_flwr.questions.incomplete import (
+    ObservedValues,
+    expected,
+    expected_phase,
+    expected_products,
+    factor_phase,
+    observed_phases,
+    observed_values,
+    unit_of,
+)
+from fedpca_flwr.questions.incomplete_client import IncompleteClient
+from fedpca_flwr.questions.rows import projection_phase, sums_of_rows
+from fedpca_flwr.questions.rows_run import RowsStrategy
+
+MORE = 10
+"""Factors than components: what is beside the components is not all noise (docs/missing.md measures it)."""
+
+
+class EMOptions(PCAOptions):
+    """Options of EM."""
+
+    model: Literal["gaussian", "factors"] = "gaussian"
+    """What missing values are expected by: 'gaussian', a covariance of all features; 'factors', for wide rows (more
+    than some 500 features), few directions with equal noise in all others."""
+    factors: Annotated[int, Limits(ge=0)] = 0
+    """With model='factors': how many; 0 for ten more than components."""
+    scale: bool = False
+    """Divide each feature by its standard deviation: that of its expected values, by 'factors' of its observed ones."""
+    prior: Annotated[float, Limits(gt=0, le=1e6, examples=[1e-3, 1.0, 100.0])] = 10.0
+    """How many rows of unrelated features the model has seen before."""
+    tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-6, 1.0, 30.0])] = 0.01
+    """The iteration ends where the last steps foretell fewer degrees to go than this. That is an estimate and no bound:
+    in measurements more was left as often as not."""
+    max_rounds: Annotated[Count, Limits(examples=[1, 2, 3])] = 100
+    """At most so many steps; the model has an estimate of how far it still was."""
+
+    @model_validator(mode="after")
+    def _factors_are_counted(self) -> Self:
+        if self.model == "gaussian" and self.factors:
+            text = "'factors' is {q}, but 'model' is 'gaussian', which has none; set model='factors'"
+            raise PydanticCustomError("factors", text, {"q": self.factors})
+        if self.model == "factors" and self.n_components < 1:
+            text = "'n-components' is {k}, and model='factors' takes a number, since it does not find all variances"
+            raise PydanticCustomError("factors", text, {"k": self.n_components})
+        if 0 < self.factors < self.n_components:
+            text = "'factors' is {q}, expected at least n-components = {k}"
+            raise PydanticCustomError("factors", text, {"q": self.factors, "k": self.n_components})
+        return self
+
+
+def phases(config: RunConfig, options: EMOptions) -> Phases:
+    """What was observed, the steps, and the last question, with what rows are completed by."""
+    if options.model == "factors":
+        step = {"products": factor_phase(options.max_rounds, options.factors or int(options.n_components) + MORE)}
+        expects = Field("factors", ("any", "d"))
+    else:
+        step = {"expected": expected_phase(options.max_rounds)}
+        expects = Field("covariance", ("d(d+1)/2",), kind="scatter")
+    return {
+        **observed_phases(config, pairs=options.model == "gaussian"),
+        **step,
+        **projection_phase(config, further=(expects,)),
+    }
+
+
+def by_factors(
+    run: RowsStrategy, observed: ObservedValues, options: EMOptions
+) -> Generator[Ask, Any, tuple[Solution, Array, Array, float]]:
+    """The components; the model's loadings and noise (q + 1, d); a bound on what fixed point rounded off each
+    feature's variance, times rows (d,); and the larger of the last two steps' turns, in degrees."""
+    k, spread = int(options.n_components), observed.spread
+    require_variance(observed.rows * spread**2, observed.rows, observed.centre)
+    q = _factors(k, options.factors, observed.rows, spread.size)
+    unit = unit_of(spread, scale=options.scale)
+    mean = observed.mean * unit_of(spread, scale=True) / unit
+    found = FactorEM(observed.rows, mean, random_block(spread.size, q, run.config.seed), prior=options.prior)
+    turns: list[float] = []
+    while True:
+        model = found.model
+        sums, missed = yield from expected_products(run, observed, model)
+        with sums_of_rows():
+            found.add(sums)
+        turns.append(float(principal_angles(model.basis[:, :k], found.model.basis[:, :k]).max()))
+        ahead = max(turns[-2:]) if len(turns) > 2 else 90.0
+        if ahead <= options.tolerance or len(turns) == options.max_rounds:
+            break
+    unit = np.where(observed.constant, 1.0, unit) if options.scale else unit
+    loadings = np.vstack([(model.loadings * unit[:, None]).T, model.noise * unit**2])
+    return _solution(found, observed, unit, k, scale=options.scale), loadings, missed * unit**2, ahead
+
+
+def _factors(k: int, wanted: int, rows: int, features: int) -> int:
+    """How many factors, of which one less than rows and features must be left for noise."""
+    check_components(k, rows, features)
+    most = min(rows, features) - 1
+    if max(k, wanted) > most:
+        key = "factors" if wanted > k else "n-components"
+        raise ConfigError(
+            f"run-config: '{key}' is {max(k, wanted)}, at most {most} with "
+            f"model='factors', one less than there are rows ({rows}) and features ({features}): the noise needs one; "
+            "model='gaussian' has no such limit"
+        )
+    return min(wanted or k + MORE, most)
+
+
+def _solution(found: FactorEM, observed: ObservedValues, unit: Array, k: int, *, scale: bool) -> Solution:
+    squared = 1.0 if scale else float(unit[0]) ** 2
+    left = (found.total - float(found.values.sum())) / (unit.size - found.values.size)
+    following = found.values[k] if found.values.size > k else left
+    mean, _ = two_sum(observed.centre, unit * found.mean)
+    return Solution(
+        pairs=Eigenpairs(found.values[:k] * squared, fix_signs(found.vectors[:, :k]), float(following) * squared),
+        mean=mean,
+        total=found.total * squared,
+        rows=observed.rows,
+        scale=unit if scale else None,
+    )
+
+
+CARD = MethodCard(
+    name="em",
+    title="Expectation-maximisation",
+    exact=False,
+    result="maximum likelihood for rows with missing values",
+    rounds="2, then until it rests, some 10; `model='factors'` some 25",
+    upload="d(d+1)/2 + d in each round; `model='factors'` d(q+1) + 2, q = k + 10",
+    server_sees="each party's expected covariances, how often each two features have values together; "
+    "`model='factors'` their products with d x q blocks, how often each feature has a value",
+    shows=Shown(
+        "number of rows, how often each two features have values together, mean and variances of what is there; "
+        "in each round the expected covariance under the model of that round: more than one covariance, see "
+        "[below](#missing-values-em)",
+        "number of rows of all, means and variances of what is there, the model's covariance in each round; the "
+        "components",
+        "sizes and times of messages, number of rounds",
+    ),
+    options=EMOptions,
+    phases=phases,
+    incomplete=True,
+    examples=({}, {"model": "factors"}),
+    reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Varadhan and Roland 2008; factors: "
+    "Tipping and Bishop 1999, Henderson and Varadhan 2019",
+    beyond_moments="a group of rows for each pattern of gaps",
+)
+
+
+class EM(RowsStrategy):
+    """EM.
+
+    Attributes
+    ----------
+    every : int
+        Rows of all parties, also those without any value.
+    covariance : ndarray of shape (d, d) or None
+        The one under which missing values are expected.
+    factors : ndarray of shape (q + 1, d) or None
+        The same as loadings and noise, of a model of factors.
+    """
+
+    card = CARD
+    options: EMOptions
+    every: int
+    covariance: Array | None = None
+    factors: Array | None = None
+
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        observed = yield from observed_values(self)
+        self.every = observed.every
+        if self.options.model == "factors":
+            solution, self.factors, self.missed, ahead = yield from by_factors(self, observed, self.options)
+        else:
+            solution, ahead = yield from self._by_covariance(observed)
+        return solution.extended(notes=_notes(observed, ahead, self.options), measured=_measured(observed, ahead))
+
+    def _by_covariance(self, observed: ObservedValues) -> Generator[Ask, Any, tuple[Solution, float]]:
+        options, steps, before = self.options, 0, None
+        found = GaussianEM(observed.rows, observed.mean, prior=options.prior)
+        while True:
+            model = found.model
+            sums, missed = yield from expected(self, observed, model)
+            steps += 1
+            with sums_of_rows():
+                found.add(sums)
+            self.missed = missed * observed.spread**2
+            moments = observed.moments(found.mean, found.scatter)
+            solution = solve(
+                moments, moments.diagonal(), n_components=options.n_components, center=True, scale=options.scale
+            )
+            if not observed.share:
+                ahead = 0.0
+            elif found.ahead is not None and before is not None:
+                ahead = min(90.0, found.ahead * _turned(before, solution))
+            else:
+                ahead = 90.0
+            if ahead <= options.tolerance or steps == options.max_rounds:
+                break
+            before = solution
+        self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
+        return solution, ahead
+
+    def loadings(self, model: PCAModel, solution: Solution) -> Fields:
+        expects = {} if self.covariance is None else {"covariance": pack(self.covariance)}
+        if self.factors is not None:
+            expects = {"factors": self.factors}
+        return {**super().loadings(model, solution), **expects}
+
+    def modelled(self, solution: Solution) -> PCAModel:
+        return replace(super().modelled(solution), covariance_=self.covariance, factors_=self.factors)
+
+    def rows_here(self, model: PCAModel) -> int:
+        return self.every
+
+
+class EMClient(IncompleteClient):
+    """Sends sums of what its rows are expected to be."""
+
+
+def _turned(before: Solution, after: Solution) -> float:
+    """Largest angle between two solutions' components, in degrees; 90 where they are not as many."""
+    one, other = before.pairs.vectors, after.pairs.vectors
+    return float(principal_angles(one, other).max()) if one.shape == other.shape else 90.0
+
+
+def _measured(observed: ObservedValues, ahead: float) -> dict[str, float]:
+    return {"missing_share": observed.share, "degrees_ahead": ahead}
+
+
+def _notes(observed: ObservedValues, ahead: float, options: EMOptions) -> list[str]:
+    if not observed.share and options.model == "gaussian":
+        return ["no value is missing: these are the components of the rows"]
+    notes = ["components by maximum likelihood (EM): those of the complete rows may be others"]
+    if observed.apart:
+        notes.append(f"{observed.apart} pairs of features have no row in common: how they go together is the model's")
+    if observed.rows < observed.every:
+        notes.append(f"{observed.every - observed.rows} rows without any value were left out")
+    if ahead > options.tolerance:
+        notes.append(
+            f"after max-rounds = {options.max_rounds} steps the components had an estimated {ahead:.2g} degrees to go; "
+            "it may be more, the estimate is no bound"
+        )
+    return notes

@@ -1,0 +1,292 @@
+"""A party of the personalised method: its own components, which it keeps over the rounds and projects by.
+
+What a run of the personalised method may ask: its options, and its phases.
+
+Each pass over the rows has phases of its own; those of the first, which holds rows out, begin with ``held-out``.
+
+The choice of mu by the rows that parties hold out.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field as Limits
+from scipy.linalg import eigh
+
+from fedpca_flwr.config.run_config import Count, RunConfig
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import fix_signs
+from fedpca_flwr.maths.moments import Head, head_and_diagonal
+from fedpca_flwr.maths.own_rows import OwnRows, own_rows
+from fedpca_flwr.maths.personalised import (
+    converged_components,
+    distance,
+    gradient_step,
+    largest_eigenvalue,
+    local_components,
+    personal_components,
+    shared,
+)
+from fedpca_flwr.maths.rows import Rows
+from fedpca_flwr.protocol.card import CountOptions
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Phase, Phases, Public, SumLimits
+from fedpca_flwr.questions.fields import HEAD, head_fields
+from fedpca_flwr.questions.row_limits import FIRST_WORDS, ROWS, product_limits
+from fedpca_flwr.questions.rows import centre_phases, projection_phase
+from fedpca_flwr.questions.rows_run import RowsClient
+from fedpca_flwr.site.fold import require_fold
+
+GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Values of mu to choose from, besides 0 and infinity."""
+
+GLOBAL_ROUNDS = 30
+"""At most so many rounds for the PCA of all rows."""
+
+HELD_OUT = "held-out "
+"""How the phases of the first of two passes begin."""
+
+
+class PersonalisedOptions(CountOptions):
+    """Options of the personalised method."""
+
+    mu: Annotated[
+        Literal["held-out", "infinity"] | Annotated[float, Limits(ge=0)],
+        Limits(examples=["held-out", "infinity", 0.0, 0.5, 1e6]),
+    ] = "held-out"
+    """How strongly the shared components draw each party's own; 0: local PCA, ``"infinity"``: PCA of all rows."""
+    solver: Literal["closed-form", "stiefel"] = "closed-form"
+    """Eigenvectors, or the gradient steps of the paper's Algorithm 1."""
+    iterations: Annotated[Count, Limits(examples=[1, 5])] = 20
+    """At most so many for V, in each pass."""
+    center: bool = True
+    """Subtract the pooled mean."""
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """The values of mu; of one that is given only that."""
+        if self.mu == "held-out":
+            return GRID
+        return (math.inf if self.mu == "infinity" else float(self.mu),)
+
+    def width(self, public: Public) -> int:
+        """Columns of a block for the PCA of all rows."""
+        return min(self.n_components + 10, public.features)
+
+
+def phases(config: RunConfig, options: PersonalisedOptions) -> Phases:
+    """One pass, or two."""
+    choosing = options.mu == "held-out"
+    first = _pass(config, options, HELD_OUT, len(GRID)) if choosing else {}
+    choose = Phase(
+        asked=Payload((Field("shared", ("d", "k"), kind="orthonormal columns"), *_centre(config))),
+        reply=Payload((Field("errors", ("grid",), kind="size"),)),
+        sizes=lambda public: {"k": options.n_components, "grid": len(GRID) + 2},
+        limits=lambda asked, public: {
+            "errors": np.full(len(GRID) + 2, 4.0 * ROWS * public.features * public.config.bound**2)
+        },
+        words=FIRST_WORDS,
+    )
+    report = Phase(
+        asked=Payload(
+            (
+                Field("shared", ("d", "k"), kind="orthonormal columns"),
+                Field("strengths", ("<=m",), kind="size"),
+                *_centre(config),
+            )
+        ),
+        reply=Payload((Field("error", (), kind="size"), Field("distance", ()), Field("gram", ("k", "k")))),
+        sizes=lambda public: {"k": options.n_components, "m": 1},
+        limits=_of_report,
+    )
+    return {
+        **first,
+        **({"choose": choose} if choosing else {}),
+        **_pass(config, options, "", 1),
+        "report": report,
+        **projection_phase(config),
+    }
+
+
+def _pass(config: RunConfig, options: PersonalisedOptions, prefix: str, strengths: int) -> Phases:
+    """Mean and variance of the rows used, their PCA, and the shared components for so many strengths."""
+    used = Field("used", (), dtype="int64", kind="count")
+    start = Phase(reply=Payload((used, *HEAD[1:], Field("diagonal", ("d",), kind="size"))))
+    begin = {f"{prefix}start": start} if config.transport == "clear" else centre_phases(prefix)
+    product = Phase(
+        asked=Payload((Field("block", ("d", "<=b")), *_centre(config))),
+        reply=Payload((Field("product", ("d", "b")),)),
+        sizes=lambda public: {"b": options.width(public)},
+        limits=lambda asked, public: product_limits(asked["spread"], asked["block"]),
+        times=GLOBAL_ROUNDS,
+    )
+    share = Phase(
+        asked=Payload(
+            (
+                Field("shared", ("m", "d", "k"), kind="orthonormal columns"),
+                Field("strengths", ("m",), kind="positive"),
+                *_centre(config),
+            )
+        ),
+        reply=Payload((Field("shared", ("m", "d", "k")),)),
+        sizes=lambda public: {"m": strengths, "k": options.n_components},
+        limits=lambda asked, public: {"shared": np.full(asked["shared"].shape, 2.0 * public.parties)},
+        times=options.iterations,
+        optional=True,
+    )
+    return {**begin, f"{prefix}product": product, f"{prefix}share": share}
+
+
+def _centre(config: RunConfig) -> tuple[Field, ...]:
+    """The mean of the rows used; where only sums are shown their deviations too, from which limits follow."""
+    spread = (Field("spread", ("d",), kind="size"),) if config.transport != "clear" else ()
+    return (Field("mean", ("d",)), Field("remainder", ("d",)), *spread)
+
+
+def _of_report(asked: Fields, public: Public) -> SumLimits:
+    k, total = asked["shared"].shape[1], float((asked["spread"] ** 2).sum())
+    return {
+        "error": np.array(total),
+        "distance": np.array(2.0 * public.parties * k),
+        "gram": np.full((k, k), total),
+    }
+
+
+def require_enough_rows(k: int, rows: int) -> None:
+    """Refuse more components than there are rows, while some are held out.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if k > rows:
+        raise ConfigError(
+            f"run-config: 'n-components' is {k}, and all parties together have {rows} rows while some are held out to "
+            "choose 'mu'; ask for so many at most, or set 'mu'"
+        )
+
+
+def best_mu(errors: Array, total: float) -> tuple[tuple[float], int]:
+    """The mu of the least error on the rows held out, and its place; of equals the one that shares most."""
+    best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * total)[-1])
+    return ((0.0, *GRID, math.inf)[best],), best
+
+
+def held_out_errors(errors: Array, held: int) -> dict[str, float]:
+    """What the rows held out say of the local, the personal and the pooled components."""
+    local, personal, pooled = map(float, errors / max(held, 1))
+    return {
+        "held_out_rows": held,
+        "held_out_squared_error_per_row": personal,
+        "local_held_out_squared_error_per_row": local,
+        "global_held_out_squared_error_per_row": pooled,
+    }
+
+
+OWN = "own components"
+"""Where they are in this party's state: (m, d, k) for m strengths."""
+
+
+OWN_MEAN = "own mean of rows"
+"""Of so many, likewise, in two floats (2, d)."""
+
+
+class PersonalisedClient(RowsClient):
+    """Answers with sums over its rows, and with its projector times the shared components."""
+
+    options: PersonalisedOptions
+    holds_out = False
+    """Whether the question is of the pass that holds rows out."""
+
+    def require_ready(self) -> None:
+        super().require_ready()
+        if self.options.mu == "held-out":
+            require_fold(self.site.node, len(self.data))
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
+        self.holds_out = phase.startswith(HELD_OUT) or phase == "choose"
+        name = phase.removeprefix(HELD_OUT)
+        if name == "start":
+            self.site.state.drop(OWN)  # of the rows without those held out
+            head, diagonal = head_and_diagonal(self.used)
+            fields = head_fields(head, diagonal)
+            return {"used": fields["count"], "mean": head.mean, "remainder": fields["remainder"], "diagonal": diagonal}
+        if name == "sums":
+            self.site.state.drop(OWN)
+        if name in {"sums", "deviations", "project"}:
+            return super().statistics(name, asked)
+        rows = own_rows(self.used, asked["mean"], asked["remainder"], self._known_head())
+        if name == "product":
+            return {"product": rows.times_any(asked["block"])}
+        if name == "share":
+            return {"shared": self._shared(rows, asked["shared"], asked["strengths"])}
+        if name == "choose":
+            held = own_rows(self.data[self._held_out], asked["mean"], asked["remainder"])
+            return {"errors": self._errors(rows, held, asked["shared"])}
+        return self._report_own(rows, asked["shared"], asked["strengths"])
+
+    @property
+    def used(self) -> Rows:
+        """This party's rows, without those that it holds out while mu is chosen."""
+        return self.data[~self._held_out] if self.holds_out else self.data
+
+    def loadings(self, asked: Fields) -> Array:
+        """Its own components, where it has any."""
+        return self.site.state[OWN][0][0].T if OWN in self.site.state else asked["components"]
+
+    # Inside
+
+    @cached_property
+    def _held_out(self) -> NDArray[np.bool_]:
+        return self.site.held_out(self.card.split)
+
+    def _known_head(self) -> Head | None:
+        """Count and mean of the rows used, found once in a pass where they are more than the features."""
+        (n, d), name = self.used.shape, f"{OWN_MEAN} {len(self.used)}"
+        if n <= d:
+            return None
+        if name not in self.site.state:
+            head, _ = head_and_diagonal(self.used)
+            self.site.state[name] = [np.stack([head.mean, head.remainder])]
+        return Head(n, *self.site.state[name][0])
+
+    def _shared(self, rows: OwnRows, V: Array, strengths: Array) -> Array:
+        """One iteration at each strength; V is (m, d, k)."""
+        own = self.site.state[OWN][0] if OWN in self.site.state else V
+        if self.options.solver == "closed-form":
+            own = personal_components(rows, V, strengths, own)
+            answer = shared(own, V)
+        else:
+            if "largest" not in self.site.state or OWN not in self.site.state:
+                self.site.state["largest"] = [np.array([largest_eigenvalue(rows)])]
+            own, answer = gradient_step(rows, own, V, strengths, self.site.state["largest"][0])
+        self.site.state[OWN] = [own]
+        return answer
+
+    def _errors(self, rows: OwnRows, held: OwnRows, V: Array) -> Array:
+        """Squared errors on the rows held out: of the local components, of each strength's own, of the global V."""
+        return np.array([held.left_by(U) for U in (local_components(rows, V), *self.site.state[OWN][0], V)])
+
+    def _report_own(self, rows: OwnRows, V: Array, strength: Array) -> Fields:
+        """What a party tells of its own components, which stay here; without strength they are the shared ones."""
+        if strength.size:
+            own = self._final_components(rows, V, float(strength[0]))
+            _, rotation = eigh(rows.gram(own))
+            self.site.state[OWN] = [fix_signs(own @ rotation[:, ::-1])[None]]
+        own = self.site.state[OWN][0][0] if strength.size else V
+        return {"error": np.asarray(rows.left_by(own)), "distance": distance(own, V), "gram": rows.gram(V)}
+
+    def _final_components(self, rows: OwnRows, V: Array, strength: float) -> Array:
+        """This party's own components (d, k) for the final V."""
+        if strength == 0:
+            return local_components(rows, V)
+        if self.options.solver == "closed-form":
+            return converged_components(rows, V, strength, self.site.state[OWN][0][0])
+        own: Array = self.site.state[OWN][0][0]
+        return own

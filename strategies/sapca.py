@@ -1,0 +1,413 @@
+"""SAPCA: every party follows its stream of rows in one pass, and the subspaces are merged (Grammenos et al. 2019).
+
+This is the method for streams; the one called `streaming` is for a federation that lasts from run to run.
+
+A party needs O(d (r + b)) memory for r tracked directions and blocks of b rows. It sends its directions times their
+singular values, mean, energy and an error bound: d r + d + 5 values. Merging is one QR and one SVD, with a column for
+each mean, at the server for all parties at once (star) or pairwise along a tree of parties
+(`strategies.sapca`), where nobody ever holds more than two subspaces. The server relays: Flower has a hub.
+
+What the order of the rows leaves behind: nothing as long as no direction is truncated, which is so where ``tracked`` is
+the number of features, or no less than the rank of the data. Else the model depends on it, a little (tracking twice the
+components, excess error 1e-4 where the components alone give 2e-3), and says by a bound how far it may be off. A stream
+whose directions change for good needs ``forgetting`` or more directions, or the new ones never enter.
+
+With ``state`` the model runs on: new rows are merged into what is stored, ``old-weight`` and ``new-weight`` are the
+paper's lambdas. What was merged cannot be taken out; a contribution that was merged already is refused.
+
+A party of `sapca`: it follows its own rows in one pass, and in a tree merges what other parties give it.
+
+Who sends to whom in the tree: at level l (from 0) party i with ``i mod 2**(l+1) == 2**l`` sends to party ``i - 2**l``,
+by way of the server; the last level has the parties 0 and ``2**(levels-1)``, whose subspaces the server merges itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field as Limits
+
+from fedpca_flwr.config.run_config import Count, RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
+from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.rows import pieces
+from fedpca_flwr.maths.streams import Band, Energy, Fixed, RankRule, Subspace, Tracker, merge
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.solution import Solution, require_variance
+from fedpca_flwr.model.stream_state import Content, RunningModel, subspace_digest
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import SERVER, Ask, Phase, Phases, Program, Public
+from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.questions.fields import HEAD, remainder_if_needed
+from fedpca_flwr.questions.rows import projection_phase
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+
+MEASURES = ("weight", "energy", "omitted", "rank")
+"""Of a subspace: its rows, weighted; the trace of their scatter; the error bound; what the rule says of the rank."""
+
+DEEPEST = 32
+"""Levels of a tree allowed for while the number of parties is not known yet."""
+
+UNKNOWN = 50
+"""Directions tracked where a fraction of the variance is asked for."""
+
+COUNT, MEAN, REMAINDER = HEAD
+
+SUBSPACE = (
+    Field("measures", ("4",)),
+    REMAINDER,
+    Field("mean", ("d",), optional=True),
+    Field("directions", ("r", "d"), optional=True),
+)
+"""A subspace; ``directions`` are its vectors times their singular values. Of no rows all is zero."""
+
+SUMMARY = Payload((COUNT, *(MEAN if field.name == "mean" else field for field in SUBSPACE)))
+"""The first reply: of a party whose turn it is not to send its subspace everything but the directions."""
+
+NO_ROWS: Fields = {
+    "measures": np.zeros(len(MEASURES)),
+    "remainder": np.empty(0),
+    "mean": np.empty(0),
+    "directions": np.empty((0, 0)),
+}
+"""The subspace of no rows."""
+
+
+class SAPCAOptions(PCAOptions):
+    """Options of SAPCA."""
+
+    rank_rule: Literal["energy", "paper"] = "energy"
+    """``energy``: as many components as `n-components` says, a number or a fraction of the variance; ``paper``: from
+    that number on as the shares of the singular values say (`fedpca_flwr.maths.streams`)."""
+    share_low: Annotated[float, Limits(ge=0, lt=1)] = 0.01
+    """Of ``paper``: the paper's alpha; below it the rank falls."""
+    share_high: Annotated[float, Limits(gt=0, le=1)] = 0.10
+    """Of ``paper``: the paper's beta; above it the rank grows."""
+    tracked: Annotated[int, Limits(ge=0, examples=["k", "2k", "d", 100])] = 0
+    """Directions that are kept; 0: twice the number of components that there may be (50 for a fraction)."""
+    block_size: Annotated[Count, Limits(examples=[1, 7, 50])] = 50
+    """Rows that are taken in at once."""
+    forgetting: Annotated[float, Limits(gt=0, le=1, examples=[1.0, 0.9])] = 1.0
+    """Before each block the singular values shrink by this factor: a window of b / (1 - forgetting^2) rows."""
+    topology: Literal["star", "tree"] = "star"
+    """Whether the server merges all at once, or the parties pairwise: log2(parties) rounds."""
+    center: bool = True
+    """Subtract the mean, which is followed too."""
+    state: str = ""
+    """Folder at the server that holds a running model, into which the parties' rows are merged."""
+    old_weight: Annotated[float, Limits(gt=0, le=1)] = 1.0
+    """Of the running model's singular values: the paper's lambda 1."""
+    new_weight: Annotated[float, Limits(ge=1, le=1e6)] = 1.0
+    """Of the new ones: the paper's lambda 2."""
+
+    def rule(self) -> RankRule:
+        """A new rule at its beginning."""
+        if self.rank_rule == "paper":
+            return Band(int(self.n_components), self.share_low, self.share_high)
+        return Energy(self.n_components) if isinstance(self.n_components, float) else Fixed(self.n_components)
+
+    def tracks(self, features: int) -> int:
+        """How many directions a party keeps."""
+        most = UNKNOWN if isinstance(self.n_components, float) else 2 * self.n_components
+        if self.rank_rule == "paper":
+            most = max(most, 2 * math.ceil(1 / self.share_high))  # the rank never grows beyond that half
+        return min(self.tracked or most, features)
+
+
+def phases(config: RunConfig, options: SAPCAOptions) -> Phases:
+    """Everybody's own subspace; in a tree, level by level, what two parties have together."""
+    known: dict[str, Phase] = {"summary": Phase(reply=SUMMARY, sizes=_sizes)}
+    if options.topology == "tree":
+        merged = Payload((COUNT, *SUBSPACE))
+        known["merged"] = Phase(asked=Payload(SUBSPACE), reply=merged, sizes=_sizes, times=_merges, optional=True)
+    return {**known, **projection_phase(config)}
+
+
+def _sizes(public: Public) -> dict[str, int]:
+    return {"r": public.options.tracks(public.features)}
+
+
+def _merges(public: Public) -> int:
+    return levels_of(public.parties) - 1 if public.parties else DEEPEST
+
+
+class SAPCAClient(RowsClient):
+    """Tracks its rows; keeps its subspace over the rounds of a tree."""
+
+    options: SAPCAOptions
+
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        answers = {"summary": self.summary, "merged": self.with_child, "project": self.project}
+        return answers[phase](asked)
+
+    def summary(self, asked: Fields) -> Fields:
+        """The subspace of this party's rows."""
+        options, r = self.options, self._directions
+        d = self.data.shape[1]
+        tracker = Tracker(d, options.rule(), tracked=r, forgetting=options.forgetting, center=options.center)
+        for block in pieces(self.data, options.block_size):
+            tracker.update(block)
+        own = fields_of(tracker.subspace, tracker.rank, r)
+        return {**self._kept(own, level=0), "measures": own["measures"], "mean": own["mean"]}
+
+    def with_child(self, asked: Fields) -> Fields:
+        """This party's subspace with what another gave it."""
+        *arrays, level = self.site.state["subspace"]
+        own: Fields = dict(zip(NO_ROWS, arrays, strict=True))
+        if asked["measures"].any():
+            require_subspace(asked, SERVER)
+            own = merged([own, asked], self._directions)
+        return self._kept(own, level=int(level) + 1)
+
+    @property
+    def _directions(self) -> int:
+        return self.options.tracks(self.data.shape[1])
+
+    def _kept(self, own: Fields, *, level: int) -> Fields:
+        """Keep it; return it where it is this party's turn to send."""
+        self.site.state["subspace"] = [*(own[name] for name in NO_ROWS), np.asarray(level)]
+        sends = sends_at(self.site.node.partition_id, level, self.public.parties, self.options.topology)
+        return {**(own if sends else NO_ROWS), "count": np.asarray(len(self.data))}
+
+
+def require_subspace(fields: Fields, sender: str) -> None:
+    """Refuse what has no directions, or numbers that no subspace has.
+
+    Raises
+    ------
+    ContractError
+    """
+    if not fields["directions"].size or not fields["mean"].size:
+        raise ContractError(f"{sender}: field 'directions' is empty, but it was its turn to send")
+    smallest = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
+    for name, value, least in zip(MEASURES, fields["measures"].tolist(), smallest, strict=True):
+        if value < least:
+            raise ContractError(f"{sender}: its {name} is {value:g}, expected at least {least:g}")
+
+
+def merged(parts: Sequence[Fields], r: int) -> Fields:
+    """The fields of what several parties have together; the rank is the largest of theirs."""
+    rank = int(max(part["measures"][3] for part in parts))
+    return fields_of(merge([subspace_in(part) for part in parts], r), rank, r)
+
+
+def fields_of(subspace: Subspace, rank: int, r: int) -> Fields:
+    """A subspace as it travels, with rows of zeros up to ``r`` directions."""
+    directions = np.zeros((r, len(subspace.vectors)))
+    directions[: subspace.sigma.size] = (subspace.vectors * subspace.sigma).T
+    head = subspace.head
+    return {
+        "measures": np.array([head.n, subspace.energy, subspace.omitted, rank]),
+        "remainder": remainder_if_needed(head, np.einsum("ij,ij->j", directions, directions)),
+        "mean": head.mean,
+        "directions": directions,
+    }
+
+
+def subspace_in(fields: Fields) -> Subspace:
+    """The subspace that has travelled."""
+    weight, energy, omitted, _ = fields["measures"].tolist()
+    mean, directions = fields["mean"], fields["directions"]
+    remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(mean)
+    sigma = np.linalg.norm(directions, axis=1)
+    directions, sigma = directions[sigma > 0], sigma[sigma > 0]
+    return Subspace(Head(weight, mean, remainder), directions.T / sigma, sigma, energy, omitted)
+
+
+def levels_of(parties: int) -> int:
+    """Levels of the tree: rounds until the server has all."""
+    return max(1, (parties - 1).bit_length())
+
+
+def sends_at(party: int, level: int, parties: int, topology: str) -> bool:
+    """Whether a party sends its subspace in the round of this level."""
+    if topology == "star":
+        return True
+    last = level == levels_of(parties) - 1
+    return party % 2 ** (level + 1) == 2**level or (last and party == 0)
+
+
+CARD = MethodCard(
+    name="sapca",
+    title="Streaming with adaptive rank",
+    exact=False,
+    result="with a bound; one pass over the rows",
+    rounds="1; `topology='tree'` log2(parties)",
+    upload="d `tracked` + d + 5",
+    server_sees="mean, total variance, leading local components",
+    shows=Shown(
+        "number of rows, mean, total variance, its leading components and their variances, an error bound, in a "
+        "tree merged ones too; with `state` it keeps what was merged, and a digest of each contribution, on disk",
+        "the pooled components and mean; in a tree a party sees the **merged subspace, mean and weight of those "
+        "below it**, at the lowest level those of one other party",
+        "sizes and times of messages; in a tree who is whose parent",
+    ),
+    options=SAPCAOptions,
+    phases=phases,
+    reference="Grammenos et al. 2019, algorithms 1 to 3",
+    examples=({}, {"topology": "tree"}),
+    beyond_moments="a summary of blocks of rows, in their order; nothing that is asked enters it",
+)
+
+
+class SAPCA(RowsStrategy):
+    """SAPCA; ``measured`` has the error bound and what was truncated."""
+
+    card = CARD
+    options: SAPCAOptions
+
+    def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        assert isinstance(options, SAPCAOptions)
+        _check(options)
+        super().prepare(config, options, transport)
+        self.running = RunningModel(options.state) if options.state else None
+        self._next: Content | None = None  # of the running model, once this run has succeeded
+        self._rows_here = 0
+
+    @property
+    def exact(self) -> bool:
+        """Where every direction is tracked nothing is truncated."""
+        options = self.options
+        return self._tracked == self.quorum.features and options.forgetting == 1 and not options.state
+
+    def program(self) -> Program:
+        yield from super().program()
+        if self.running:
+            assert self._next is not None
+            self.running.save(self._next)
+
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        parties = self.quorum.total
+        replies: list[Reply] = yield Ask("summary")
+        sent = self._sent_at(0, replies)
+        for level in range(1, levels_of(parties) if self.options.topology == "tree" else 1):
+            passed = {reply.party - 2 ** (level - 1): reply.fields for reply in sent}
+            received = {party: passed.get(party, NO_ROWS) for party in range(parties)}
+            each = {party: {name: fields[name] for name in NO_ROWS} for party, fields in received.items()}
+            replies = yield Ask("merged", each=each)
+            sent = self._sent_at(level, replies)
+        self._rows_here = sum(reply.rows for reply in replies)
+        return self._solved([subspace_in(reply.fields) for reply in sent], [_rank_in(reply) for reply in sent])
+
+    def rows_here(self, model: PCAModel) -> int:
+        return self._rows_here
+
+    # Inside
+
+    @property
+    def _tracked(self) -> int:
+        return self.options.tracks(self.quorum.features)
+
+    def _sent_at(self, level: int, replies: Sequence[Reply]) -> list[Reply]:
+        """The replies of those whose turn it was to send their subspace, checked."""
+        parties, topology = self.quorum.total, self.options.topology
+        sent = [reply for reply in replies if sends_at(reply.party, level, parties, topology)]
+        for reply in sent:
+            require_subspace(reply.fields, reply.sender)
+        return sent
+
+    def _solved(self, parts: list[Subspace], ranks: Sequence[int]) -> Solution:
+        everything, rows = self._with_the_past(parts, self._rows_here)
+        self.n_components(rows, len(everything.vectors))
+        require_variance(everything.diagonal(), rows, everything.head.mean)
+        pairs = everything.pairs(self._rank(everything, ranks))
+        unit = rows / everything.head.n  # forgotten rows count less: the variances are those of the weighted rows
+        return Solution(
+            pairs=Eigenpairs(unit * pairs.values, pairs.vectors, unit * pairs.following),
+            mean=everything.head.mean,
+            total=unit * everything.energy,
+            rows=rows,
+            measured=self._measured(everything, pairs, ranks),
+        )
+
+    def _with_the_past(self, parts: list[Subspace], rows: int) -> tuple[Subspace, int]:
+        """All subspaces merged, with that of the running model where there is one, and how many rows that are."""
+        options, running = self.options, self.running
+        if running is None:
+            return merge(parts, self._tracked), rows
+        old, digests, columns = running.content, sorted(map(subspace_digest, parts)), self.quorum.columns
+        if old is None:
+            everything = merge(parts, self._tracked)
+            self._next = Content(everything, rows, options.center, columns, tuple(digests))
+            return everything, rows
+        _check_fit(old, parts, options.center, columns, digests, running)
+        factors = [options.old_weight] + [options.new_weight] * len(parts)
+        everything, rows = merge([old.subspace, *parts], self._tracked, factors), rows + old.rows
+        known, columns = (*old.merged, *digests), columns or old.columns
+        self._next = Content(everything, rows, options.center, columns, known, old.revision + 1)
+        return everything, rows
+
+    def _rank(self, everything: Subspace, ranks: Sequence[int]) -> int:
+        rule, sigma = self.options.rule(), everything.sigma
+        if isinstance(rule, Band):
+            rule.rank = min(sigma.size, max(ranks))
+            return rule.stationary_rank(sigma)
+        rank = rule.step(sigma, everything.energy)
+        if isinstance(rule, Energy) and rank > sigma.size:
+            held = float(sigma @ sigma) / everything.energy
+            raise ConfigError(
+                f"run-config: 'tracked' is {self._tracked}, and so many directions hold {held:.4%} of the variance, "
+                f"less than n-components = {rule.target:g}; raise 'tracked', or lower n-components"
+            )
+        return rank
+
+    def _measured(self, everything: Subspace, pairs: Eigenpairs, ranks: Sequence[int]) -> dict[str, float]:
+        left = max(0.0, 1 - float(everything.sigma @ everything.sigma) / everything.energy)
+        measured: dict[str, float] = {
+            "tracked_directions": self._tracked,
+            "truncated_variance_share": left,
+            "angle_bound_degrees": angle_bound(everything.omitted, pairs),
+        }
+        if self.options.rank_rule == "paper" or isinstance(self.options.n_components, float):
+            measured |= {"smallest_rank": min(ranks), "largest_rank": max(ranks)}
+        if self._next:
+            measured |= {"running_model_rows": self._next.rows, "running_model_revision": self._next.revision}
+        return measured
+
+
+def _check(options: SAPCAOptions) -> None:
+    """Refuse options that do not go together."""
+    if options.rank_rule == "paper" and isinstance(options.n_components, float):
+        raise ConfigError("run-config: rank-rule='paper' begins with a number of components; give n-components=10")
+    if options.share_low >= options.share_high:
+        raise ConfigError(
+            f"run-config: 'share-low' is {options.share_low:g}, expected less than share-high = {options.share_high:g}"
+        )
+    if options.tracked and options.tracked < options.n_components:
+        raise ConfigError(
+            f"run-config: 'tracked' is {options.tracked}, expected at least n-components = {options.n_components}, and "
+            "better twice that"
+        )
+    if not options.state and (options.old_weight, options.new_weight) != (1.0, 1.0):
+        raise ConfigError("run-config: 'old-weight' and 'new-weight' are for a running model; give state='...'")
+
+
+def _rank_in(reply: Reply) -> int:
+    return int(reply.fields["measures"][3])
+
+
+def _check_fit(
+    old: Content, parts: list[Subspace], center: bool, columns: str, digests: list[str], running: RunningModel
+) -> None:
+    """Refuse what cannot be merged into a running model."""
+    features, here = len(old.subspace.vectors), len(parts[0].vectors)
+    if features != here:
+        raise ContractError(f"the rows have {here} features, those of the model in {running.path} have {features}")
+    if old.center != center:
+        raise ConfigError(
+            f"run-config: 'center' is {center}, but the model in {running.path} was made with {old.center}; "
+            "keep it, or name another folder"
+        )
+    if columns and old.columns not in ("", columns):
+        raise ConfigError(f"the column names, or their order, differ from those of the model in {running.path}")
+    if set(digests) & set(old.merged):
+        raise ConfigError(
+            f"a party brings rows that are in the model in {running.path} already, and would count twice; bring only "
+            "new ones"
+        )

@@ -1,0 +1,320 @@
+"""Streaming: a federation that lasts from run to run (`fedpca_flwr.model.federation`); rows that stream are for
+`sapca`.
+
+The server keeps the moments of every member in a folder (``state``). In a run, parties join, or replace what they sent
+before, or append to it; members that are not there keep their contribution until they are told to ``leave``. The model
+is that of P-COV on the rows of all current members, bit for bit unless a member has appended.
+
+1. Every party sends count, mean and a digest (SHA-256) of its moments.
+2. Those whose digest is not that of what the server has send their moments; where all have it, there is no such round.
+
+The state is saved when the parties' own rows have proved the model: a run that fails leaves it as it was.
+
+With secure aggregation the server keeps one sum over all parties, which are the same in every run: they replace it
+together, or append to it together. Who they are is asked before anything is added up, since the difference of two sums
+over different parties would show the share of those that left. So nobody can leave, and survivors cannot go on alone.
+
+A party of `streaming`: it says the digest of its moments, and sends those that the server does not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field as Limits
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, head_and_diagonal
+from fedpca_flwr.maths.sums import pool
+from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.second_moments import digest
+from fedpca_flwr.model.solution import Certainty, Solution, solve
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, ScaledOptions, Shown
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program
+from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in, moments_of
+from fedpca_flwr.questions.influence import Contributions
+from fedpca_flwr.questions.rows import moments_phases, pooled_moments, projection_phase
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+
+
+class StreamingOptions(ScaledOptions):
+    """Options of the streaming method."""
+
+    state: str = ""
+    """Folder at the server that holds the federation; required."""
+    leave: str = ""
+    """Members to go on without, separated by commas."""
+    append: Annotated[bool, Limits(examples=[])] = False
+    """Whether the parties' rows are new ones, to be added to those that they brought before."""
+
+
+COUNT, MEAN, REMAINDER = HEAD
+
+
+def phases(config: RunConfig, options: StreamingOptions) -> Phases:
+    """Who has what, and the moments that the server does not have; with masks who is there, and the sums of all."""
+    if config.transport == "masked":
+        return {
+            "members": Phase(reply=Payload(()), in_clear=True),
+            **moments_phases(config),
+            **projection_phase(config),
+        }
+    return {
+        "digest": Phase(reply=Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN))),
+        "moments": Phase(
+            asked=Payload((Field("wanted", (), "bool"),)),
+            reply=Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter", optional=True))),
+            optional=True,
+        ),
+        **projection_phase(config),
+    }
+
+
+class StreamingClient(RowsClient):
+    """Says the digest of its moments, and sends those that the server does not have."""
+
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        own = {"members": self.members, "digest": self.digest}
+        return own[phase](asked) if phase in own else super().statistics(phase, asked)
+
+    def members(self, asked: Fields) -> Fields:
+        """Nothing but who this party is, which every reply says."""
+        return {}
+
+    def digest(self, asked: Fields) -> Fields:
+        """Count, mean and the digest of the moments, as the server will understand them."""
+        fields = super().moments(asked)
+        own = bytes.fromhex(digest(moments_in(fields)))
+        return {**fields, "digest": np.frombuffer(own, np.uint8)}
+
+    def moments(self, asked: Fields) -> Fields:
+        """Count, mean, and where it is wanted the scatter."""
+        if asked["wanted"]:
+            return super().moments(asked)
+        return {**head_fields(*head_and_diagonal(self.data)), "scatter": np.empty(0)}
+
+
+TOGETHER = "sum of "
+"""How the key begins under which a sum over all parties is kept."""
+
+
+CARD = MethodCard(
+    name="streaming",
+    title="Streaming",
+    exact=True,
+    result="for the current members of a federation that lasts",
+    rounds="1; 2 if anyone's rows changed",
+    upload="d + 5; if rows changed 2d + 6, and d(d+1)/2 from whom they did",
+    server_sees="each party's covariance, and keeps it",
+    shows=Shown(
+        "as `p-cov`, and whether a party's rows are those of the last run (a digest of its moments); it keeps all "
+        "of it on disk until the member leaves",
+        "the pooled components, mean and scales",
+        "sizes and times of messages, and so who sent something new",
+    ),
+    shows_summed=Shown(
+        "number of rows, mean, variances, scatter, squared error, which it keeps on disk; who takes part, by name",
+        "mean, variances and number of rows of all; the pooled components",
+    ),
+    pools_moments=True,
+    options=StreamingOptions,
+    phases=phases,
+    examples=({"state": "federation"},),
+    reference="that of `p-cov`",
+)
+
+
+class Streaming(RowsStrategy):
+    """Streaming; ``measured`` says who the members are now and what changed."""
+
+    card = CARD
+    options: StreamingOptions
+    open_membership = True
+
+    def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        assert isinstance(options, StreamingOptions)
+        super().prepare(config, options, transport)
+        if not options.state:
+            raise ConfigError(
+                "run-config: 'state' is missing, the server's folder that holds the federation from run to run; "
+                "give state='...', the same in every run"
+            )
+        self.federation = Federation.open(options.state)
+        self.federation.prepare()
+        self._leaving = sorted({key.strip() for key in options.leave.split(",")} - {""})
+        _require_one_kind(self.federation, options, summed=transport.sums_only)
+        for key in self._leaving:
+            self.federation.leave(key)
+        self._names: dict[str, list[str]] = {}  # of members, by what is true of them
+        self._here: Moments | None = None  # of the rows that the parties of this run hold
+
+    def program(self) -> Program:
+        yield from super().program()
+        self.federation.save()
+
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        operations = yield from (self._all_together() if self.transport.sums_only else self._one_by_one())
+        parts = self.federation.parts()
+        self.contributions = None if self.transport.sums_only else Contributions(parts)
+        moments = pool(parts.values())
+        options = self.options.model_dump(include=set(ScaledOptions.model_fields))
+        solution = solve(moments, moments.diagonal(), **options)
+        self._names = self._named(operations)
+        return solution.extended(notes=self._notes(operations), measured=self._measured(len(operations)))
+
+    def rows_here(self, model: PCAModel) -> int:
+        assert self._here is not None
+        return self._here.count
+
+    def squared_error(self, model: PCAModel) -> float:
+        """Of the rows that the parties of this run hold: absent members project nothing, and appended rows only."""
+        assert self._here is not None
+        return squared_error(model, self._here)
+
+    # Inside
+
+    def _one_by_one(self) -> Generator[Ask, Any, dict[str, str]]:
+        """Bring every party's contribution up to date; what was done, in a word, by member."""
+        replies: list[Reply] = yield Ask("digest")
+        digests = self._announced(replies)
+        wanted = {reply.party: not self._has(reply.member, digests[reply.member]) for reply in replies}
+        sent: dict[str, Moments] = {}
+        if any(wanted.values()):
+            replies = yield Ask("moments", each={party: {"wanted": np.asarray(new)} for party, new in wanted.items()})
+            sent = {r.member: _received(r, digests[r.member]) for r in replies if wanted[r.party]}
+        operations = {key: self._update(key, sha, sent.get(key)) for key, sha in digests.items()}
+        self._here = pool(sent.get(key) or self.federation.moments_of(key) for key in digests)
+        return operations
+
+    def _all_together(self) -> Generator[Ask, Any, dict[str, str]]:
+        """The same for the sum over all parties."""
+        replies: list[Reply] = yield Ask("members")
+        names = sorted(reply.member for reply in replies)
+        key = f"{TOGETHER}{len(names)} parties {hashlib.sha256(repr(names).encode()).hexdigest()[:16]}"
+        if self.federation.members.keys() - {key}:
+            raise ConfigError(
+                f"the federation in {self.options.state} is a sum over other parties than take part in this run; with "
+                "secure-aggregation they stay the same: let them all take part, or name another folder"
+            )
+        if self.options.append and self.federation.members:
+            self.joined = self.federation.moments().diagonal()
+        summed, diagonal = yield from pooled_moments(self)
+        summed.scatter[diagonal_positions(diagonal.size)] = diagonal  # never below zero, as that of any rows
+        if self.options.append:
+            self.missed = np.zeros(1)  # what rounding cost the sums before is not known, so no bound is told
+        self._here = summed
+        return {key: self._update(key, digest(summed), summed)}
+
+    def _announced(self, replies: Sequence[Reply]) -> dict[str, str]:
+        """The digests of the parties' moments, by member."""
+        for reply in replies:
+            if reply.member in self._leaving:
+                raise ConfigError(
+                    f"run-config: 'leave' names '{reply.member}', but {reply.sender} takes part in this run; "
+                    "stop its node, or take it off 'leave'"
+                )
+            if reply.member.startswith(TOGETHER):
+                raise ConfigError(f"{reply.sender}: a name may not begin with '{TOGETHER}'; give it another")
+        return {reply.member: reply.fields["digest"].tobytes().hex() for reply in replies}
+
+    def _has(self, key: str, sha: str) -> bool:
+        """Whether a member's moments need not be sent: those who append send them always."""
+        return not self.options.append and self.federation.has(key, sha)
+
+    def _update(self, key: str, sha: str, sent: Moments | None) -> str:
+        """Bring one contribution up to date; what was done, in a word."""
+        federation, columns = self.federation, self.quorum.columns
+        if (federation.has_part if self.options.append else federation.has)(key, sha):
+            return "unchanged"
+        assert sent is not None
+        if key not in federation.members:
+            federation.join(key, sent, columns)
+            return "joined"
+        if self.options.append:
+            federation.append(key, sent, columns)
+            return "appended"
+        federation.replace(key, sent, columns)
+        return "replaced"
+
+    def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
+        return {**super().history(certainty, notes, measured), "members": self._names}
+
+    def _named(self, operations: Mapping[str, str]) -> dict[str, list[str]]:
+        """The members of which something is true, by the word for it."""
+        names = {
+            word: [key for key, done in operations.items() if done == word]
+            for word in dict.fromkeys(operations.values())
+        }
+        names |= {"left": self._leaving, "absent": sorted(self.federation.members.keys() - operations.keys())}
+        return {word: keys for word, keys in names.items() if keys}
+
+    def _measured(self, taking_part: int) -> dict[str, float]:
+        members = self.federation.members
+        return {
+            "members": len(members),
+            "member_rows": sum(members.values()),
+            "members_here": taking_part,
+            "revision": self.federation.revision + self.federation.changed,
+            **{f"{word}_members": len(keys) for word, keys in self._names.items()},
+        }
+
+    def _notes(self, operations: Mapping[str, str]) -> list[str]:
+        absent = self.federation.members.keys() - operations.keys()
+        if self.quorum.simulated and absent:
+            return [
+                f"{len(absent)} members are absent and keep their rows: if this simulation has split the same data "
+                "among fewer parties, those rows count twice"
+            ]
+        if self.quorum.simulated or all(party["name"] for party in self.quorum.parties()):
+            return []
+        return [
+            "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
+        ]
+
+
+def _require_one_kind(federation: Federation, options: StreamingOptions, *, summed: bool) -> None:
+    """Refuse what a federation of single members, or one that is a sum over all of them, cannot do.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if summed and options.leave:
+        raise ConfigError(
+            f"run-config: 'leave' is '{options.leave}', but with secure-aggregation the server has one sum over all "
+            "parties, and nobody's share can be taken out"
+        )
+    if any(key.startswith(TOGETHER) != summed for key in federation.members):
+        kept = "each member's own moments" if summed else "one sum over all parties"
+        raise ConfigError(
+            f"the federation in {options.state} holds {kept}, and 'secure-aggregation' is {str(summed).lower()}; keep "
+            "it as it was, or name another folder"
+        )
+
+
+def _received(reply: Reply, sha: str) -> Moments:
+    """A party's moments, which must be those that it announced."""
+    if not reply.fields["scatter"].size:
+        raise ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
+    moments = moments_of(reply)
+    if digest(moments) != sha:
+        raise ContractError(f"{reply.sender}: its moments are not those whose digest it sent; did its data change?")
+    return moments
+
+
+def squared_error(model: PCAModel, moments: Moments) -> float:
+    """Mean squared error that projection leaves of the rows that have these moments."""
+    components, mean = model.loadings()
+    about_mean = Moments(moments.count, mean, np.zeros_like(mean), moments.scatter_about(mean))
+    scale = np.ones_like(mean) if model.scale_ is None else model.scale_
+    directions = np.asfortranarray((components / scale).T)
+    kept = float(np.vdot(directions, about_mean.times(directions)))
+    return max(0.0, float(np.sum(about_mean.diagonal() / scale**2)) - kept) / moments.count

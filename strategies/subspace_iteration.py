@@ -1,0 +1,352 @@
+"""SUB-IT: the components of all rows from products with blocks of vectors; no covariance is formed or sent.
+
+In each round the server sends a block V (d x b) and every party k returns S_k V, with S_k its own centred scatter: d b
+values up and down. The server adds the parties' products and the scatter between their means, which it knows::
+
+    A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V
+
+and takes the best eigenvectors in the span of everything asked so far (block Krylov with Rayleigh-Ritz). It stops when
+a certificate, which needs no ground truth, bounds the largest angle to the exact components by ``tolerance`` degrees.
+
+A block of more than n-components columns misses nothing; narrower ones look longer, from a fresh random block, for
+variances that occur more often than they have columns (`fedpca_flwr.maths.angle_bounds`). Where the precision of the
+products, in float64 or on the wire, keeps the certificate above ``tolerance``, the run ends and says so.
+
+With ``certify="signal"`` it stops as soon as those components are certified that stand out of the noise, and says so:
+the others have directions that other rows would not confirm, and gaps that cost most rounds.
+
+``wire="float32"`` halves the bytes of products after a warm start. What that rounds off stays in the residuals, so
+shortly before the end the products with the components are asked again in float64 (`fedpca_flwr.maths.krylov`).
+
+The server holds two vectors of features for each column that was asked. Where this would take more than a gigabyte it
+goes on with the best half of the Ritz vectors (thick restart), never with fewer than ten blocks, and the certificate
+still holds (`fedpca_flwr.maths.krylov`).
+
+``acceleration="none"`` is plain subspace iteration, which keeps only the last block. ``warm_start="svd"`` lets
+each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`). With ``scale=True`` a round
+of variances comes first, so that blocks are random in the scaled features.
+
+Blocks go down in float32 at no loss (but for the plain iteration, and for narrow blocks until the gap shows): the
+server computes with the rounded block that it sent.
+
+What a run of SUB-IT may ask: its options, and its phases.
+
+The party's half of SUB-IT.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field as Limits
+
+from fedpca_flwr.config.run_config import Count, RunConfig
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.block_iteration import BlockIteration, Noise, measured, shortfall_notes
+from fedpca_flwr.maths.columns import added
+from fedpca_flwr.maths.eigen import frobenius
+from fedpca_flwr.maths.factors import Factor, stack, truncated, truncated_moments
+from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.moments import Head, safe_deviation
+from fedpca_flwr.maths.refine import RefinedSketch
+from fedpca_flwr.model.solution import Solution, check_rounds, require_variance
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Ask, Phase, Phases, Public
+from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
+from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
+from fedpca_flwr.questions.products import ScatterProducts, product_phases
+from fedpca_flwr.questions.rows import projection_phase
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+
+
+class SubspaceOptions(CountOptions, GenotypeOptions):
+    """Options of SUB-IT."""
+
+    block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
+    """Columns b of a block; 0: n-components + 10. Fewer cost more rounds and fewer bytes."""
+    acceleration: Literal["krylov", "none"] = "krylov"
+    """Whether all blocks so far are used, or only the last (plain subspace iteration)."""
+    warm_start: Literal["random", "svd"] = "random"
+    """Whether the first block is random, or each party sends a truncated factor first: fewer rounds."""
+    warm_rank: Annotated[int, Limits(ge=0, examples=[1, "k", "d"])] = 0
+    """Rank of the factors of the warm start; 0: 4 n-components."""
+    wire: Literal["float64", "float32"] = "float64"
+    """Precision of the products after a warm start; where float32 is not enough, those with the components are asked
+    again in float64."""
+    tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
+    """Certified largest angle to the exact components at which to stop, in degrees."""
+    certify: Literal["all", "signal"] = "all"
+    """Whether to go on until all components are certified, or until those are that stand out of the noise."""
+    max_rounds: Annotated[Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
+    """At most so many; the model says which angle was certified."""
+    center: bool = True
+    """Subtract the pooled mean."""
+    scale: bool = False
+    """Divide each feature by its pooled standard deviation."""
+
+    def width(self, public: Public) -> int:
+        """Columns of a block."""
+        return min(self.block_size or self.n_components + 10, public.features)
+
+    def columns(self, public: Public) -> int:
+        """About how many columns a run asks for: some ten blocks, or narrow ones until they span the components
+        several times."""
+        b = self.width(public)
+        return min(self.max_rounds * b, max(10 * b, 5 * self.n_components))
+
+    def sketch_rank(self, public: Public) -> int:
+        """Rows of a party's factor, in a warm start."""
+        return min(self.warm_rank or 4 * self.n_components, public.features)
+
+
+def phases(config: RunConfig, options: SubspaceOptions) -> Phases:
+    """The script of products, of genotypes with allele counts first."""
+    return genotype_phases(config, options, _phases)
+
+
+def _phases(config: RunConfig, options: SubspaceOptions) -> Phases:
+    """Products with blocks; in a warm start what a first sketch gets wrong about them."""
+    if options.acceleration == "none" and 0 < options.block_size < options.n_components:
+        raise ConfigError(
+            f"run-config: 'block-size' is {options.block_size}, but acceleration='none' keeps the last block only, "
+            f"which must hold n-components = {options.n_components}; raise it, or set acceleration='krylov'"
+        )
+    if options.warm_start == "random":
+        check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
+        products = product_phases(config, options.width, rounds=options.max_rounds, variances_first=options.scale)
+        return {**products, **projection_phase(config, about="" if options.genotypes else "centre")}
+    if options.scale or not options.center or options.acceleration == "none":
+        raise ConfigError(
+            "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false and acceleration='krylov'"
+        )
+    if config.secure_aggregation:
+        raise ConfigError(
+            "run-config: 'warm-start' is 'svd', which is not a sum over the parties; with secure-aggregation it must "
+            "be 'random'"
+        )
+    factor = (Field("trace", ()), Field("floor", ()), Field("rows", ("r", "d"), dtype="float32"))
+    sketch = Phase(reply=Payload((*HEAD, *factor)), sizes=lambda public: {"r": options.sketch_rank(public)})
+    asked = [Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")]
+    reply = [Field("product", ("d", "b"), options.wire)]
+    if options.wire == "float32":
+        asked.append(Field("vectors", ("d", "<=k"), kind="orthonormal columns"))
+        reply.append(Field("again", ("d", "k")))
+    refine = Phase(
+        asked=Payload(tuple(asked)),
+        reply=Payload(tuple(reply)),
+        sizes=lambda public: {"b": options.width(public), "k": options.n_components},
+        times=options.max_rounds,
+        optional=True,
+    )
+    return {"sketch": sketch, "refine": refine, **projection_phase(config)}
+
+
+class SubspaceIterationClient(RowsClient):
+    """Returns products of its own scatter with the blocks that it receives."""
+
+    options: SubspaceOptions
+
+    def statistics(self, phase: str, asked: Fields) -> Any:
+        if phase == "sketch":
+            return self._sketch()
+        if phase == "refine":
+            product = self._correction(asked["block"].astype(np.float64)).astype(self.options.wire)
+            return {"product": product, **({"again": self._correction(asked["vectors"])} if "vectors" in asked else {})}
+        return super().statistics(phase, asked)
+
+    def first_block(self) -> Array:
+        return random_block(self.data.shape[1], self.options.width(self.public), self.site.config.seed)
+
+    @property
+    def columns(self) -> int:
+        return self.options.columns(self.public)
+
+    def _sketch(self) -> Fields:
+        rank = self.options.sketch_rank(self.public)
+        factor = truncated_moments(self.own.moments(), rank) if self.own.formed else truncated(self.data, rank)
+        factor = factor.filled()
+        root = root_unit(factor.trace)
+        rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
+        self.site.state["sketch"] = [rows, floor, root]
+        head = head_fields(*self.own.head_and_diagonal())
+        return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
+
+    def _correction(self, V: Array) -> Array:
+        """What the sketch of this party's scatter gets wrong about a block, in the unit of that scatter."""
+        kept, floor, root = self.site.state["sketch"]
+        rows = kept.astype(np.float64) * root
+        missed = self.own.times(V) - rows.T @ (rows @ V) - float(floor) * V
+        return np.asarray(missed / float(root) ** 2)
+
+
+def root_unit(trace: float) -> float:
+    """The power of two in which the root of a scatter travels: float32 holds it, whatever the unit of the data."""
+    return float(2.0 ** (np.frexp(trace)[1] // 2))
+
+
+CARD = MethodCard(
+    name="sub-it",
+    title="Subspace iteration",
+    exact=True,
+    result="to a certified angle (`tolerance`)",
+    rounds="until certified, some 10; `scale` 1 more",
+    upload="d b in each round, b = k + 10",
+    server_sees="each party's products with d x b blocks",
+    shows=Shown(
+        "number of rows, mean, variances, products of its covariance with blocks of vectors (with a warm start: "
+        "its leading local components)",
+        "the same, and the blocks, which span the pooled components so far",
+        "sizes and times of messages, number of rounds",
+    ),
+    shows_summed=Shown(
+        "number of rows, mean, variances, products of the scatter with the blocks, squared error",
+        "mean, variances and number of rows of all; the blocks, which span the pooled components so far",
+        "sizes and times of messages, number of rounds",
+    ),
+    options=SubspaceOptions,
+    phases=phases,
+    reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
+    examples=(
+        {},
+        {"scale": True},
+        {"warm-start": "svd"},
+        {"warm-start": "svd", "wire": "float32"},
+        {"genotypes": True},
+    ),
+)
+
+
+class SubspaceIteration(RowsStrategy):
+    """SUB-IT; ``measured`` holds the certificate."""
+
+    card = CARD
+    options: SubspaceOptions
+
+    def aggregate(self) -> Generator[Ask, Any, Solution]:
+        random = self.options.warm_start == "random"
+        return (yield from (self._from_random_block() if random else self._from_sketch()))
+
+    def _from_random_block(self) -> Generator[Ask, Any, Solution]:
+        options, A, d = self.options, ScatterProducts(self), self.public.features
+        first = random_block(d, options.width(self.public), self.config.seed)
+        if options.scale:
+            yield from A.variances()
+        else:
+            AV, missed = yield from A.start(first)
+        head, mean = A.head, A.head.mean + A.head.remainder
+        self.n_components(head.n, d)
+        scale = safe_deviation(A.diagonal, head.n, head.mean) if options.scale else np.ones(d)
+        diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
+        total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)
+        require_variance(diagonal, head.n, centre / scale)
+        krylov = options.acceleration == "krylov"
+        found = BlockIteration(
+            first,
+            options.n_components,
+            trace=total,
+            tolerance=options.tolerance,
+            accelerated=krylov,
+            noise=self._noise(head.n - options.center, d),
+        )
+        V: NDArray[Any] = first
+        if options.scale:
+            V = _next_block(found, scale)
+            AV, missed = yield from A.times(V)
+        while True:
+            block = V.astype(np.float64)
+            if not options.center:
+                AV = AV + head.n * np.outer(mean, mean @ block)
+            error = frobenius(missed / scale[:, None])
+            error += float(
+                np.sum(self.missed / scale**2) * frobenius(block * scale[:, None])
+            )  # of the mean and the scale
+            done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
+            if done or found.asked == options.max_rounds:
+                break
+            V = _next_block(found, scale)
+            AV, missed = yield from A.times(V)
+        return self._solution(found, Head(head.n, centre, head.remainder), total, scale)
+
+    def _from_sketch(self) -> Generator[Ask, Any, Solution]:
+        options = self.options
+        replies = yield Ask("sketch")
+        pooled = stack([_factor(reply) for reply in replies])
+        head, total = pooled.head, pooled.trace
+        self.n_components(head.n, head.mean.size)
+        require_variance(pooled.diagonal(), head.n, head.mean)
+        sketch, k = RefinedSketch(pooled), options.n_components
+        units = {reply.party: root_unit(float(reply.fields["trace"])) ** 2 for reply in replies}
+        found = BlockIteration(
+            sketch,
+            k,
+            width=options.width(self.public),
+            trace=total,
+            tolerance=options.tolerance,
+            noise=self._noise(head.n - 1, head.mean.size),
+            rounded=options.wire == "float32",
+        )
+        narrow = options.wire == "float32"
+        for _ in range(options.max_rounds - 1):
+            block, again = found.block.astype(np.float32), found.again
+            vectors = {"vectors": np.empty((len(block), 0)) if again is None else again} if narrow else {}
+            replies = yield Ask("refine", {"block": block, **vectors})
+
+            def product(name: str, V: Array, replies: Sequence[Reply] = replies) -> tuple[Array, float]:
+                """Of a block, and what float32 may have rounded off."""
+                missed = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
+                lost = [_float32_error(one, units[reply.party]) for one, reply in zip(missed, replies, strict=True)]
+                return sketch.product(V) + added(missed), math.fsum(lost)
+
+            V = block.astype(np.float64)
+            AV, lost = product("product", V)
+            AU = None if again is None else product("again", again)[0]
+            if found.add(V, AV, error=lost if narrow else 0.0, again=AU):
+                break
+        return self._solution(found, head, total, np.ones(head.mean.size))
+
+    def _noise(self, freedom: int, features: int) -> Noise | None:
+        return Noise(freedom, features) if self.options.certify == "signal" else None
+
+    def _solution(self, found: BlockIteration, head: Head, total: float, scale: Array) -> Solution:
+        self.certificate = found.certificate
+        notes = shortfall_notes(found, f"max-rounds = {self.options.max_rounds}")
+        pairs, claimed = found.pairs, float(found.pairs.values.sum())
+        if claimed > total * (1 + 1e-9):  # of a sketch, before its first corrections
+            pairs = replace(pairs, values=pairs.values * (total / claimed))
+        return Solution(
+            pairs=pairs,
+            mean=head.mean,
+            total=total,
+            rows=head.n,
+            scale=scale if self.options.scale else None,
+            notes=notes,
+            measured=measured(found),
+        )
+
+
+def _next_block(found: BlockIteration, scale: Array) -> NDArray[Any]:
+    """The next block, which was chosen for features divided by their scale, in float32 where that loses nothing."""
+    block = found.block / scale[:, None]
+    sizes = np.abs(block[block != 0])
+    narrow = found.allows_float32 and sizes.min() > 1e-30 and sizes.max() < 1e30
+    return block.astype(np.float32 if narrow else np.float64)
+
+
+def _factor(reply: Reply) -> Factor:
+    fields, floor, trace = reply.fields, float(reply.fields["floor"]), float(reply.fields["trace"])
+    return Factor(head_of(reply), fields["rows"].astype(np.float64) * root_unit(trace), trace, 2 * floor, floor)
+
+
+def _float32_error(product: Array, unit: float) -> float:
+    """Bound on what float32 rounded off a product (Frobenius norm), which came in it and in a unit."""
+    limits = np.finfo(np.float32)
+    size = float(np.linalg.norm(product / unit))
+    return unit * (size * float(limits.eps) / 2 + float(limits.smallest_subnormal) * math.sqrt(product.size))

@@ -1,0 +1,175 @@
+"""One key holds a method and its own options; the same run is the same text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from flwr.app import Context, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpca_flwr.config.method_text import canonical, options_of
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.model.model import PCAModel
+from simulations import run
+from simulations.records import parsed
+from strategies import METHODS, build_client, build_strategy, run_config_of
+from tests.families import cut, rows
+
+KINDS = {name: method.strategy.card.options for name, method in METHODS.items()}
+
+
+def read(text):
+    return options_of(text, KINDS[text.split()[0]], {})
+
+
+def refusal(run_config):
+    with pytest.raises(ConfigError) as caught:
+        build_strategy(run_config)
+    return str(caught.value)
+
+
+def bits(model: PCAModel) -> bytes:
+    return model.components_.tobytes() + model.mean_.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("sub-it block-size=10", "block_size", 10),
+        ("sub-it block_size=10", "block_size", 10),
+        ("sub-it tolerance=1e-3", "tolerance", 0.001),
+        ("sub-it tolerance=1", "tolerance", 1.0),
+        ("p-cov scale=true", "scale", True),
+        ("dp-pca release=two-stage clip=1_000 centre-clip=2", "clip", 1000.0),
+        ("personalised mu=infinity", "mu", "infinity"),
+        ("personalised mu=0.5", "mu", 0.5),
+        ('streaming leave="hospital 1, hospital 2"', "leave", "hospital 1, hospital 2"),
+        ("streaming leave='Saint Mary'\"'s\"", "leave", "Saint Mary's"),
+        ("streaming state=2024", "state", "2024"),
+        ("streaming state=true", "state", "true"),
+        ("streaming state=a#b=c", "state", "a#b=c"),
+        (r"streaming state=C:\Users\me", "state", r"C:\Users\me"),
+    ],
+)
+def test_words_are_a_shells_and_values_those_of_toml(text, key, value):
+    found = getattr(read(text), key)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("p-cov scale=yes", "'scale' is 'yes', expected true or false"),
+        ("p-cov scale=True", "'scale' is 'True', expected true or false"),
+        ("p-cov scale=1", "'scale' is 1, expected true or false"),
+        ("p-cov scale=2024-01-01", "'scale' is '2024-01-01', expected true or false"),
+        ("sub-it block-size=[1]", "'block-size' is '[1]', expected a whole number from 0"),
+        ("sub-it block-size=4.0", "'block-size' is 4.0, expected a whole number from 0"),
+        ("sub-it tolerance=inf", "'tolerance' is inf, expected a number above 0 and at most 90"),
+    ],
+)
+def test_a_value_of_another_kind_is_not_guessed(text, told):
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        read(text)
+
+
+def test_all_faults_are_told_at_once():
+    told = refusal({"method": "sub-it blok-size=10 max-rounds=3 max-rounds=4 tolerance=x wire bound=2 =5"}).splitlines()
+    assert len(told) == 6
+    assert told[0].startswith(
+        "run-config: 'sub-it' has no option 'blok-size'; did you mean 'block-size'? Its options: "
+    )
+    assert {"wire,", "center,", "scale"} <= set(told[0].split())
+    assert told[1:] == [
+        "run-config: the option 'max-rounds' is given twice",
+        "run-config: 'wire' is not an option, expected key=value",
+        "run-config: 'bound' is no option of a method but a key of the run: set it beside 'method', not in it",
+        "run-config: '=5' is not an option, expected key=value",
+        "run-config: 'tolerance' is 'x', expected a number above 0 and at most 90",
+    ]
+
+
+def test_an_option_may_not_be_given_in_two_ways():
+    with pytest.raises(ConfigError, match="the option 'block_size' is given twice"):
+        run("sub-it block-size=3", cut(rows(60), 40, 20), n_components=2, engine="loopback", block_size=4)
+
+
+def test_the_components_are_a_key_of_every_run():
+    assert "'n-components' is no option of a method" in refusal({"method": "p-cov n-components=3"})
+    assert build_strategy({"method": "p-cov", "n-components": 0.9}).options.n_components == 0.9
+    assert "'n-components' is 0.9, expected a whole number from 1: a" in refusal({"method": "dsa", "n-components": 0.9})
+
+
+def test_a_quote_that_is_not_closed_is_named():
+    assert "a quote in it is not closed" in refusal({"method": "streaming leave='hospital 1"})
+
+
+def test_an_option_that_is_a_key_is_shown_where_it_stands():
+    told = refusal({"method": "sub-it wire=float32", "block-size": 10, "rank": 3, "seed": 1})
+    assert "'block-size' is no key of a run, but an option of sub-it, sapca, vertical" in told
+    assert "'rank' is no key of a run, but an option of qr-pca" in told
+    assert "as in method='sub-it wire=float32 block-size=10'" in told
+
+
+def test_a_key_that_nobody_has_is_unknown():
+    assert "unknown key 'sede'; did you mean 'seed'?" in refusal({"sede": 1})
+
+
+def test_the_same_run_is_the_same_text():
+    texts = [
+        "sub-it scale=true block-size=4 tolerance=1e-6",
+        "sub-it  tolerance=0.000001 'block-size=4' scale=\"true\"",
+    ]
+    assert {canonical("sub-it", read(text)) for text in texts} == {"sub-it block-size=4 scale=true"}
+    assert canonical("p-cov", read("p-cov center=true")) == "p-cov"
+
+
+@given(st.text(min_size=1), st.floats(0, allow_infinity=False), st.integers(0), st.booleans())
+def test_the_text_of_a_run_is_read_back_as_that_run(leave, mu, bits, scale):
+    for name, options in (
+        ("streaming", {"leave": leave, "scale": scale}),
+        ("personalised", {"mu": mu, "iterations": 1 + bits}),
+    ):
+        one = KINDS[name].parse(options)
+        assert read(canonical(name, one)) == one
+
+
+def test_server_and_party_read_the_same_options():
+    config = run_config_of({"method": "sub-it", "block-size": 4, "scale": True, "n-components": 3, "max-rounds": 7})
+    assert config == {"method": "sub-it block-size=4 max-rounds=7 scale=true", "n-components": 3}
+    node = {"partition-id": 0, "num-partitions": 3}
+    client = build_client(Context(1, 1, node, RecordDict(), config))
+    strategy = build_strategy(config)
+    assert client.options == strategy.options
+    assert list(client.script) == list(strategy.phases)
+
+
+def test_what_parties_agree_on_does_not_depend_on_how_the_run_was_written():
+    """The text goes into the keys of secure aggregation."""
+
+    def agreed(**config):
+        node = {"partition-id": 0, "num-partitions": 3}
+        client = build_client(Context(1, 1, node, RecordDict(), {"secure-aggregation": True, "bound": 1.0, **config}))
+        return client.site.configuration(client.card, client.options)
+
+    assert len({agreed(), agreed(method="p-cov", seed=42), agreed(method="p-cov  center=true scale=false")}) == 1
+    assert len({agreed(), agreed(method="p-cov scale=true"), agreed(method="ap-cov"), agreed(seed=1)}) == 4
+
+
+def test_python_and_the_text_are_the_same_run():
+    parties = cut(rows(60), 40, 20)
+    one = run("compressed codec=shared-step step=1e-3", parties, n_components=2, engine="loopback")
+    other = run("compressed", parties, n_components=2, engine="loopback", step=1e-3, codec="shared-step")
+    assert bits(one) == bits(other)
+    assert one.log["options"] == other.log["options"]
+
+
+def test_a_comparison_reads_methods_as_a_run_does():
+    name, options = parsed("dp-pca release=two-stage clip=2 centre-clip=3 epsilon=1 trust=local")
+    assert (name, options) == ("dp-pca", {"centre-clip": 3.0, "clip": 2.0, "release": "two-stage"})
+    with pytest.raises(
+        ConfigError, match="method 'p-cov bound=3': 'bound' is of all methods of a comparison: use --bound"
+    ):
+        parsed("p-cov bound=3")

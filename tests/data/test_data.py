@@ -1,0 +1,131 @@
+"""Data sets: bundled ones, images, MNIST's file format, and what is said where one is missing."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedpca_flwr.data import datasets
+from fedpca_flwr.errors import ConfigError, DataError
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    datasets.load.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("digits", (1797, 64)), ("breast-cancer", (569, 30)), ("wine", (178, 13)), ("synthetic", (2000, 50))],
+)
+def test_bundled_data_need_no_download(name, shape):
+    source = datasets.load(name)
+    assert source.all_rows().shape == shape
+    assert source.labels.shape == shape[:1]
+    np.testing.assert_array_equal(source.rows(np.array([3, 5])), source.all_rows()[[3, 5]])
+
+
+def write_idx(root, folder="MNIST"):
+    raw = root / folder / "raw"
+    raw.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 784), dtype=np.uint8)
+    for stem, n in (("train", 20), ("t10k", 5)):
+        (raw / f"{stem}-images-idx3-ubyte").write_bytes(b"\0" * 16 + pixels[:n].tobytes())
+        (raw / f"{stem}-labels-idx1-ubyte").write_bytes(b"\0" * 8 + bytes(range(n)))
+    return pixels
+
+
+@pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
+def test_mnist_is_read_where_torchvision_puts_it(name, folder, tmp_path):
+    pixels = write_idx(tmp_path, folder)
+    source = datasets.load(name, str(tmp_path))
+    np.testing.assert_array_equal(source.rows(np.array([1, 19])), pixels[[1, 19]])
+    np.testing.assert_array_equal(source.labels, np.arange(20))
+    test, truth = source.test()
+    assert test.shape == (5, 784)
+    assert truth.shape == (5,)
+
+
+def test_missing_mnist_names_the_command_and_no_path(tmp_path):
+    with pytest.raises(DataError, match="python -m fedpca_flwr.data.datasets download mnist") as caught:
+        datasets.load("mnist", str(tmp_path))
+    assert str(tmp_path) not in str(caught.value)
+
+
+def write_images(root):
+    rng = np.random.default_rng(0)
+    for part in ("train", "test"):
+        for group in ("cat", "dog"):
+            (root / part / group).mkdir(parents=True)
+            for i in range(3):
+                Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)).save(root / part / group / f"{i}.png")
+
+
+def test_an_image_folder_is_rows_of_pixels(tmp_path):
+    write_images(tmp_path)
+    source = datasets.load("images", str(tmp_path))
+    assert source.all_rows().shape == (6, 60)
+    assert source.all_rows().dtype == np.uint8
+    np.testing.assert_array_equal(source.labels, [0, 0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(source.test()[1], [0, 0, 0, 1, 1, 1])
+    assert len(np.unique(source.all_rows(), axis=0)) == 6
+    np.testing.assert_array_equal(source.rows(np.array([4, 1])), source.all_rows()[[4, 1]])
+    assert datasets.load("images", str(tmp_path / "train")).test is None
+
+
+def test_images_of_different_size_are_refused(tmp_path):
+    write_images(tmp_path)
+    Image.new("RGB", (9, 9)).save(tmp_path / "train" / "cat" / "z.png")
+    with pytest.raises(DataError, match=r"images differ in size .*\(4, 5, 3\) and \(9, 9, 3\)"):
+        datasets.load("images", str(tmp_path)).all_rows()
+
+
+def test_a_folder_without_images_is_named(tmp_path):
+    with pytest.raises(DataError, match="one subfolder a class"):
+        datasets.load("images", str(tmp_path))
+
+
+def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
+    class CIFAR10:
+        def __init__(self, root, train, download):
+            assert not download
+            if root.name == "absent":
+                raise RuntimeError("Dataset not found")
+            self.data = np.arange(4 if train else 2, dtype=np.uint8)[:, None, None, None] + np.full(
+                (32, 32, 3), 7, "u1"
+            )
+            self.targets = [0, 1, 0, 1][: len(self.data)]
+
+    package = types.ModuleType("torchvision")
+    package.datasets = types.SimpleNamespace(CIFAR10=CIFAR10)
+    monkeypatch.setitem(sys.modules, "torchvision", package)
+    source = datasets.load("cifar10", str(tmp_path))
+    assert source.all_rows().shape == (4, 3072)
+    np.testing.assert_array_equal(source.rows(np.array([3, 1]))[:, 0], [10, 8])
+    assert source.test()[0].shape == (2, 3072)
+    with pytest.raises(DataError, match="python -m fedpca_flwr.data.datasets download cifar10"):
+        datasets.load("cifar10", str(tmp_path / "absent"))
+
+
+def test_an_unknown_data_set_is_named():
+    with pytest.raises(ConfigError, match="'dataset' is 'mnits', expected one of: digits"):
+        datasets.load("mnits")
+
+
+def test_without_torchvision_the_extra_is_named(monkeypatch):
+    def absent(name, *rest):
+        if name.startswith("torchvision"):
+            raise ImportError
+        return imported(name, *rest)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(ConfigError, match=r"pip install '\.\[vision\]'"):
+        datasets.load("cifar10")
+    with pytest.raises(ConfigError, match=r"pip install '\.\[vision\]'"):
+        datasets.download("mnist", "somewhere")

@@ -1,0 +1,211 @@
+"""Tables of people's own: what is a number in them is one, and what is none is named, all at once."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy import sparse
+
+from fedpca_flwr import Federation
+from fedpca_flwr.data.frames import as_array, as_rows
+from fedpca_flwr.data.table import check
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.rows import Blocks, whole
+from fedpca_flwr.site.readers import read
+from simulations import run
+from tests.families import cut, rows
+
+NAMES = ["age", "bmi", "pulse", "weight"]
+X = rows(90, 4)
+
+
+def frame(data=X, names=NAMES):
+    return pd.DataFrame(data, columns=names)
+
+
+def fit(parties, method="p-cov", **options):
+    return run(method, parties, engine="loopback", **{"n_components": 2, "min_rows": 1, **options})
+
+
+NUMBERS = {
+    "booleans": pd.Series([True, False, True]),
+    "integers and none": pd.Series([1, 2, 3], dtype="Int64"),
+    "integers": pd.Series([1, None, 3], dtype="Int64"),
+    "nullable booleans": pd.Series([True, None, False], dtype="boolean"),
+    "nullable floats": pd.Series([1.5, None, 2], dtype="Float32"),
+    "of Arrow": pd.Series([1, None, 3], dtype="int64[pyarrow]"),
+    "objects": pd.Series([1, None, 2.5], dtype=object),
+    "decimals": pd.Series([decimal.Decimal("1.5"), None, 2], dtype=object),
+    "nothing": pd.Series([None] * 3, dtype=object),
+    "sparse": pd.Series(pd.arrays.SparseArray([0.0, 0.0, 2.0], fill_value=0.0)),
+    "sparse with gaps": pd.Series(pd.arrays.SparseArray([np.nan, 1.0, 2.0])),
+}
+
+
+def expected(series):
+    return [float("nan") if value is None or value is pd.NA else float(value) for value in series.tolist()]
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_a_column_of_numbers_is_one_whatever_holds_it(kind):
+    series = NUMBERS[kind]
+    found = as_array(pd.DataFrame({"a": series, "b": [1.0, 2.0, 3.0]}), "X")
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, np.column_stack([expected(series), [1.0, 2.0, 3.0]]))
+
+
+@pytest.mark.parametrize("library", ["pandas", "arrow", "polars"])
+def test_every_library_gives_the_same_numbers(library):
+    columns = {"a": [1, None, 3], "b": [True, None, False], "c": [1.5, 2.5, None], "d": [None, None, None]}
+    if library == "pandas":
+        table = pd.DataFrame(columns).astype({"a": "Int64", "b": "boolean"})
+    elif library == "arrow":
+        table = pa.table(columns)
+    else:
+        table = pytest.importorskip("polars", reason="polars is not installed").DataFrame(columns)
+    nan = np.nan
+    np.testing.assert_array_equal(as_array(table, "X"), [[1, 1, 1.5, nan], [nan, nan, 2.5, nan], [3, 0, nan, nan]])
+
+
+def test_plain_columns_keep_their_dtype_and_are_not_copied():
+    assert as_array(pd.DataFrame({"a": [1, 2], "b": [True, False]}), "X").dtype == np.int64
+    assert as_array(pa.table({"a": [True, False]}), "X").dtype == bool
+    held = X.copy()
+    assert np.shares_memory(as_array(pd.DataFrame(held, copy=False), "X"), held)
+
+
+def test_a_frame_of_sparse_columns_stays_sparse():
+    matrix = sparse.random_array((40, 6), density=0.1, rng=np.random.default_rng(0), format="csc")
+    found = as_rows(pd.DataFrame.sparse.from_spmatrix(sparse.csc_matrix(matrix)), "X")
+    assert isinstance(found, Blocks)
+    assert found.sparse
+    np.testing.assert_array_equal(whole(found), matrix.toarray())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int16, bool])
+def test_masked_values_are_missing_ones(dtype):
+    held = np.ma.masked_array(np.ones((4, 2), dtype), mask=False)
+    assert as_array(held, "X").dtype == dtype
+    held[1, 0] = np.ma.masked
+    found = as_array(held, "X")
+    assert found.dtype == (np.float32 if dtype == np.float32 else np.float64)
+    np.testing.assert_array_equal(np.isnan(found), held.mask)
+
+
+def test_what_is_missing_in_a_frame_is_for_em_alone():
+    parts = [frame(part).astype("Float64") for part in cut(X, 60, 30)]
+    parts[1].iloc[3, 2] = pd.NA
+    assert fit(parts, "em").feature_names_in_.tolist() == NAMES
+    with pytest.raises(DataError, match=r"client 1: the data hold missing values .*method='em'.*\); columns: 'pulse'"):
+        fit(parts)
+
+
+def test_all_columns_of_all_parties_that_are_no_numbers_are_named_at_once():
+    bad = (
+        frame()
+        .head(2)
+        .assign(
+            sex=pd.Categorical(["f", "m"]),
+            ward=["4711", "b"],
+            born=pd.to_datetime(["2020-01-01", "2021-01-01"]),
+            wave=[1 + 2j, 3],
+            day=[datetime.date(2020, 1, 1)] * 2,
+            parts=[[1], [2]],
+        )
+    )
+    with pytest.raises(DataError) as caught:
+        fit({"north": bad, "south": frame(), "west": bad[["sex"]]})
+    first, second = str(caught.value).split("\n")
+    for told in (
+        "party 'north' has columns that are not numbers: categories in 'sex'",
+        "texts in 'ward'",
+        "dates or times in 'born', 'day'",
+        "complex numbers in 'wave'",
+        "objects in 'parts'",
+        "pandas.get_dummies",
+    ):
+        assert told in first
+    assert "4711" not in first
+    assert second.startswith("party 'west' has columns that are not numbers: categories in 'sex'")
+
+
+def test_parties_have_the_names_of_a_mapping():
+    model = fit({"north": frame(X[:60]), "south": frame(X[60:])})
+    assert [party["name"] for party in model.log["parties"]] == ["north", "south"]
+    np.testing.assert_array_equal(model.components_, fit(cut(X, 60, 30)).components_)
+    for key in ("", 3, "a/b", "x" * 65):
+        with pytest.raises(ConfigError, match="'parties' has the keys .*, expected names of the parties"):
+            fit({"north": X, key: X})
+
+
+# Columns by their names
+
+
+def turned(data, order=(2, 0, 3, 1)):
+    return frame(data[:, order], [NAMES[place] for place in order])
+
+
+@pytest.mark.parametrize("kind", ["pandas", "arrow", "sparse"])
+def test_columns_of_the_same_names_are_put_into_the_first_order(kind):
+    one, two = cut(np.where(np.abs(X) < 0.1, 0.0, X), 60, 30)
+    other = turned(two)
+    if kind == "arrow":
+        other = pa.Table.from_pandas(other)
+    if kind == "sparse":
+        other = other.astype(pd.SparseDtype(float, 0.0))
+    model = fit({"north": frame(one), "south": other})
+    whole = fit([frame(one), frame(two)])
+    np.testing.assert_allclose(model.components_, whole.components_, atol=1e-12 if kind == "sparse" else 0)
+    assert model.feature_names_in_.tolist() == NAMES
+    assert "columns are in the order of party 'north'; party 'south' had the same ones in another" in model.log["notes"]
+    assert not any("in the order of" in note for note in whole.log["notes"])
+
+
+def test_lacking_and_further_columns_of_all_parties_are_named():
+    one, two, three = frame(), frame().rename(columns={"bmi": "BMI"}), frame().assign(height=1.0)
+    with pytest.raises(ConfigError) as caught:
+        fit([one, two, three])
+    told = "party 1 lacks 'bmi' and alone has 'BMI'; party 2 alone has 'height'"
+    assert f"the parties' column names differ from those of party 0: {told}" in str(caught.value)
+
+
+def test_kept_moments_and_federations_know_the_names(tmp_path):
+    moments = fit([frame(X[:60]), turned(X[60:])], keep="moments").moments_
+    assert moments.features == tuple(NAMES)
+    federation = Federation.open(tmp_path)
+    federation.join("north", frame(X[:60]).astype("Float64"))
+    assert federation.members == {"north": 60}
+    with pytest.raises(DataError, match="the data of 'south' has columns that are not numbers: texts in 'a'"):
+        federation.join("south", pd.DataFrame({"a": ["x"]}))
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        (np.ones((3, 4), np.int64), "ndarray of dtype int64"),
+        (np.ones((3, 4), np.float32), "dtype float32"),
+        (np.ones((3, 5)), r"shape \(3, 5\)"),
+        (np.ones(4), r"shape \(4,\)"),
+        (np.full((3, 4), "1.0"), "dtype <U3"),
+        ([[1.0] * 4], "list of dtype none"),
+        (sparse.csr_array(np.ones((3, 4))), "csr_array"),
+        (frame(), "DataFrame"),
+    ],
+    ids=str,
+)
+def test_blocks_that_are_not_what_their_loader_says_are_refused(block, text):
+    with pytest.raises(DataError, match=f"a block of rows is .*{text}.*its loader says arrays of dtype float64 and 4"):
+        check(Blocks(lambda: [np.ones((3, 4)), block], 4, np.dtype(float)))
+
+
+def test_a_traceback_in_this_process_says_where(tmp_path):
+    (tmp_path / "own.csv").write_text("a,b\n1,x\n")
+    with pytest.raises(DataError) as caught:
+        read(str(tmp_path / "own.csv"))
+    assert "line 2" not in str(caught.value)
+    assert caught.value.__notes__ == ["line 2, column 2 ('b'): texts"]

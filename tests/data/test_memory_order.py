@@ -1,0 +1,137 @@
+"""The same rows give the same bits, whatever their order in memory and whatever holds them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy import sparse
+
+from fedpca_flwr.data.table import HELD_BYTES, check
+from fedpca_flwr.maths.rows import Blocks, whole
+from fedpca_flwr.model.reference import pooled_pca
+from fedpca_flwr.model.second_moments import SecondMoments
+from simulations import run
+from tests.families import cut, rows
+from tests.harness import at_sites, finish, server_of
+
+X = rows(400, 37) * np.linspace(1, 9, 37) + np.linspace(-40, 70, 37)
+PARTS = cut(X, 210, 150, 40)
+
+
+def sliced(data):
+    """Columns and rows of a larger array."""
+    larger = np.full((2 * len(data), 3 * data.shape[1]), np.nan)
+    larger[::2, 1::3] = data
+    return larger[::2, 1::3]
+
+
+def polars_of(data):
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    return polars.DataFrame(np.asfortranarray(data), schema=[f"c{j}" for j in range(data.shape[1])])
+
+
+HELD = {
+    "C": np.ascontiguousarray,
+    "Fortran": np.asfortranarray,
+    "slice": sliced,
+    "backwards": lambda data: np.ascontiguousarray(data[::-1, ::-1])[::-1, ::-1],
+    "masked": lambda data: np.ma.masked_array(np.asfortranarray(data)),
+    "pandas of C": lambda data: pd.DataFrame(np.ascontiguousarray(data), copy=False),
+    "pandas of Fortran": lambda data: pd.DataFrame(np.asfortranarray(data), copy=False),
+    "pandas, copied": lambda data: pd.DataFrame(data, copy=True),
+    "pandas, by columns": lambda data: pd.DataFrame({str(j): column for j, column in enumerate(data.T)}),
+    "Arrow": lambda data: pa.table({str(j): column for j, column in enumerate(data.T)}),
+    "polars": polars_of,
+    "blocks of Fortran": lambda data: Blocks(
+        lambda: iter([np.asfortranarray(data[:30]), np.asfortranarray(data[30:])]), data.shape[1], data.dtype
+    ),
+}
+
+
+def same(one, other):
+    for name in ("components_", "mean_", "explained_variance_", "noise_variance_", "scale_"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+
+
+@pytest.fixture(scope="module", params=["p-cov scale=true", "sub-it", "qr-pca", "ap-stack", "em"])
+def method(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def expected(method):
+    return run(method, PARTS, n_components=3, min_rows=1)
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_a_run_has_the_same_bits(method, expected, held):
+    same(run(method, [HELD[held](part) for part in PARTS], n_components=3, min_rows=1), expected)
+
+
+@pytest.mark.parametrize("method", ["vertical", "vfedpca"])
+@pytest.mark.parametrize("held", ["Fortran", "slice", "pandas, copied"])
+def test_columns_have_the_same_bits(method, held):
+    whole_rows, others = (
+        run(method, [make(X[:, :20]), make(X[:, 20:])], n_components=3) for make in (np.ascontiguousarray, HELD[held])
+    )
+    np.testing.assert_array_equal(whole_rows.scores_, others.scores_)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int16"])
+def test_numbers_of_other_kinds_have_the_same_bits(kind):
+    data = X.astype(kind)
+    same(
+        run("p-cov", cut(np.asfortranarray(data), 250, 150), n_components=3),
+        run("p-cov", cut(data, 250, 150), n_components=3),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names, but PCA was fitted without feature names")
+@pytest.mark.parametrize("held", [name for name in HELD if not name.startswith("blocks")])
+def test_new_rows_moments_and_the_reference_have_the_same_bits(held):
+    model, moments, given = pooled_pca(X, 3), SecondMoments.of(X), HELD[held](X)
+    np.testing.assert_array_equal(model.transform(given), model.transform(X))
+    np.testing.assert_array_equal(SecondMoments.of(given).scatter, moments.scatter)
+    np.testing.assert_array_equal(SecondMoments.of(given).mean, moments.mean)
+    same(pooled_pca(given, 3), model)
+
+
+@pytest.mark.parametrize("method", ["p-cov", "sub-it"])
+def test_files_of_arrays_have_the_same_bits_in_both_orders(method, tmp_path):
+    found = []
+    for order in "CF":
+        nodes = []
+        for i, part in enumerate(PARTS):
+            np.save(tmp_path / f"{i}{order}.npy", np.asarray(part, order=order))
+            nodes.append({"data": str(tmp_path / f"{i}{order}.npy")})
+        found.append(finish(at_sites(server_of(method, PARTS, n_components=3), nodes)))
+    same(*found)
+
+
+def test_a_mapped_file_of_columns_is_not_read_whole(tmp_path):
+    """A view of a map too. The file holds more than is kept of blocks, and nothing was written to its pages."""
+    large = np.lib.format.open_memmap(
+        tmp_path / "large.npy", "w+", dtype=np.float64, shape=(HELD_BYTES // 64 + 64, 16), fortran_order=True
+    )
+    for given in (large, np.asarray(large)[:, ::2], large.T[:8].T):
+        table = check(given)
+        assert isinstance(table.rows, Blocks)
+        assert table.rows.shape == given.shape
+        assert next(iter(table.rows.read())).flags.c_contiguous
+        assert next(iter(table.rows.read())).nbytes < 2**22
+    small = np.load(tmp_path / "large.npy", mmap_mode="r")[:100]
+    np.testing.assert_array_equal(check(small).rows, small)
+
+
+def test_whole_rows_are_not_copied(tmp_path):
+    np.save(tmp_path / "rows.npy", X)
+    for given in (X, X[7:90], np.load(tmp_path / "rows.npy", mmap_mode="r")):
+        assert np.shares_memory(check(given).rows, given)
+
+
+def test_few_blocks_that_are_kept_are_in_whole_rows():
+    given = Blocks(lambda: [np.asfortranarray(X)], 37, X.dtype)
+    assert check(given).rows.flags.c_contiguous
+    assert whole(check(Blocks(lambda: [sparse.csr_array(X)], 37, X.dtype, sparse=True)).rows).flags.c_contiguous

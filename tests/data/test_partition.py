@@ -1,0 +1,112 @@
+"""Every row (or column) exactly once, no empty party, the same split for the same seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.datasets import load
+from fedpca_flwr.data.partition import PARTITIONS, split, split_columns
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.site.local_table import local_table
+
+LABELS = np.random.default_rng(0).integers(0, 10, 2000)
+
+every_kind = pytest.mark.parametrize("kind", PARTITIONS)
+
+
+@every_kind
+@pytest.mark.parametrize("parties", [1, 5, 50, 190])
+def test_every_row_belongs_to_exactly_one_party(kind, parties):
+    parts = split(LABELS, parties, kind=kind, seed=1)
+    assert len(parts) == parties
+    assert min(map(len, parts)) >= 10
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(2000))
+
+
+@every_kind
+def test_as_many_parties_as_rows(kind):
+    assert [len(part) for part in split(LABELS[:40], 20, kind=kind, seed=1)].count(0) == 0
+    assert [len(p) for p in split(LABELS[:7], 7, kind=kind, seed=1)] == [1] * 7
+
+
+@every_kind
+def test_the_seed_decides(kind):
+    one, same, other = (split(LABELS, 10, kind=kind, seed=seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_sorted_data_are_shuffled_before_an_even_cut():
+    parts = split(np.sort(LABELS), 10, kind="iid", seed=1)
+    assert min(len(np.unique(np.sort(LABELS)[part])) for part in parts) == 10
+
+
+def test_a_small_alpha_is_uneven_and_a_large_one_even():
+    def labels_in_largest(alpha):
+        parts = split(LABELS, 10, kind="dirichlet", seed=1, alpha=alpha)
+        return np.mean([np.bincount(LABELS[part], minlength=10).max() / len(part) for part in parts])
+
+    assert labels_in_largest(0.1) > 0.5
+    assert labels_in_largest(1000.0) < 0.2
+
+
+def test_shards_give_few_labels_and_quantity_gives_uneven_sizes():
+    parts = split(LABELS, 10, kind="shards", seed=1, shards_per_party=2)
+    assert max(len(np.unique(LABELS[part])) for part in parts) <= 4
+    sizes = [len(part) for part in split(LABELS, 10, kind="quantity", seed=1, alpha=0.5)]
+    assert max(sizes) > 5 * min(sizes)
+
+
+def test_more_parties_than_rows_are_refused():
+    with pytest.raises(ConfigError, match="11 parties cannot share 10 rows"):
+        split(LABELS[:10], 11, kind="iid", seed=1)
+
+
+def sizes(parts):
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(sum(map(len, parts))))
+    return [len(part) for part in parts]
+
+
+def test_columns_are_split_evenly_by_sizes_or_by_names():
+    assert sizes(split_columns(64, 3, "even")) == [22, 21, 21]
+    assert sizes(split_columns(64, 3, "20 20 24")) == sizes(split_columns(64, 3, "20,20,24")) == [20, 20, 24]
+    parts = split_columns(3, 2, "ash, hue; alcohol", ["alcohol", "ash", "hue"])
+    assert [part.tolist() for part in parts] == [[1, 2], [0]]
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("20 20", "'columns' is '20 20', expected 3 sizes from 1 .one a party. that add up to the 4 features"),
+        ("2 2 0", "'columns' is '2 2 0'"),
+        ("a, b; c; d", "the data set's columns have no names"),
+        ("a, b; c", "names 3 columns in 2 groups, expected 3 groups"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(how, text):
+    with pytest.raises(ConfigError, match=text):
+        split_columns(4, 3, how)
+
+
+def test_names_that_are_missing_unknown_or_doubled_are_named():
+    for how, fault in (("a; b, x", "at fault: c, x"), ("a; b", "at fault: c"), ("a, b; b, c", "at fault: b")):
+        with pytest.raises(ConfigError, match=fault):
+            split_columns(3, 2, how, ["a", "b", "c"])
+    with pytest.raises(ConfigError, match="5 parties cannot share 4 features"):
+        split_columns(4, 5, "even")
+
+
+def test_a_simulated_party_holds_its_columns_of_all_rows():
+    node = NodeConfig(partition_id=1, num_partitions=3)
+    table = local_table(node, RunConfig(dataset="wine", partition="columns", columns="3 4 6"))
+    np.testing.assert_array_equal(table.rows, load("wine").all_rows()[:, 3:7])
+    assert table.split == "columns"
+    assert local_table(node, RunConfig(dataset="wine")).split == "rows"
+    by_name = f"{', '.join(load('wine').names[:12])}; {load('wine').names[12]}"
+    named = local_table(
+        NodeConfig(partition_id=1, num_partitions=2), RunConfig(dataset="wine", partition="columns", columns=by_name)
+    )
+    np.testing.assert_array_equal(named.rows, load("wine").all_rows()[:, 12:])

@@ -1,0 +1,85 @@
+"""Figures of analyses show their numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import analyses
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.figures import analysis_plots
+from fedpca_flwr.model.second_moments import SecondMoments
+from tests.families import rows
+
+X = rows(200, 8)
+MOMENTS = SecondMoments.of(X)
+
+
+def test_the_scree_has_the_band_and_a_line_for_each_rule():
+    found = analyses.how_many(MOMENTS)
+    (axes,) = analysis_plots.how_many(found).axes
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
+    assert axes.collections[0].get_datalim(axes.transData).y1 == pytest.approx(found.null_band[0])
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names[2:] == [f"{k}: {rule}" for rule, k in found.by_rule.items()]
+
+
+def test_odd_rows_are_crosses_beyond_the_limits():
+    odd = X.copy()
+    odd[3] *= 20
+    found = analyses.outliers(analyses.pca(MOMENTS, 3), odd)
+    (axes,) = analysis_plots.outlier_map(found).axes
+    even, crosses = axes.lines[:2]
+    assert len(even.get_xdata()) + len(crosses.get_xdata()) == 200
+    assert found.t_squared[3] in crosses.get_xdata()
+    assert (even.get_xdata() <= found.t_squared_limit).all()
+    assert axes.lines[2].get_xdata()[0] == found.t_squared_limit
+    assert axes.lines[3].get_ydata()[0] == found.spe_limit
+
+
+def test_numbers_of_an_axis_do_not_overprint():
+    """The fault: over less than a power of ten, each of 2 to 9 had a number of three letters' width."""
+    found = analyses.outliers(analyses.pca(MOMENTS, 3), X)
+    figure = analysis_plots.outlier_map(found)
+    figure.draw_without_rendering()
+    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        boxes = [tick.label1.get_window_extent() for tick in axis.get_major_ticks() if tick.label1.get_text()]
+        assert len(boxes) > 1
+        assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+        assert not any(text.get_text() for text in axis.get_minorticklabels())
+
+
+def test_names_of_arrows_do_not_overprint():
+    alike = np.column_stack([X[:, :1] + 0.01 * X[:, 1:6], X[:, 6:]])
+    moments = SecondMoments.of(alike)
+    (axes,) = analysis_plots.biplot(analyses.read(moments, 2), analyses.pca(moments, 2).transform(alike)).axes
+    places = np.array([text.get_position() for text in axes.texts if text.get_text()])
+    apart = np.abs(places[:, None] - places)
+    assert ((apart[..., 0] > 0.09) | (apart[..., 1] > 0.06) | np.eye(len(places), dtype=bool)).all()
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_many_features_the_longest_arrows_are_shown(turn):
+    """40 features, the j-th of length j / 40."""
+    lengths = np.arange(1, 41)[::turn] / 40
+    angles = np.linspace(0, 6, 40)
+    correlations = lengths * [np.cos(angles), np.sin(angles)]
+    found = analyses.Reading(correlations, lengths**2, correlations**2, np.eye(2), tuple(f"f{j}" for j in range(40)))
+    (axes,) = analysis_plots.biplot(found, np.ones((3, 2))).axes
+    longest = {j for j in range(40) if lengths[j] > 10 / 40}
+    assert {text.get_text() for text in axes.texts} == {"", *(f"f{j}" for j in longest)}
+    assert {tuple(text.xy) for text in axes.texts if text.get_text() == ""} == {
+        tuple(correlations[:, j]) for j in longest
+    }
+
+
+def test_arrows_are_correlations_with_the_first_two_components():
+    found = analyses.read(MOMENTS, 2)
+    scores = analyses.pca(MOMENTS, 2).transform(X)
+    (axes,) = analysis_plots.biplot(found, scores).axes
+    tips = {tuple(text.xy) for text in axes.texts if text.get_text() == ""}
+    assert tips == set(map(tuple, found.correlations.T))
+    assert np.abs(axes.lines[0].get_xydata()).max() == 1
+    assert {text.get_text() for text in axes.texts} == {"", *map(str, range(8))}
+    with pytest.raises(ConfigError, match="give at least two"):
+        analysis_plots.biplot(analyses.read(MOMENTS, 1), scores)

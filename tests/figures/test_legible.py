@@ -1,0 +1,123 @@
+"""Every figure of the package can be read: on pages of any colour, and by protanopes and deuteranopes."""
+
+from __future__ import annotations
+
+import io
+from itertools import combinations
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
+from matplotlib.text import Text
+
+from fedpca_flwr import analyses
+from fedpca_flwr.figures import analysis_plots, plots
+from fedpca_flwr.figures.style import COLOURS, GREY, INK, MARKERS, PAPER
+from fedpca_flwr.model.reference import pooled_pca
+from fedpca_flwr.model.second_moments import SecondMoments
+from tests.families import cut, rows
+
+X = rows(200, 12)
+MODEL = pooled_pca(X, 4)
+MOMENTS = SecondMoments.of(X)
+LABELS = np.arange(len(X)) % 10
+
+FIGURES = {
+    "projection_overlay": lambda: plots.projection_overlay(MODEL, MODEL, X, LABELS, title="rows"),
+    "projection_grid": lambda: plots.projection_grid(MODEL, {"one": MODEL, "other": MODEL}, X, LABELS),
+    "scree": lambda: plots.scree({"pooled": MODEL, "other": pooled_pca(X[:99], 4)}),
+    "angle_by_round": lambda: plots.angle_by_round({"sub-it": [10.0, 1.0]}, tolerance=0.1),
+    "bytes_against_error": lambda: plots.bytes_against_error({"a": [(2, 1e-9)], "b": [(1, 1.0)]}),
+    "heterogeneity": lambda: plots.heterogeneity(cut(X, 120, 60, 20), MODEL),
+    "component_images": lambda: plots.component_images(MODEL, (3, 4)),
+    "how_many": lambda: analysis_plots.how_many(analyses.how_many(MOMENTS)),
+    "outlier_map": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X)),
+    "biplot": lambda: analysis_plots.biplot(analyses.read(MOMENTS, 2), MODEL.transform(X)),
+}
+
+PAGES = {"white": "#FFFFFF", "black": "#000000", "a dark notebook": "#111111"}
+
+
+def rgb(colour):
+    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+
+
+def linear(c):
+    """Light of sRGB values (IEC 61966-2-1)."""
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one, other):
+    """WCAG 2.2 contrast of two sRGB colours in [0, 1]."""
+    darker, lighter = sorted(float(linear(np.asarray(c)[:3]) @ [0.2126, 0.7152, 0.0722]) for c in (one, other))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def lab(light):
+    """CIE L*a*b* (D65) of light in sRGB's primaries."""
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x = to_xyz @ np.clip(light, 0, 1) / [0.95047, 1, 1.08883]
+    f = np.where(x > (6 / 29) ** 3, np.cbrt(x), x / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+SIGHT = {
+    "all cones": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+}
+"""What is seen of linear sRGB (Machado, Oliveira and Fernandes 2009, severity 1)."""
+
+
+def test_every_figure_of_the_package_is_here():
+    public = {
+        name
+        for module in (plots, analysis_plots)
+        for name, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+    }
+    assert public == set(FIGURES)
+
+
+def drawn(figure):
+    """The figure's pixels with their opacity, the first line at the bottom as matplotlib counts."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=figure.dpi)
+    return imread(io.BytesIO(stream.getvalue()))[::-1]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_text_is_legible_on_every_page(name):
+    """The colour of each text that is drawn against what most of its place shows without it, on the page."""
+    figure = FIGURES[name]()
+    whole = drawn(figure)
+    texts = [text for text in figure.findobj(Text) if text.get_text().strip()]
+    boxes = [text.get_window_extent() for text in texts]
+    places = [
+        np.s_[max(0, int(b.y0)) : max(0, int(b.y1) + 1), max(0, int(b.x0)) : max(0, int(b.x1) + 1)] for b in boxes
+    ]
+    for text in texts:
+        text.set_alpha(0)
+    empty = drawn(figure)
+    seen = [(text, place) for text, place in zip(texts, places, strict=True) if (whole[place] != empty[place]).any()]
+    assert seen
+    for page in PAGES.values():
+        shown = empty[..., :3] * empty[..., 3:] + rgb(page) * (1 - empty[..., 3:])
+        for text, place in seen:
+            colours, counts = np.unique(np.round(shown[place].reshape(-1, 3), 2), axis=0, return_counts=True)
+            assert contrast(to_rgb(text.get_color()), colours[np.argmax(counts)]) >= 4.5, (page, text.get_text())
+
+
+def test_ink_is_legible_on_paper_and_lines_are_seen_without_it():
+    assert contrast(rgb(INK), rgb(PAPER)) >= 4.5
+    assert min(contrast(rgb(GREY), rgb(page)) for page in PAGES.values()) >= 3
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_ten_classes_have_ten_colours_for_every_sight(sight):
+    """CIE 1976 differences; and ten marks, for those who see no colour."""
+    seen = [lab(np.asarray(SIGHT[sight]) @ linear(rgb(colour))) for colour in COLOURS]
+    nearest = min(combinations(range(10), 2), key=lambda pair: np.linalg.norm(seen[pair[0]] - seen[pair[1]]))
+    assert np.linalg.norm(seen[nearest[0]] - seen[nearest[1]]) >= 10, [COLOURS[i] for i in nearest]
+    assert len(set(MARKERS)) == len(COLOURS) == 10

@@ -1,0 +1,357 @@
+"""A federation that lasts: exact after any history, whole on disk after any accident."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.moments import Moments, unpack
+from fedpca_flwr.maths.sums import pool
+from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from tests.families import cut, rows
+from tests.killed import STEPS, dies
+
+FILE = "federation.sqlite"
+
+NORTH, SOUTH, EAST = cut(rows(300), 180, 100, 20)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A saved federation of two."""
+    federation = Federation.open(tmp_path / "state")
+    federation.join("north", NORTH)
+    federation.join("south", SOUTH)
+    federation.save()
+    return tmp_path / "state"
+
+
+def bits(moments):
+    return [part.tobytes() for part in (moments.mean, moments.remainder, moments.scatter)]
+
+
+def contents(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+class Downdated:
+    """What is not done here: pooled moments alone, from which those of a member that leaves are subtracted."""
+
+    def __init__(self, d):
+        self.count, self.mean, self.scatter = 0, np.zeros(d), np.zeros((d, d))
+
+    def add(self, X):
+        n, mean = len(X), X.mean(axis=0)
+        step, count = mean - self.mean, self.count + n
+        self.scatter += (X - mean).T @ (X - mean) + self.count * n / count * np.outer(step, step)
+        self.mean, self.count = self.mean + n / count * step, count
+
+    def remove(self, X):
+        n, mean = len(X), X.mean(axis=0)
+        count = self.count - n
+        left = (self.count * self.mean - n * mean) / count
+        self.scatter -= (X - mean).T @ (X - mean) + count * n / self.count * np.outer(mean - left, mean - left)
+        self.mean, self.count = left, count
+
+
+def drift(scatter, X):
+    """Largest difference to the scatter of rows, relative to its largest entry; offsets are taken off exactly."""
+    centred = X - X[0]
+    centred -= centred.mean(axis=0)
+    truth = centred.T @ centred
+    return np.abs(scatter - truth).max() / np.abs(truth).max()
+
+
+def test_ten_thousand_operations_do_not_drift(tmp_path):
+    """Members with an offset of 1e8 come and go; the last digits of the others survive only without subtraction."""
+    rng, federation, naive = np.random.default_rng(0), Federation.open(tmp_path / "state"), Downdated(4)
+    held, worst = {}, 0.0
+    for step in range(10_000):
+        key = f"member {rng.integers(12)}"
+        X = np.round(rng.standard_normal((rng.integers(1, 6), 4)) * 2**10) / 2**10
+        if key not in held:
+            X = X + (1e8 if rng.random() < 0.1 else 0.0)
+            federation.join(key, X)
+            held[key] = X
+        elif (action := rng.choice(["append", "replace", "leave"], p=[0.6, 0.2, 0.2])) == "append":
+            federation.append(key, X)
+            held[key] = np.vstack([held[key], X])
+        elif action == "replace":
+            federation.replace(key, X)
+            naive.remove(held[key])
+            held[key] = X
+        else:
+            federation.leave(key)
+            naive.remove(held.pop(key))
+            continue
+        naive.add(X)
+        if step % 50 == 49:
+            matrix = unpack(federation.moments().scatter, 4)
+            worst = max(worst, drift(matrix + np.tril(matrix, -1).T, np.vstack(list(held.values()))))
+    near = [key for key, X in held.items() if X.max() < 1e6]
+    for key in held.keys() - near:
+        federation.leave(key)
+        naive.remove(held[key])
+    left = np.vstack([held[key] for key in near])
+    matrix = unpack(federation.moments().scatter, 4)
+    worst = max(worst, drift(matrix + np.tril(matrix, -1).T, left))
+    assert len(federation.journal) >= 10_000
+    assert federation.moments().count == naive.count == len(left)
+    assert worst <= 1e-14
+    assert drift(naive.scatter, left) > 0.1
+
+
+def test_history_leaves_no_trace_in_the_bits(folder):
+    federation = Federation.open(folder)
+    federation.join("east", EAST + 1e8)
+    federation.append("east", EAST)
+    federation.replace("north", SOUTH * 3)
+    federation.save()
+    again = Federation.open(folder)
+    again.leave("east")
+    again.replace("north", NORTH)
+    assert bits(again.moments()) == bits(pool([Moments.of(NORTH), Moments.of(SOUTH)]))
+
+
+def test_appended_rows_are_as_good_as_rows_that_came_at_once(folder):
+    federation = Federation.open(folder)
+    federation.append("south", EAST)
+    assert federation.members == {"north": 180, "south": 120}
+    model, truth = federation.model(5), pooled_pca(rows(300), 5)
+    assert principal_angles(model, truth).max <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"center": False}, {"scale": True}], ids=str)
+def test_the_model_has_the_options_of_the_covariance_methods(folder, options):
+    model, truth = Federation.open(folder).model(3, **options), pooled_pca(rows(300)[:280], 3, **options)
+    assert principal_angles(model, truth).max <= 1e-6
+    assert Federation.open(folder).model(0.9).explained_variance_ratio_.sum() > 0.9
+
+
+def test_the_model_says_what_it_was_made_of(folder):
+    text = Federation.open(folder).model(3).summary()
+    for part in ("streaming (exact)", "2, with 100 to 180 rows", "280 of 12 features", "revision              1"):
+        assert part in text
+    assert "bytes" not in text
+
+
+def test_it_survives_a_restart(folder):
+    before, after = Federation.open(folder), Federation.open(folder)
+    assert after.members == {"north": 180, "south": 100}
+    assert (after.revision, after.features) == (1, 12)
+    assert after.journal == before.journal
+    assert bits(after.moments()) == bits(pool([Moments.of(NORTH), Moments.of(SOUTH)]))
+
+
+def test_only_its_owner_may_read_it(folder):
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+
+
+def test_of_a_member_that_has_left_no_value_stays(folder):
+    (folder / "notes.txt").write_text("keep")
+    values = Moments.of(NORTH).scatter[:8].tobytes()
+    assert values in (folder / FILE).read_bytes()
+    federation = Federation.open(folder)
+    federation.leave("north")
+    federation.save()
+    assert values not in (folder / FILE).read_bytes()
+    assert sorted(contents(folder)) == [FILE, "notes.txt"]
+
+
+def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder):
+    federation = Federation.open(folder)
+    federation.join("east", SOUTH)
+    federation.leave("south")
+    federation.save()
+    assert Federation.open(folder).moments().count == 280
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (lambda f: f.join("north", EAST), ConfigError, "'north' is a member already"),
+        (lambda f: f.leave("nort"), ConfigError, "'nort' is not a member of the federation; did you mean 'north'"),
+        (lambda f: f.leave("west coast"), ConfigError, "is not a member of the federation; members: north, south"),
+        (lambda f: f.replace("east", EAST), ConfigError, "'east' is not a member"),
+        (lambda f: f.append("east", EAST), ConfigError, "'east' is not a member"),
+        (lambda f: f.join("a,b", EAST), ConfigError, "a member's key is 'a,b', expected 1 to 64 letters"),
+        (lambda f: f.append("south", SOUTH), ConfigError, "'south' has brought exactly these 100 rows before"),
+        (
+            lambda f: f.join("east", EAST[:, :11]),
+            ContractError,
+            "'east' have 11 features, those of the federation have 12",
+        ),
+        (lambda f: f.join("east", EAST * np.nan), DataError, "NaN"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error, text):
+    federation, before = Federation.open(folder), contents(folder)
+    with pytest.raises(error, match=text):
+        change(federation)
+    assert federation.members == {"north": 180, "south": 100}
+    assert not federation.changed
+    federation.save()
+    assert contents(folder) == before
+
+
+def test_other_column_names_are_named(folder):
+    federation = Federation.open(folder)
+    federation.join("east", EAST, "ab" * 8)
+    with pytest.raises(ConfigError, match="the column names of 'west', or their order, differ"):
+        federation.join("west", EAST, "cd" * 8)
+
+
+def test_without_members_there_is_no_model_and_other_features_may_join(folder):
+    federation = Federation.open(folder)
+    federation.leave("north")
+    federation.leave("south")
+    with pytest.raises(DataError, match="has no members"):
+        federation.model(2)
+    federation.join("east", rows(30, 5))
+    federation.save()
+    assert Federation.open(folder).features == 5
+
+
+def told(folder):
+    """All that a federation's folder tells."""
+    federation = Federation.open(folder)
+    return federation.members, federation.revision, federation.columns, federation.journal, bits(federation.moments())
+
+
+def test_no_damage_gives_another_federation(folder):
+    """Of single bits everywhere, and of the file's end; what lies where SQLite keeps nothing, changes nothing."""
+    file, before = folder / FILE, told(folder)
+    whole, noticed = file.read_bytes(), 0
+    damaged = [whole[:n] for n in range(0, len(whole), 1021)]
+    damaged += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(0, len(whole), 101)]
+    for content in damaged:
+        file.write_bytes(content)
+        try:
+            found = told(folder)
+        except ContractError:
+            noticed += 1
+        else:
+            assert found == before
+    assert noticed > 50
+
+
+@pytest.mark.parametrize("was", [b"north", Moments.of(SOUTH).scatter[5].tobytes()], ids=["a key", "a value"])
+def test_a_changed_value_is_named(folder, was):
+    file = folder / FILE
+    assert was in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(was, was[:-1] + b"x"))
+    with pytest.raises(ContractError, match=f"{FILE} is damaged, or not a federation; restore it"):
+        Federation.open(folder).moments()
+
+
+def test_moments_that_another_run_took_away_are_named(folder):
+    late, now = Federation.open(folder), Federation.open(folder)
+    now.leave("south")
+    now.save()
+    with pytest.raises(
+        ContractError, match=f"{FILE} holds no more what this run has read .* did another run change it"
+    ):
+        late.moments()
+
+
+@pytest.mark.parametrize("name", ["federation.json", f"{'a' * 64}.moments"])
+def test_a_folder_of_an_earlier_version_is_refused_and_stays(tmp_path, name):
+    (tmp_path / name).write_text("old")
+    with pytest.raises(
+        ContractError, match=f"{name} was written by a version of fedpca-flwr before 0.1.0, whose files"
+    ):
+        Federation.open(tmp_path)
+    assert contents(tmp_path) == {name: b"old"}
+
+
+def test_a_file_is_not_a_federation(tmp_path):
+    (tmp_path / "model.npz").touch()
+    with pytest.raises(ConfigError, match="a federation is a folder, and .* is a file"):
+        Federation.open(tmp_path / "model.npz")
+
+
+def changed(folder):
+    federation = Federation.open(folder)
+    federation.join("east", EAST)
+    federation.replace("south", SOUTH * 2)
+    return federation
+
+
+def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(folder, tmp_path):
+    before, killed = told(folder), 0
+    while True:
+        copy = shutil.copytree(folder, tmp_path / f"copy{killed}")
+        federation = changed(copy)
+        if not dies(STEPS * killed, federation.save):
+            break
+        assert told(copy) == before
+        federation.save()  # the one that was killed can be saved again
+        assert bits(Federation.open(copy).moments()) == bits(
+            pool([Moments.of(EAST), Moments.of(NORTH), Moments.of(SOUTH * 2)])
+        )
+        killed += 1
+    assert killed > 2
+
+
+def test_a_kill_in_the_very_first_save_leaves_no_member(tmp_path):
+    killed = 0
+    while True:
+        federation = Federation.open(tmp_path / str(killed))
+        federation.join("north", NORTH)
+        if not dies(STEPS * killed, federation.save):
+            break
+        assert Federation.open(tmp_path / str(killed)).members == {}
+        federation.save()
+        assert Federation.open(tmp_path / str(killed)).members == {"north": 180}
+        killed += 1
+    assert killed > 2
+
+
+def test_of_two_that_race_one_is_told(folder):
+    one, other = Federation.open(folder), Federation.open(folder)
+    one.leave("north")
+    other.join("east", EAST)
+    one.save()
+    before = contents(folder)
+    with pytest.raises(ContractError, match="another run changed the federation in .*; nothing is saved"):
+        other.save()
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("wanted", [2.5, 1.0, 0, -1, float("nan"), True, "x", None])
+def test_a_number_of_components_that_is_none_is_named(wanted, folder):
+    with pytest.raises(ConfigError, match="'n-components' is"):
+        Federation.open(folder).model(wanted)
+
+
+def test_moments_that_cannot_be_are_refused(folder):
+    good, federation = Moments.of(EAST), Federation.open(folder)
+    for change in (
+        {"count": -5},
+        {"scatter": -good.scatter},
+        {"scatter": good.scatter[:-1]},
+        {"mean": good.mean * np.nan},
+    ):
+        with pytest.raises(ContractError, match="the moments of 'east'"):
+            federation.join("east", replace(good, **change))
+
+
+@pytest.mark.parametrize("key", [" east", "east ", 3, None])
+def test_a_key_that_leave_could_not_name_is_refused(key, folder):
+    with pytest.raises(ConfigError, match="a member's key is"):
+        Federation.open(folder).join(key, EAST)
+
+
+@pytest.mark.parametrize("path", ["/dev/null/x", "/proc/nope/x", "x" * 5000, "nul\0byte"])
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_computed(path):
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Federation.open(path).prepare()

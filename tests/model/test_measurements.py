@@ -1,0 +1,145 @@
+"""What runs measure is numbers by names that the page lists, and the lines that are read are made of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.data.datasets import load
+from fedpca_flwr.maths.eigen import at_most, certified
+from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.model.measurements import MEASUREMENTS, lines
+from fedpca_flwr.server_app import _compared_with_pooled
+from strategies import METHODS
+from tests.families import cut, rows
+from tests.harness import fit, server_of
+
+X = rows(200) + np.arange(12)
+BY_ROWS, BY_COLUMNS = cut(X, 100, 60, 40), np.split(X[:50], [5, 9], axis=1)
+SECURE = {"secure_aggregation": True, "bound": 40.0}
+RUNS = [
+    *((name, {}) for name, method in METHODS.items() if not method.strategy.card.after),
+    ("sub-it", SECURE),
+    ("qr-pca", {"rank": 8}),
+    ("ap-stack", {"weights": "rows"}),
+    ("adaptive", {"target": 1.0}),
+    ("sapca", {"tracked": 6, "n_components": 0.5}),
+    ("personalised", {"mu": 1.0}),
+    ("dp-pca", {"release": "joint", "clip": 5.0}),
+    ("dp-pca", {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}),
+    ("dp-pca", {"trust": "distributed", "honest_parties": 2}),
+    ("p-cov", {**SECURE, "survivors": 3}),
+    ("p-cov", {"outliers": "counts", "fourth_moments": True}),
+    ("vertical", SECURE),
+    ("vfedpca", {"graph": "ring"}),
+]
+NAMES = {name for one in MEASUREMENTS for name in one.numbers}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Of runs in which everything is measured that can be."""
+    made = {f"{method} {options}": of(method, options) for method, options in RUNS}
+    states = [str(tmp_path_factory.mktemp("state") / name) for name in ("streaming", "sapca")]
+    wide = rows(600, 4) @ np.eye(4, 200) * 10 + np.random.default_rng(1).standard_normal((600, 200))
+    made["narrow"] = fit("sub-it", cut(wide, 300, 300), n_components=1, block_size=1)
+    made["signal"] = fit("sub-it", cut(wide.T, 100, 100), n_components=6, certify="signal", tolerance=0.1)
+    made["joined"] = of("streaming", {"state": states[0]})
+    made["changed"] = fit("streaming", [BY_ROWS[0], BY_ROWS[1] + 1], n_components=3, state=states[0])
+    made["left"] = fit("streaming", BY_ROWS[:2], n_components=3, state=states[0], leave="partition 2")
+    made["more"] = fit("streaming", [BY_ROWS[0], BY_ROWS[2]], n_components=3, state=states[0], append=True)
+    of("sapca", {"state": states[1]})
+    made["running"] = fit("sapca", [part + 1 for part in BY_ROWS], n_components=3, state=states[1])
+    federation = Federation.open(tmp_path_factory.mktemp("federation"))
+    federation.join("a", X)
+    federation.save()
+    federation.join("b", X + 1)
+    made["federation"] = federation.model(2)
+    made["digits"] = beside_pooled()
+    return made
+
+
+def of(method, options):
+    parties = BY_COLUMNS if METHODS[method].strategy.card.split == "columns" else BY_ROWS
+    return fit(method, parties, **{"n_components": 3, **options})
+
+
+def beside_pooled():
+    """A simulation of Flower's, which measures beside the pooled rows."""
+    strategy = server_of("p-cov", [np.zeros((1, 64))] * 2).strategy  # its configuration names the digits
+    model = fit("p-cov", cut(load("digits", ".").all_rows(), 1000, 797), n_components=3)
+    model.log["measured"] |= _compared_with_pooled(model, strategy)
+    return model
+
+
+def test_every_measurement_is_a_number_that_the_page_names(models):
+    for name, model in models.items():
+        told = model.log["measured"]
+        assert told.keys() <= NAMES, name
+        assert {type(value) for value in told.values()} <= {int, float}, name
+        assert not any(math.isnan(value) for value in told.values()), name
+
+
+def test_the_page_names_nothing_that_no_run_measures(models):
+    assert {name for model in models.values() for name in model.log["measured"]} == NAMES
+
+
+def test_every_measurement_is_a_line_of_the_summary(models):
+    for name, model in models.items():
+        texts = dict(lines(model))
+        assert len(texts) == len(lines(model)), name
+        assert {f"  {line:<22}{text}" for line, text in texts.items()} <= set(model.summary().splitlines()), name
+
+
+def test_a_federations_revision_is_a_number_with_what_is_not_saved(models):
+    model = models["federation"]
+    assert {name: model.log["measured"][name] for name in ("revision", "unsaved_changes")} == {
+        "revision": 1,
+        "unsaved_changes": 1,
+    }
+    assert ("revision", "1, and changes that are not saved") in lines(model)
+    assert (model.rounds, model.bytes_up, model.bytes_down) == (0, 0, 0)
+
+
+def test_members_are_counted_and_named(models):
+    zero, one, two = (f"partition {i}" for i in range(3))
+    assert models["joined"].log["members"] == {"joined": [zero, one, two]}
+    assert models["changed"].log["members"] == {"replaced": [one], "unchanged": [zero], "absent": [two]}
+    assert models["left"].log["members"] == {"replaced": [one], "unchanged": [zero], "left": [two]}
+    assert models["more"].log["members"] == {"appended": [one], "unchanged": [zero]}
+    for name in ("joined", "changed", "left", "more"):
+        told = dict(lines(models[name]))
+        for word, names in models[name].log["members"].items():
+            assert told[word] == ", ".join(names)
+            assert models[name].log["measured"][f"{word}_members"] == len(names)
+
+
+def test_a_running_model_tells_its_rows_and_revision(models):
+    told = models["running"].log["measured"]
+    assert (told["running_model_rows"], told["running_model_revision"]) == (400, 2)
+
+
+def test_what_is_measured_beside_the_pooled_rows_is_theirs(models):
+    told = models["digits"].log["measured"]
+    assert told["angle_to_pooled_mean_degrees"] <= told["angle_to_pooled_max_degrees"] < 1e-6
+    np.testing.assert_allclose(told["captured_variance_share"], models["digits"].explained_variance_ratio_.sum())
+
+
+def test_no_number_belongs_to_two_lines():
+    assert sum(len(one.numbers) for one in MEASUREMENTS) == len(NAMES)
+
+
+@pytest.mark.parametrize("digits", [1, 2])
+def test_a_bound_in_few_digits_is_never_less_than_it_is(digits):
+    for bound in (0.0, 1.04e-7, 5.64e-7, 9.949e-3, 1.0, 1.001, 0.3, 3.1e-8, 89.99):
+        told = float(at_most(bound, digits=digits))
+        assert bound <= told <= bound * (1 + 10.0 ** (1 - digits))
+    assert at_most(3.1e-8) == "3.1e-08"
+
+
+def test_a_certificate_says_what_it_is_of_and_what_it_presumes():
+    assert certified(90.0) == "no bound"
+    assert certified(3e-8) == "3e-08 degrees at most"
+    assert certified(3e-8, first=2) == "3e-08 degrees at most, of the first 2 components"

@@ -1,0 +1,322 @@
+"""A model survives the disk whole, and says what it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from sklearn.pipeline import Pipeline
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.model import model_file
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import (
+    captured_variance,
+    knn_accuracy,
+    pooled_pca,
+    principal_angles,
+    projector_distance,
+    reconstruction_error,
+)
+from fedpca_flwr.state import files
+from simulations import run
+from tests.families import cut, rows
+
+X = rows(300) + np.arange(12)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return run("p-cov", cut(X, 180, 100, 20), n_components=5, scale=True, engine="loopback")
+
+
+@pytest.mark.parametrize("name", ["model", "model.npz", "deep/er/model", "v1.2"])
+def test_saved_and_loaded_is_the_same(model, name, tmp_path):
+    written = model.save(tmp_path / name)
+    assert written.suffix == ".npz"
+    again = PCAModel.load(tmp_path / name)
+    for field in dataclasses.fields(model):
+        np.testing.assert_array_equal(getattr(again, field.name), getattr(model, field.name), err_msg=field.name)
+    assert again.noise_variance_ > 0
+    assert again.n_samples_ == 300
+    assert isinstance(again.to_sklearn(), Pipeline)
+
+
+def test_the_file_is_numpys_own(model, tmp_path):
+    with np.load(model.save(tmp_path / "model"), allow_pickle=False) as archive:
+        np.testing.assert_array_equal(archive["components_"], model.components_)
+
+
+def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
+    model.save(tmp_path / "model")
+    before = (tmp_path / "model.npz").read_bytes()
+
+    def full(*_, **__):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+    with pytest.raises(OSError, match="disk full"):
+        model.save(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
+    assert (tmp_path / "model.npz").read_bytes() == before
+
+
+def test_a_torn_or_foreign_file_is_named(model, tmp_path):
+    whole = model.save(tmp_path / "model").read_bytes()
+    (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
+    np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
+    for name in ("torn", "foreign"):
+        with pytest.raises(ContractError, match="is not a whole model file"):
+            PCAModel.load(tmp_path / name)
+    with pytest.raises(DataError, match="there is no model at"):
+        PCAModel.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean_": np.zeros(1)},
+        {"mean_": np.full(12, np.nan)},
+        {"components_": np.zeros(12)},
+        {"explained_variance_": np.zeros(4)},
+        {"singular_values_": np.array(["x"] * 5)},
+        {"feature_names_in_": np.array(["a", "b"], dtype=object)},
+        {"feature_names_in_": np.array([1] * 12, dtype=object)},
+    ],
+    ids=str,
+)
+def test_a_model_that_does_not_fit_together_is_refused(model, change, tmp_path):
+    written = dataclasses.replace(model, **change).save(tmp_path / "model")
+    with pytest.raises(ContractError, match="(is|are) not a"):
+        PCAModel.load(written)
+
+
+def test_a_folder_is_not_a_model(model, tmp_path):
+    with pytest.raises(ConfigError, match="is a folder; give a name in it"):
+        model.save(tmp_path)
+
+
+def test_rows_of_another_width_are_refused(model):
+    with pytest.raises(DataError, match="X has 11 features, but PCA is expecting 12 features as input"):
+        model.transform(np.zeros((3, 11)))
+
+
+def test_the_summary_says_what_matters(model):
+    text = model.summary()
+    for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):
+        assert part in text
+
+
+def test_metrics_of_the_truth_itself():
+    truth = pooled_pca(X, 5)
+    assert principal_angles(truth, truth).max < 1e-12
+    assert projector_distance(truth, truth) < 1e-12
+    np.testing.assert_allclose(reconstruction_error(truth, X), truth.squared_error, rtol=1e-9)
+    np.testing.assert_allclose(captured_variance(truth, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-12)
+    labels = (truth.transform(X)[:, 0] > 0).astype(int)
+    assert knn_accuracy(truth, X[::2], labels[::2], X[1::2], labels[1::2]) > 0.9
+    assert knn_accuracy(truth, X[::2], labels[::2], X[1::2], 1 - labels[1::2]) < 0.1
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("scale", [True, False])
+def test_shares_of_no_variance_are_none(center, scale):
+    """The fault: 0 / 0, with a warning. DP-PCA makes models of such rows."""
+    nothing = np.full((5, 3), 7.0 if center else 0.0)
+    truth = pooled_pca(nothing, 2, center=center, scale=scale)
+    np.testing.assert_array_equal(truth.explained_variance_ratio_, 0)
+    assert (truth.total_variance, truth.squared_error) == (0, 0)
+    assert captured_variance(truth, truth, nothing) == 0
+
+
+def test_the_total_does_not_hang_on_the_first_component():
+    """Of new rows the first scores may all be zero, and of noise the first variance."""
+    truth = pooled_pca(np.diag([0.0, 3.0, -3.0, 1.0, -1.0])[:, 1:], 3)
+    variances = truth.explained_variance_ * [0, 1, 1]
+    none = dataclasses.replace(truth, explained_variance_=variances, explained_variance_ratio_=variances / 9)
+    np.testing.assert_allclose(none.total_variance, variances.sum() + truth.noise_variance_)
+
+
+def test_the_mean_angle_is_no_median():
+    """Two directions are shared, the third is turned by 30 degrees."""
+    axes = np.eye(4)
+    turned = np.cos(np.pi / 6) * axes[2] + np.sin(np.pi / 6) * axes[3]
+    truth = dataclasses.replace(pooled_pca(rows(50, 4), 3), components_=axes[:3])
+    angles = principal_angles(dataclasses.replace(truth, components_=np.array([axes[0], axes[1], turned])), truth)
+    np.testing.assert_allclose(angles, (30, 10))
+
+
+def test_variance_is_captured_by_a_span_about_the_mean_of_the_rows():
+    """A model that is wrong about mean, variances and the length of its components captures what their span holds."""
+    truth = pooled_pca(X, 12)
+    share = truth.explained_variance_ratio_[[0, 3]].sum()
+    wrong = dataclasses.replace(
+        pooled_pca(X, 2), components_=truth.components_[[0, 3]] * [[2.0], [0.5]], mean_=truth.mean_ + 100
+    )
+    np.testing.assert_allclose(captured_variance(wrong, truth, X), share, rtol=1e-12)
+
+
+def test_variance_captured_by_scores_is_that_of_their_components():
+    truth = pooled_pca(X, 3, scale=True)
+    scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True, engine="loopback")
+    np.testing.assert_allclose(captured_variance(scores, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-9)
+
+
+def test_a_file_of_before_there_were_names_is_read(model, tmp_path):
+    """It has neither ``feature_names_in_`` nor the digest ``columns``."""
+    old = dataclasses.replace(model, log={key: value for key, value in model.log.items() if key != "columns"})
+    again = PCAModel.load(old.save(tmp_path / "model"))
+    assert "columns" not in again.log
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
+
+
+def old_file(model, path, **about):
+    """The file of a model, with other things in its ``model.json``."""
+    arrays, told = model_file.read(model.save(path))
+    with zipfile.ZipFile(path.with_suffix(".npz"), "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as stream:
+                np.save(stream, array)
+        archive.writestr("model.json", json.dumps({"format": 1, **told, **about}))
+    return path
+
+
+def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
+    """It held texts, from which no number is read."""
+    log = {**model.log, "measured": {"certified angle": "3e-08 degrees at most"}, "notes": ["a note"]}
+    again = PCAModel.load(old_file(model, tmp_path / "model", log=log))
+    assert again.log["measured"] == {}
+    assert again.log["notes"] == ["a note", "certified angle: 3e-08 degrees at most"]
+    assert again.summary().endswith("certified angle: 3e-08 degrees at most")
+    assert (again.rounds, again.bytes_up) == (model.rounds, model.bytes_up)
+    np.testing.assert_array_equal(again.components_, model.components_)
+
+
+@pytest.mark.parametrize("log", [None, [], {"measured": 3}, {"measured": {}, "notes": 3}], ids=str)
+def test_a_file_of_format_1_that_is_not_whole_is_named(model, log, tmp_path):
+    with pytest.raises(ContractError, match="is not a whole model file"):
+        PCAModel.load(old_file(model, tmp_path / "model", log=log))
+
+
+@pytest.mark.parametrize("version", [0, 3, "2"])
+def test_a_format_that_nobody_knows_is_named(model, version, tmp_path):
+    with pytest.raises(ContractError, match=f"the model's format is {version!r}, not 1 or 2; which version wrote it"):
+        PCAModel.load(old_file(model, tmp_path / "model", format=version))
+
+
+def test_a_model_counts_rounds_and_bytes(model):
+    first, last = model.log["rounds"]
+    assert last["phase"] == "project"
+    assert model.rounds == 1
+    assert model.bytes_up_by_party == first["up"]
+    assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
+    assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
+    none = pooled_pca(X, 5)
+    assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
+
+
+def test_scaled_models_reconstruct_in_the_units_of_the_data(model):
+    full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True, engine="loopback")
+    np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
+    assert reconstruction_error(full, X) < 1e-15
+
+
+def test_an_infinite_number_is_json_and_comes_back(tmp_path):
+    """JSON has no infinity: what Python writes for it, other readers refuse."""
+
+    def refused(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    model = run("personalised mu=infinity", cut(X, 150, 150), n_components=2)
+    with zipfile.ZipFile(model.save(tmp_path / "model")) as archive:
+        text = json.loads(archive.read("model.json"), parse_constant=refused)
+    assert text["log"]["measured"]["mu"] == "infinity"
+    again = PCAModel.load(tmp_path / "model")
+    assert again.log["measured"] == model.log["measured"]
+    assert again.log["measured"]["mu"] == np.inf
+    assert again.summary() == model.summary()
+
+
+def packed(model, path, compression, **further):
+    """The file of a model, written by somebody else."""
+    arrays, told = model_file.read(model.save(path))
+    with zipfile.ZipFile(path.with_suffix(".npz"), "w", compression) as target:
+        for name, array in {**arrays, **further}.items():
+            with target.open(f"{name}.npy", "w") as stream:
+                np.save(stream, array)
+        target.writestr("model.json", json.dumps({"format": 2, **told}))
+    return path
+
+
+def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SMALL", 2**20)
+    path = packed(model, tmp_path / "model", zipfile.ZIP_DEFLATED, covariance_=np.zeros(2**18))
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("an array is read"))
+    with pytest.raises(ContractError, match=r"unpacks to 2,\d{3},\d{3}, at most 1,048,576 are read.*most_bytes=2\d{6}"):
+        PCAModel.load(path)
+
+
+def test_a_gibibyte_is_the_most_that_a_small_file_unpacks_to():
+    assert (files.SMALL, files.GROWTH) == (2**30, 4)
+
+
+def test_a_caller_who_knows_a_file_can_allow_more(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SMALL", 2**10)
+    told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
+    path = packed(told, tmp_path / "model", zipfile.ZIP_DEFLATED)
+    with pytest.raises(ContractError, match="most_bytes"):
+        PCAModel.load(path)
+    assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
+
+
+def test_what_save_writes_is_loaded_however_alike_its_numbers_are(model, tmp_path, monkeypatch):
+    """It is not compressed, so it is as large as it says."""
+    monkeypatch.setattr(files, "SMALL", 0)
+    wide = pooled_pca(np.eye(3, 10**5), 2)
+    np.testing.assert_array_equal(PCAModel.load(wide.save(tmp_path / "wide")).components_, wide.components_)
+
+
+@pytest.mark.parametrize("key", ["format", "log", "n_samples_", "noise_variance_"])
+def test_a_key_that_is_missing_is_one_sentence(model, key, tmp_path):
+    path = model.save(tmp_path / "model")
+    with zipfile.ZipFile(path) as whole:
+        content = {name: whole.read(name) for name in whole.namelist()}
+    told = json.loads(content.pop("model.json"))
+    del told[key]
+    with zipfile.ZipFile(path, "w") as other:
+        for name, held in {**content, "model.json": json.dumps(told)}.items():
+            other.writestr(name, held)
+    with pytest.raises(ContractError, match="is not a whole model file") as caught:
+        PCAModel.load(path)
+    assert key == "noise_variance_" or f"it has no '{key}'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"parties": 3}, {"parties": [{"rows": "all"}]}, {"rounds": [{}]}, {"method": 3}, {"notes": [1]}, {"exact": "no"}],
+    ids=str,
+)
+def test_a_history_of_other_types_is_refused(model, wrong, tmp_path):
+    other = dataclasses.replace(model, log={**model.log, **wrong})
+    with pytest.raises(ContractError, match="is not a whole model file"):
+        PCAModel.load(other.save(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("key", ["method", "exact", "parties", "rounds"])
+def test_a_summary_without_a_history_is_one_sentence(model, key, tmp_path):
+    other = dataclasses.replace(model, log={name: value for name, value in model.log.items() if name != key})
+    with pytest.raises(ContractError, match=f"history has no '{key}'"):
+        PCAModel.load(other.save(tmp_path / "model")).summary()
+
+
+def test_what_a_file_says_shows_itself_without_control_characters(model, tmp_path):
+    """A file may be anyone's."""
+    evil = "a\x1b[2J\u202eb\nc"
+    other = dataclasses.replace(model, log={**model.log, "notes": [evil], "method": evil})
+    again = PCAModel.load(other.save(tmp_path / "model"))
+    for text in (again.summary(), repr(again), again._repr_html_()):
+        assert all(one.isprintable() or one == "\n" for one in text)
+        assert "a?[2J?b?c" in text

@@ -1,0 +1,216 @@
+"""Kept moments are those of the pooled rows, whatever is selected, merged or taken out, and only who may keeps them."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.state import files
+from simulations import run
+from strategies import METHODS
+from tests.families import cut, rows
+from tests.harness import finish, own, server_of
+
+X = rows(90, 4) + np.arange(4)
+NAMES = ("age", "height", "weight", "pulse")
+
+
+def frame(data):
+    return pa.table(dict(zip(NAMES, np.asarray(data).T, strict=True)))
+
+
+def fit(parties, keep="moments", **options):
+    return run("p-cov", parties, n_components=2, keep=keep, engine="loopback", **options)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return fit([frame(part) for part in cut(X, 50, 25, 15)], keep="parties").moments_
+
+
+def same(one, other, rtol=1e-12):
+    assert one.n_samples == other.n_samples
+    np.testing.assert_allclose(one.mean, other.mean, rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(one.covariance, other.covariance, rtol=rtol, atol=rtol * other.covariance.max())
+
+
+@pytest.mark.parametrize(
+    "secured",
+    [{}, {"secure_aggregation": True, "bound": 10.0}, {"secure_aggregation": True, "bound": 10.0, "survivors": 3}],
+    ids=["clear", "masked", "surviving"],
+)
+def test_a_run_keeps_the_moments_of_the_pooled_rows(secured):
+    model = fit(cut(X, 50, 25, 15), **secured)
+    same(model.moments_, SecondMoments.of(X), 1e-9 if secured else 1e-12)
+    assert not model.moments_.parties
+    assert (model.moments_.missed.max() > 0) == bool(secured)
+    assert "the moments of all rows were kept" in model.summary()
+    assert fit(cut(X, 50, 25, 15), keep="nothing").moments_ is None
+
+
+def test_the_parties_own_are_kept_where_the_run_says_so(whole):
+    assert list(whole.parties) == ["partition 0", "partition 1", "partition 2"]
+    for own_moments, part in zip(whole.parties.values(), cut(X, 50, 25, 15), strict=True):
+        same(SecondMoments(own_moments), SecondMoments.of(part))
+    assert not whole.pooled().parties
+
+
+def test_parties_of_the_same_name_are_told_apart():
+    server = server_of("p-cov keep=parties", cut(X, 50, 40), n_components=2)
+    for proxy in server.client_manager().all().values():
+        proxy.context.node_config["name"] = "ward"
+    assert list(finish(server).moments_.parties) == ["client 0 (ward)", "client 1 (ward)"]
+
+
+def test_a_secure_run_has_no_party_to_keep():
+    with pytest.raises(ConfigError, match="'keep' is 'parties', but with secure_aggregation the server has the sum"):
+        fit(cut(X, 50, 40), keep="parties", secure_aggregation=True, bound=10.0)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("p-cov", "compressed")])
+def test_no_other_method_keeps_them(method):
+    """Above all dp-pca, which releases noisy sums and nothing else; compressed has another option of this name."""
+    with pytest.raises(ConfigError, match=f"'{method}' has no option 'keep'"):
+        run(method, cut(X, 50, 40), n_components=2, keep="moments", engine="loopback", **own(method))
+
+
+def test_a_run_that_is_private_only_in_name_keeps_nothing():
+    model = run("dp-pca epsilon=infinity", cut(X, 50, 40), n_components=2, engine="loopback")
+    assert model.moments_ is None
+
+
+def test_a_models_file_does_not_hold_them(tmp_path):
+    model = fit(cut(X, 50, 40))
+    with pytest.warns(UserWarning, match=r"leaves out the model's 'moments_'.* model.moments_.save\(path\)") as told:
+        written = model.save(tmp_path / "model")
+    assert [warning.filename for warning in told] == [__file__]  # where it is saved, not where it is warned
+    arrays, _ = files.read(written, text="model.json")
+    assert max(array.size for array in arrays.values()) == 2 * 4
+    assert PCAModel.load(written).moments_ is None
+
+
+def test_saved_and_loaded_is_the_same(whole, tmp_path):
+    written = whole.save(tmp_path / "moments")
+    assert stat.S_IMODE(written.stat().st_mode) == 0o600
+    again = SecondMoments.load(tmp_path / "moments")
+    assert (again.features, list(again.parties)) == (NAMES, list(whole.parties))
+    for one, other in zip(
+        [again.moments, *again.parties.values()], [whole.moments, *whole.parties.values()], strict=True
+    ):
+        assert one.count == other.count
+        for name in ("mean", "remainder", "scatter"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+COUNTS = {
+    "no rows": [0, 50, 25, 15],
+    "more rows than can be": [2**53 + 90, 2**53, 75, 15],
+    "half a row": [90, 50, 25.5, 14.5],
+    "a text": ["90", 50, 25, 15],
+    "true": [90, 50, 39, True],
+    "others than the parties'": [10**9, 50, 25, 15],
+    "one row that varies": [51, 49, 1, 1],
+}
+
+
+@pytest.mark.parametrize("spoil", ["torn", "NaN", "format", "narrow party", "negative", "names", "a model", *COUNTS])
+def test_a_file_that_holds_something_else_is_named(whole, spoil, tmp_path):
+    file = whole.save(tmp_path / "moments")
+    arrays, about = files.read(file, text="second-moments.json")
+    if spoil == "torn":
+        file.write_bytes(file.read_bytes()[:500])
+    elif spoil == "a model":
+        replace(fit(cut(X, 50, 40)), moments_=None).save(file)
+    else:
+        arrays["mean"] = arrays["mean"] * (np.nan if spoil == "NaN" else 1)
+        arrays["scatter"] = arrays["scatter"] * (-1 if spoil == "negative" else 1)
+        if spoil == "narrow party":
+            arrays |= {f"party-1-{name}": arrays[name][:1] for name in ("mean", "remainder", "scatter")}
+        about |= {"rows": COUNTS[spoil]} if spoil in COUNTS else {}
+        about |= {"format": 7} if spoil == "format" else {"features": ["a", "a", "b", "c"]} if spoil == "names" else {}
+        files.write(file, arrays, about, text="second-moments.json")
+    with pytest.raises((ContractError, ConfigError)) as told:
+        SecondMoments.load(file)
+    assert any(text in str(told.value) for text in ("not a whole file", "is 7, not 1", "different names"))
+    with pytest.raises(DataError, match="there are no moments at"):
+        SecondMoments.load(tmp_path / "nowhere")
+
+
+def test_some_features(whole):
+    some = whole.select(["pulse", "age"])
+    same(some, SecondMoments.of(X[:, [3, 0]]))
+    same(SecondMoments(some.parties["partition 1"]), SecondMoments.of(X[50:75][:, [3, 0]]))
+    assert some.features == ("pulse", "age")
+    same(whole.select([3, 0]), some)
+    same(whole.select(np.array([3, 0])), some)
+
+
+@pytest.mark.parametrize(
+    ("features", "text"),
+    [
+        (["age", "colour", 9], r"there are no features \['colour', 9\] among the 4 \(names: age, height, weight"),
+        ("age", "features are 'age', expected a list"),
+        (["age", 0], "and each once"),
+        ([], "expected at least one"),
+        ([True], "there are no features"),
+        ([[1]], "there are no features"),
+    ],
+)
+def test_features_that_there_are_not(whole, features, text):
+    with pytest.raises(ConfigError, match=text):
+        whole.select(features)
+
+
+def test_scaled_are_those_of_standardised_rows():
+    moments = SecondMoments.of(np.column_stack([X, np.full(len(X), 3.0)])).scaled()
+    standard = np.column_stack([X / X.std(axis=0), np.full(len(X), 3.0)])
+    same(moments, SecondMoments.of(standard))
+
+
+def test_merging_is_pooling_the_rows(whole):
+    late = rows(30, 4, seed=9) * 3 + 100
+    same(whole.pooled().merge(SecondMoments.of(late)), SecondMoments.of(np.vstack([X, late])))
+    with pytest.raises(ConfigError, match="the parties partition 0, partition 1, partition 2 are in both"):
+        whole.merge(whole)
+    with pytest.raises(ContractError, match="the rows have 4 and 3 features"):
+        whole.merge(whole.select([0, 1, 2]))
+    with pytest.raises(ConfigError, match="the names of the features, or their order, differ"):
+        whole.merge(whole.pooled().select([1, 0, 2, 3]))
+
+
+def test_a_party_taken_out_leaves_the_others(whole):
+    last = SecondMoments.of(frame(X[75:]))
+    same(whole.subtract(last), SecondMoments.of(X[:75]), 1e-11)
+    same(whole.without("partition 2"), SecondMoments.of(X[:75]))
+    assert list(whole.without("partition 2").parties) == ["partition 0", "partition 1"]
+
+
+def test_what_is_not_among_the_rows_is_not_taken_out(whole):
+    with pytest.raises(ContractError, match="it is not part of them"):
+        whole.subtract(SecondMoments.of(rows(15, 4) * 100))
+    with pytest.raises(ContractError, match="90 rows cannot be taken out of 90"):
+        whole.subtract(whole)
+    with pytest.raises(ConfigError, match=r"the rows of 'north' cannot be left out \(parties: partition 0"):
+        whole.without("north")
+    with pytest.raises(ConfigError, match="no party's own moments were kept"):
+        whole.pooled().without("partition 0")
+
+
+def test_the_mean_of_a_part_keeps_what_float64_cannot():
+    """At an offset of 1e8 a rounded mean would turn what is left."""
+    far = np.round(rows(300, 3) * 2**10) + 1e8
+    left = SecondMoments.of(far).subtract(SecondMoments.of(far[200:])).covariance
+    np.testing.assert_allclose(left, np.cov(far[:200] - 1e8, rowvar=False), rtol=1e-9, atol=1e-9 * left.max())
+
+
+def test_one_row_has_no_covariance():
+    with pytest.raises(DataError, match="one row has no covariance"):
+        SecondMoments(Moments.of(X[:1])).covariance  # noqa: B018

@@ -1,0 +1,109 @@
+"""A model in scikit-learn's pipelines: it stays what it is, has names, and passes the checks of fitted transformers."""
+
+from __future__ import annotations
+
+import html
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import make_blobs
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import estimator_checks
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.model.reference import pooled_pca
+from simulations import run
+from tests.families import cut, rows
+
+X = rows(120, 5) + np.arange(5)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "scaled"])
+def model(request):
+    return run("p-cov", cut(X, 70, 50), n_components=2, scale=request.param, engine="loopback")
+
+
+def test_fitting_again_changes_nothing(model):
+    other = rows(50, 5, seed=4) * 10
+    frozen = model.frozen()
+    np.testing.assert_allclose(frozen.fit(other, None).transform(X), model.transform(X), atol=1e-12)
+    np.testing.assert_allclose(clone(frozen).transform(X), model.transform(X), atol=1e-12)
+
+
+def test_it_works_in_a_pipeline(model):
+    labels = (model.transform(X)[:, 0] > 0).astype(int)
+    pipeline = make_pipeline(model.frozen(), LogisticRegression()).fit(X, labels)
+    assert pipeline.score(X, labels) > 0.95
+    np.testing.assert_allclose(pipeline[:-1].transform(X), model.transform(X), atol=1e-12)
+
+
+def test_scores_have_names(model):
+    assert model.get_feature_names_out().tolist() == ["pca0", "pca1"]
+    assert model.frozen().get_feature_names_out().tolist() == ["pca0", "pca1"]
+    assert make_pipeline(model.frozen())[:].get_feature_names_out().tolist() == ["pca0", "pca1"]
+
+
+# scikit-learn's own scaled pipelines warn likewise where set_output comes after fit
+@pytest.mark.filterwarnings("ignore:X has feature names, but PCA was fitted without:UserWarning")
+def test_scores_can_be_a_data_frame(model):
+    pandas = pytest.importorskip("pandas")
+    frame = make_pipeline(model.frozen()).set_output(transform="pandas").transform(X)
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame.columns.tolist() == ["pca0", "pca1"]
+
+
+CHECKS = (
+    "check_methods_sample_order_invariance",
+    "check_methods_subset_invariance",
+    "check_dict_unchanged",
+    "check_estimators_pickle",
+    "check_n_features_in_after_fitting",
+    "check_set_output_transform",
+    "check_readonly_memmap_input",
+)
+"""Those that neither learn in `fit` nor ask for `fit_transform`, which scikit-learn's frozen estimators do not have."""
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_it_passes_the_checks_of_a_fitted_transformer(name):
+    """Each check draws rows of its own; the model is fitted to as many features as it asks for."""
+    passed = []
+    for d in range(2, 31):
+        data, _ = make_blobs(60, n_features=d, random_state=0)
+        frozen = run("p-cov", cut(data, 30, 30), n_components=2, engine="loopback").frozen()
+        try:
+            getattr(estimator_checks, name)("FrozenEstimator", frozen)
+        except (ValueError, AssertionError) as error:
+            if "features" not in str(error):
+                raise
+        else:
+            passed.append(d)
+            break
+    assert passed
+
+
+def test_a_model_shows_itself_in_a_line_and_on_a_page(model):
+    text = f"PCAModel(p-cov: 2 components of 5 features, 120 rows, {model.explained_variance_ratio_.sum():.2%} of the"
+    assert repr(model).startswith(text)
+    assert "\n" not in repr(model)
+    page = model._repr_html_()
+    assert html.escape(repr(model)) in page
+    assert page.count("<tr>") == 3
+    assert html.escape(model.summary()) in page
+    assert len(repr(pooled_pca(X, 2))) < 200
+    assert "<table>" in pooled_pca(X, 2)._repr_html_()
+
+
+def test_a_party_s_name_is_no_markup():
+    model = run("p-cov", cut(X, 70, 50), n_components=2, engine="loopback")
+    model.log["notes"].append("<script>alert(1)</script>")
+    assert "<script>" not in model._repr_html_()
+
+
+def test_scores_of_columns_are_no_transformer():
+    model = run("vertical", np.array_split(X, 2, axis=1), n_components=2, engine="loopback")
+    assert "2 components of 5 features" in repr(model)
+    with pytest.raises(ContractError, match="leaves the loadings with the parties"):
+        model.frozen()

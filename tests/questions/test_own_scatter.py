@@ -1,0 +1,92 @@
+"""A party's own scatter: the same products however they are had, formed once in a run, forgotten at its end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+from scipy import sparse
+
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.rows import sparse_rows
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.questions.own_scatter import OwnScatter, worth_forming
+from simulations import run
+from tests.families import cut, rows
+
+
+def own(X, *, columns, state=None, parties=3):
+    return OwnScatter(X, state or State(RecordDict()), columns=columns, parties=parties)
+
+
+@pytest.mark.parametrize("columns", [0, 500])
+def test_products_are_those_of_the_scatter_formed_or_not(columns):
+    X, V = rows(200, 12) + 1e6, rows(12, 5, seed=1)
+    scatter, state = own(X, columns=columns), State(RecordDict())
+    assert scatter.formed == (columns > 0)
+    centred = X - X.mean(axis=0)
+    about = X - 3.0
+    for again in (scatter, own(X, columns=columns, state=state), own(X, columns=columns, state=state)):
+        np.testing.assert_allclose(again.times(V), centred.T @ (centred @ V), rtol=1e-9)
+        np.testing.assert_allclose(again.times_about(np.full(12, 3.0), V), about.T @ (about @ V), rtol=1e-9)
+        head, diagonal = again.head_and_diagonal()
+        np.testing.assert_allclose(diagonal, (centred**2).sum(axis=0), rtol=1e-9)
+        assert head.n == 200
+
+
+def test_a_scatter_is_formed_once_a_party_and_run(monkeypatch):
+    formed, of = [], Moments.of
+    monkeypatch.setattr(Moments, "of", lambda data: formed.append(len(data)) or of(data))
+    parts = cut(rows(900, 60), 500, 380, 20)
+    model = run("sub-it", parts, n_components=4, engine="loopback")
+    assert model.rounds > 2
+    assert formed == [500, 380]  # 20 rows of 60 features are multiplied as they are
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"secure_aggregation": True, "bound": 100.0}], ids=str)
+def test_a_kept_scatter_moves_nothing_beyond_rounding(options, monkeypatch):
+    parts = cut(rows(900, 60), 500, 300, 100)
+    kept = run("sub-it", parts, n_components=4, engine="loopback", **options)
+    monkeypatch.setattr("fedpca_flwr.questions.own_scatter.MOST_KEPT", 0)
+    anew = run("sub-it", parts, n_components=4, engine="loopback", **options)
+    assert kept.rounds == anew.rounds
+    np.testing.assert_allclose(kept.components_, anew.components_, atol=1e-10)
+    np.testing.assert_allclose(kept.explained_variance_, anew.explained_variance_, rtol=1e-12)
+
+
+def test_what_is_kept_is_forgotten():
+    state = State(RecordDict())
+    scatter = own(rows(200, 12), columns=500, state=state)
+    scatter.moments()
+    assert list(state.records.array_records)
+    scatter.drop()
+    assert not list(state.records.array_records)
+
+
+def test_sparse_rows_are_never_formed():
+    X = sparse.random_array((400, 10), density=0.05, rng=0, format="csr")
+    assert own(X.toarray(), columns=400).formed
+    assert not own(sparse_rows(X), columns=400).formed
+
+
+def test_all_parties_together_keep_no_more_than_memory_holds():
+    X = np.zeros((3000, 1000))
+    assert own(X, columns=10**6, parties=100).formed
+    assert not own(X, columns=10**6, parties=1000).formed
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "columns", "worth"), [(7000, 784, 600, True), (500, 784, 600, False), (10**6, 3072, 600, False)]
+)
+def test_a_scatter_is_formed_where_that_takes_fewer_operations(n, d, columns, worth):
+    assert worth_forming(n, d, columns) == worth
+
+
+@pytest.mark.parametrize("columns", [0, 500])
+def test_a_part_of_the_rows_asked_about_first_is_not_taken_for_all(columns):
+    """As `personalised` asks about rows that are not held out."""
+    X, state = rows(200, 12), State(RecordDict())
+    for part in (X[:150], X):
+        head, diagonal = own(part, columns=columns, state=state).head_and_diagonal()
+        assert head.n == len(part)
+        np.testing.assert_allclose(diagonal, ((part - part.mean(axis=0)) ** 2).sum(axis=0), rtol=1e-9)

@@ -1,0 +1,52 @@
+"""Public limits on sums: what they must take, and what no rows can have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.questions.row_limits import ROWS, deviation_limits, projection_limits, require_few_rows, rows_in
+
+
+def test_a_site_may_have_its_part_of_the_rows_and_no_more():
+    require_few_rows(ROWS // 8, 8)
+    with pytest.raises(DataError, match="more rows than its part"):
+        require_few_rows(ROWS // 8 + 1, 8)
+
+
+@pytest.mark.parametrize("rows", [3, ROWS])
+def test_as_many_rows_as_there_can_be_are_taken(rows):
+    assert rows_in(np.asarray(float(rows)), 3) == rows
+
+
+@pytest.mark.parametrize("rows", [-1, 0, 1, 2, ROWS + 1])
+def test_fewer_rows_than_parties_or_more_than_a_sum_holds_are_a_false_share(rows):
+    with pytest.raises(ContractError, match=f"the 3 parties together say that they have {rows} rows"):
+        rows_in(np.asarray(float(rows)), 3)
+
+
+def takes(limits, **values):
+    """Whether a share of just these values can be sent."""
+    share = {name: np.broadcast_to(value, limits[name].shape) for name, value in values.items()}
+    try:
+        Layout(limits).encode(share)
+    except ValueError:
+        return False
+    return True
+
+
+def test_rows_at_one_end_of_the_bound_fit_about_a_centre_at_the_other():
+    """Ten rows of values 3 about a centre of -3: each is 6 away."""
+    limits = deviation_limits(3.0, 10, 2)
+    assert takes(limits, shift=10 * 6.0, diagonal=10 * 6.0**2)
+    assert not takes(limits, shift=np.nextafter(60.0, 61), diagonal=360.0)
+    assert not takes(limits, shift=60.0, diagonal=np.nextafter(360.0, 361))
+
+
+def test_a_squared_error_of_all_the_variance_fits_with_room_for_rounding():
+    limits = projection_limits(10, 5.0)
+    assert takes(limits, count=10, squared=10.0)
+    assert not takes(limits, count=10, squared=np.nextafter(10.0, 11))
+    assert not takes(limits, count=11, squared=5.0)

@@ -1,0 +1,74 @@
+"""Rows of which only sums are shown: what fixed point may cost is told, and the last round is of the same rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.questions.row_limits import ROWS
+from tests.families import cut, rows
+from tests.harness import finish, fit, proxy_of, server_of, tamper_arrays
+
+PARTIES = cut(rows(90, 4), 40, 30, 20)
+TOTAL = float(np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum())
+
+
+def told_share(bound, **options):
+    """Of the variance, what a run says that fixed point may have cost."""
+    model = fit("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=bound, **options)
+    return model.log["measured"]["fixed_point_variance_share"]
+
+
+def test_what_the_first_sums_missed_counts_beside_what_the_scatter_did():
+    """Beside a bound of 1e24 the squared deviations, in four words, are coarser than the scatter about their mean."""
+    deviations = 3 * 4 * (4 * 1e24**2 * 90) * 2.0 ** -(62 + 3 * 46)  # parties, features, the limit, steps of it
+    scatter = 3 * TOTAL * 2.0**-62
+    assert deviations > 100 * scatter
+    assert told_share(1e24) == pytest.approx((deviations + scatter) / TOTAL, rel=1e-3, abs=0)
+
+
+def test_each_of_three_parts_of_an_uncentred_share_is_rounded():
+    """Scatter, products of the mean, and what float64 rounds off these: each in three words of its own."""
+    one = 3 * 4 * (ROWS * 1e6**2) * 2.0 ** -(62 + 2 * 46)
+    assert told_share(1e6, survivors=3) == pytest.approx(3 * one / TOTAL, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("way", [{"secure_aggregation": True, "bound": 100.0}, {}], ids=["masked", "clear"])
+def test_a_last_round_of_other_rows_is_refused(way):
+    """One party leaves a row out, and says so wherever it is asked."""
+    server = server_of("p-cov", PARTIES, n_components=2, **way)
+    proxy = proxy_of(server, 1)
+    make = proxy.make
+
+    def changed():
+        made = make()
+        honest = made.numpy_client.statistics
+
+        def statistics(phase, asked):
+            reply = honest(phase, asked)
+            return {**reply, "count": reply["count"] - 1} if phase == "project" else reply
+
+        made.numpy_client.statistics = statistics
+        return made
+
+    proxy.make = changed
+    expected = "all parties together project 89 rows, but the model is of 90" if way else "its count is 29"
+    with pytest.raises(ContractError, match=expected):
+        finish(server)
+
+
+@pytest.mark.parametrize("size", [40, 41, 400])
+def test_a_private_last_round_tells_no_number_of_rows(size):
+    """It is one constant, however many rows a party has."""
+    server = server_of("dp-pca", [rows(size, 4), *PARTIES], n_components=2, epsilon=10.0)
+    told = []
+
+    def noted(arrays):
+        told.append(arrays)
+        return arrays
+
+    tamper_arrays(server, 0, noted)
+    finish(server)
+    count, squared = told[-1]
+    assert (count.tolist(), squared.tolist()) == (1, 0.0)

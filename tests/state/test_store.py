@@ -1,0 +1,194 @@
+"""One SQLite file: whose it is, who may read it, and what is noticed."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import threading
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.state import store
+from fedpca_flwr.state.store import Layout, Store, StoreError
+
+LAYOUT = Layout(
+    what="shelf",
+    file="shelf.sqlite",
+    application=b"TEST",
+    format=3,
+    tables="CREATE TABLE book (title TEXT);",
+    sealed=("book",),
+    old=("*.shelf",),
+)
+
+
+def add(folder, title):
+    held = Store(folder, LAYOUT)
+    with held.transaction() as database:
+        held.sealed(database)
+        database.execute("INSERT INTO book VALUES (?)", (title,))
+        held.seal(database)
+
+
+def titles(folder):
+    held = Store(folder, LAYOUT)
+    with held.transaction() as database:
+        held.sealed(database)
+        return [title for (title,) in database.execute("SELECT title FROM book ORDER BY rowid")]
+
+
+def test_only_its_owner_may_read_it(tmp_path):
+    folder = tmp_path / "shelf"
+    with Store(folder, LAYOUT).transaction() as database:
+        database.execute("INSERT INTO book VALUES ('one')")
+        assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}  # SQLite's own too
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [file.name for file in folder.iterdir()] == ["shelf.sqlite"]
+
+
+def add_and_fail(folder, error):
+    with Store(folder, LAYOUT).transaction() as database:
+        database.execute("INSERT INTO book VALUES ('two')")
+        raise error
+
+
+@pytest.mark.parametrize("error", [DataError("no"), KeyboardInterrupt()], ids=repr)
+def test_a_transaction_that_fails_leaves_nothing_and_tells_why(tmp_path, error):
+    add(tmp_path, "one")
+    with pytest.raises(type(error)):
+        add_and_fail(tmp_path, error)
+    assert titles(tmp_path) == ["one"]
+
+
+def test_a_transaction_keeps_others_out_from_its_beginning(tmp_path):
+    """Else two that read the same would both write."""
+    add(tmp_path, "one")
+    with (
+        closing(sqlite3.connect(tmp_path / "shelf.sqlite", timeout=0)) as other,
+        Store(tmp_path, LAYOUT).transaction(),
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+    ):
+        other.execute("BEGIN IMMEDIATE")
+
+
+def test_transactions_that_meet_wait_for_each_other(tmp_path):
+    """Also at the very first one, when all of them make the file."""
+    threads = [threading.Thread(target=add, args=(tmp_path, str(i))) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(titles(tmp_path)) == [str(i) for i in range(8)]
+    assert [file.name for file in tmp_path.iterdir()] == ["shelf.sqlite"]
+
+
+def test_a_file_that_another_process_makes_meanwhile_does_not_stand_without_it(tmp_path, monkeypatch):
+    """The fault: between two looks the other made the file and began; its journal then seemed to stand alone."""
+    add(tmp_path, "one")
+    held, looks, exists = Store(tmp_path, LAYOUT), iter([False]), Path.exists
+    (tmp_path / "shelf.sqlite-journal").touch()
+    monkeypatch.setattr(Path, "exists", lambda path: next(looks, True) and exists(path))
+    assert held.exists()
+
+
+def test_what_changed_after_it_was_read_is_not_overwritten(tmp_path):
+    held = Store(tmp_path, LAYOUT)
+    with held.transaction() as database:
+        seen = held.sealed(database)
+    assert seen == held.nothing
+    add(tmp_path, "one")
+    with held.transaction() as database, pytest.raises(ContractError, match="another run changed the shelf in .*; no"):
+        held.require(database, seen)
+
+
+@pytest.mark.parametrize("size", [1, 9, 10, 11, 1000])
+def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
+    monkeypatch.setattr(store, "PIECE", 10)
+    held, value = Store(tmp_path, LAYOUT), bytes(i % 251 for i in range(size))
+    with held.transaction() as database:
+        name = held.put(database, value)
+        assert held.put(database, value) == name
+    with held.transaction() as database:
+        assert held.get(database, name, size) == value
+        assert database.execute("SELECT count(*) FROM piece").fetchone() == (-(-size // 10),)
+        with pytest.raises(StoreError, match="is damaged"):
+            held.get(database, name, size + 1)
+        database.execute("UPDATE piece SET value = CAST(value || 'x' AS BLOB) WHERE number = 0")
+        with pytest.raises(StoreError, match="is damaged"):
+            held.get(database, name, size)
+        with pytest.raises(StoreError, match="did another run change it"):
+            held.get(database, "a" * 64, size)
+
+
+def test_what_was_deleted_is_not_in_the_file(tmp_path):
+    held, secret = Store(tmp_path, LAYOUT), b"\x17\x2b" * 5000
+    with held.transaction() as database:
+        held.put(database, secret)
+    assert secret[:1000] in held.file.read_bytes()
+    with held.transaction() as database:
+        database.execute("DELETE FROM piece")
+    assert secret[:10] not in held.file.read_bytes()
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"SQLite format 3\0", b"not a database at all" * 500], ids=len)
+def test_a_file_that_is_no_database_is_named_and_stays(tmp_path, content):
+    (tmp_path / "shelf.sqlite").write_bytes(content)
+    with pytest.raises(StoreError, match=r"shelf\.sqlite is damaged, or not a shelf; restore it from a copy"):
+        titles(tmp_path)
+    assert (tmp_path / "shelf.sqlite").read_bytes() == content
+
+
+def test_a_database_of_another_program_is_named(tmp_path):
+    with sqlite3.connect(tmp_path / "shelf.sqlite") as database:
+        database.execute("CREATE TABLE book (title TEXT)")
+    database.close()
+    with pytest.raises(StoreError, match=r"shelf\.sqlite is damaged, or not a shelf"):
+        titles(tmp_path)
+
+
+def test_another_format_is_named(tmp_path):
+    add(tmp_path, "one")
+    with pytest.raises(StoreError, match="has format 3, and this version of fedpca-flwr reads format 4; use the"):
+        Store(tmp_path, replace(LAYOUT, format=4)).transaction().__enter__()
+
+
+def test_files_of_an_earlier_version_are_refused_until_there_is_a_store(tmp_path):
+    old = tmp_path / "my.shelf"
+    old.touch()
+    for ask in (Store(tmp_path, LAYOUT).exists, lambda: titles(tmp_path)):
+        with pytest.raises(StoreError, match=f"{old} was written by a version of fedpca-flwr before 0.1.0"):
+            ask()
+    old.unlink()
+    add(tmp_path, "one")
+    old.touch()
+    assert titles(tmp_path) == ["one"]
+
+
+def test_a_folder_that_takes_no_file_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="a shelf is a folder, and .*file is a file"):
+        Store(tmp_path / "file", LAYOUT)
+    with pytest.raises(StoreError, match=r"shelf\.sqlite cannot be used \(Not a directory\)"):
+        titles(tmp_path / "file" / "deeper")
+    (tmp_path / "shelf.sqlite").mkdir()
+    with pytest.raises(StoreError, match=r"shelf\.sqlite cannot be used \(SQLITE_CANTOPEN"):
+        titles(tmp_path)
+
+
+def test_an_error_holds_nothing_of_what_lies_in_the_file(tmp_path):
+    add(tmp_path, "secret title")
+    file = tmp_path / "shelf.sqlite"
+    file.write_bytes(file.read_bytes().replace(b"secret title", b"secret titl\xff"))
+    with pytest.raises(StoreError, match="is damaged") as caught:
+        titles(tmp_path)
+    assert "secret" not in str(caught.value)
+
+
+def test_what_is_committed_is_on_disk(tmp_path):
+    """SQLite's level 3, EXTRA: also the folder is synchronised, so that no power cut brings a transaction back."""
+    with Store(tmp_path, LAYOUT).transaction() as database:
+        assert database.execute("PRAGMA synchronous").fetchall() == [(3,)]
