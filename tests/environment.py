@@ -9,11 +9,11 @@ import venv
 from pathlib import Path
 
 
-def wheel_of(project: Path, folder: Path) -> Path:
-    """The wheel of the project in a folder, built into another."""
+def wheel_of(project: Path, folder: Path, version: str = "standard") -> Path:
+    """The wheel of the project in a folder, built into another; the ``editable`` one only points to the project."""
     from hatchling.builders.wheel import WheelBuilder
 
-    (built,) = WheelBuilder(str(project)).build(directory=str(folder))
+    (built,) = WheelBuilder(str(project)).build(directory=str(folder), versions=[version])
     return Path(built)
 
 

@@ -138,6 +138,12 @@ def test_the_repository_on_the_path_works_from_any_folder(tmp_path):
     assert "PCAModel(p-cov: 2 components" in said(sys.executable, IN_PLACE, tmp_path, paths=[ROOT])
 
 
+def test_an_editable_installation_works_from_any_folder(tmp_path):
+    """`pip install -e .`, as CONTRIBUTING begins."""
+    editable = fresh_environment(tmp_path / "fresh", wheel_of(ROOT, tmp_path, "editable"))
+    assert "PCAModel(p-cov: 2 components" in said(editable, IN_PLACE, tmp_path)
+
+
 @pytest.mark.parametrize("name", [name for names in DECOYS.values() for name in names])
 def test_beside_a_decoy_the_repository_names_its_path(tmp_path, name):
     decoy(tmp_path / name)
