@@ -10,28 +10,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fedpca_flwr.errors import FedPCAError
-
+from ..programs import run_named
 from . import accuracy, databases, engines, genotypes, influence, memory, messages, privacy, published, speed
 from .harness import BENCHMARKS
 
 TOPICS = (accuracy, databases, engines, genotypes, influence, memory, messages, privacy, published, speed)
-"""The modules that have them."""
+"""The modules that fill `BENCHMARKS`."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark that the first argument names with the others; the status."""
-    name, *rest = arguments or [""]
-    if name not in BENCHMARKS:
-        given = "" if name in {"", "-h", "--help"} else f"there is no benchmark '{name}'\n\n"
-        print(f"{given}{__doc__}\nBenchmarks: {', '.join(sorted(BENCHMARKS))}", file=sys.stderr)
-        return 2
-    try:
-        BENCHMARKS[name](rest)
-    except FedPCAError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_named(BENCHMARKS, arguments, kind="benchmark", doc=__doc__)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ line of a table, of which the first is the head. Its name is the function's, its
 
 from __future__ import annotations
 
-import argparse
 import logging
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from multiprocessing import get_context
@@ -26,9 +26,10 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 
 from .. import run
+from ..programs import parser
 
 Rows = NDArray[Any]
-Body = Callable[[argparse.Namespace], Iterable[str | Sequence[object]]]
+Body = Callable[[Namespace], Iterable[str | Sequence[object]]]
 Program = Callable[[], object]
 
 BENCHMARKS: dict[str, Callable[[Sequence[str]], None]] = {}
@@ -56,15 +57,14 @@ def benchmark(*, blas_threads: int | None = None, **options: Any) -> Callable[[B
     blas_threads : int, optional
         As many as its programs may use.
     **options
-        The default of each option, which is of the same type: a list takes several values, False is a switch. A
-        dictionary has the keywords of argparse.
+        As `simulations.programs.parser` has them.
     """
 
     def named(body: Body) -> Body:
         name = body.__name__.strip("_").replace("_", "-")
 
         def main(arguments: Sequence[str]) -> None:
-            args = parser(name, body.__doc__, options).parse_args(arguments)
+            args = parser(f"simulations.benchmarks {name}", body.__doc__, options).parse_args(arguments)
             logging.getLogger("flwr").setLevel(logging.ERROR)
             with ExitStack() as stack:
                 if blas_threads:
@@ -75,25 +75,6 @@ def benchmark(*, blas_threads: int | None = None, **options: Any) -> Callable[[B
         return body
 
     return named
-
-
-def parser(name: str, doc: str | None, options: dict[str, Any]) -> argparse.ArgumentParser:
-    """The command of a benchmark."""
-    made = argparse.ArgumentParser(
-        prog=f"python -m simulations.benchmarks {name}",
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    for option, default in options.items():
-        keywords: dict[str, Any] = {"type": type(default), "default": default}
-        if isinstance(default, dict):
-            keywords = default
-        elif isinstance(default, bool):
-            keywords = {"action": "store_true"}
-        elif isinstance(default, list):
-            keywords = {"type": type(default[0]), "default": default, "nargs": "*"}
-        made.add_argument(f"--{option.replace('_', '-')}", **keywords)
-    return made
 
 
 def printed(lines: Iterable[str | Sequence[object]]) -> None:
