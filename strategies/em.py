@@ -129,8 +129,9 @@ def by_factors(
     require_variance(observed.rows * spread**2, observed.rows, observed.centre)
     q = _factors(k, options.factors, observed.rows, spread.size)
     unit = unit_of(spread, scale=options.scale)
-    mean = observed.mean * unit_of(spread, scale=True) / unit
-    found = FactorEM(observed.rows, mean, random_block(spread.size, q, run.config.seed), prior=options.prior)
+    found = FactorEM(
+        observed.rows, observed.lost / unit, random_block(spread.size, q, run.config.seed), prior=options.prior
+    )
     turns: list[float] = []
     while True:
         model = found.model
@@ -141,9 +142,11 @@ def by_factors(
         ahead = max(turns[-2:]) if len(turns) > 2 else 90.0
         if ahead <= options.tolerance or len(turns) == options.max_rounds:
             break
-    unit = np.where(observed.constant, 1.0, unit) if options.scale else unit
-    loadings = np.vstack([(model.loadings * unit[:, None]).T, model.noise * unit**2])
-    return _solution(found, observed, unit, k, scale=options.scale), loadings, missed * unit**2, ahead
+    scale = np.where(observed.constant & options.scale, 1.0, unit)
+    foretold = np.where(observed.constant, 0.0, unit)
+    loadings = np.vstack([(model.loadings * foretold[:, None]).T, model.noise * scale**2])
+    mean, _ = two_sum(observed.centre, np.where(observed.constant, observed.lost, unit * found.mean))
+    return _solution(found, mean, scale, k, scaled=options.scale), loadings, missed * unit**2, ahead
 
 
 def _factors(k: int, wanted: int, rows: int, features: int) -> int:
@@ -160,17 +163,16 @@ def _factors(k: int, wanted: int, rows: int, features: int) -> int:
     return min(wanted or k + MORE, most)
 
 
-def _solution(found: FactorEM, observed: ObservedValues, unit: Array, k: int, *, scale: bool) -> Solution:
-    squared = 1.0 if scale else float(unit[0]) ** 2
-    left = (found.total - float(found.values.sum())) / (unit.size - found.values.size)
+def _solution(found: FactorEM, mean: Array, scale: Array, k: int, *, scaled: bool) -> Solution:
+    squared = 1.0 if scaled else float(scale[0]) ** 2
+    left = (found.total - float(found.values.sum())) / (scale.size - found.values.size)
     following = found.values[k] if found.values.size > k else left
-    mean, _ = two_sum(observed.centre, unit * found.mean)
     return Solution(
         pairs=Eigenpairs(found.values[:k] * squared, fix_signs(found.vectors[:, :k]), float(following) * squared),
         mean=mean,
         total=found.total * squared,
-        rows=observed.rows,
-        scale=unit if scale else None,
+        rows=found.rows,
+        scale=scale if scaled else None,
     )
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from flwr.common import FitRes, Parameters
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import ContractError, FedPCAError, together
+from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, together
 from fedpca_flwr.maths.sums import ReproducibleSum
 from fedpca_flwr.protocol.admission import PartyInfo, Reply, arrays_in, reply_of
 from fedpca_flwr.protocol.payload import Fields, Payload, check_together
@@ -99,12 +99,15 @@ class Sizes:
             with checked_arithmetic([size for _, known in self._rounds for size in known.values()]):
                 yield
         except FedPCAError as error:
-            raise self.explained(error) from error
+            raise self.explained(error, of_server=True) from error
         except (ArithmeticError, ValueError) as error:  # LinAlgError is a ValueError
             raise ContractError(self._told(phase, type(error).__name__)) from error
 
-    def explained(self, error: FedPCAError) -> FedPCAError:
-        """An error of a round, after whose numbers are out of all proportion: parties may have computed with them."""
+    def explained(self, error: FedPCAError, *, of_server: bool = False) -> FedPCAError:
+        """An error of a round, after whose numbers are out of all proportion: parties may have computed with them.
+
+        Where the server itself finds an option wrong, that comes first and stays an error of the run-config.
+        """
         off, sender, text = self._farthest()
         if (
             self.sums_only
@@ -112,7 +115,8 @@ class Sizes:
             or max(size for _, sizes in self._rounds for size in sizes.values()) <= OUTSIZE
         ):
             return error
-        return together([ContractError(f"{sender}: {text}; look at the units and the values of its rows"), error])
+        sizes = ContractError(f"{sender}: {text}; look at the units and the values of its rows")
+        return together([error, sizes] if of_server and isinstance(error, ConfigError) else [sizes, error])
 
     def _farthest(self) -> tuple[float, str, str]:
         """By how many digits a party's numbers are off those of the others, who it is, and that in words."""

@@ -103,6 +103,11 @@ class ObservedValues(NamedTuple):
         return np.where(self.constant, 0.0, self.spread)
 
     @property
+    def lost(self) -> Array:
+        """What rounding the centre lost, in the unit of the data (d,)."""
+        return self.mean * np.where(self.spread > 0, self.spread, 1.0)
+
+    @property
     def share(self) -> float:
         """Of all values, those that are missing."""
         return 1.0 - float(self.counts.sum()) / (self.rows * self.centre.size)

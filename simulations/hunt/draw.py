@@ -88,6 +88,13 @@ class Draw:
             return np.hstack(self.parties)
         return np.vstack([*self.earlier, *self.parties])
 
+    @property
+    def first(self) -> NDArray[Any]:
+        """The same of the run that comes first: where it is refused, there is no other."""
+        if not self.earlier:
+            return self.pooled
+        return np.hstack(self.earlier) if vertical(self.method) else np.vstack(self.earlier)
+
 
 def method_of(seed: int, index: int) -> str:
     """The method of a draw, without the rest of it."""

@@ -77,15 +77,14 @@ def _none_within(draw: Draw, truth: Truth | None) -> bool:
 
 
 def _constant(draw: Draw) -> bool:
-    rows = draw.pooled.astype(Long)
+    rows = draw.first.astype(Long)
     about_means = rows if draw.options.get("center", True) is False else rows - rows.mean(axis=0)
     return bool((about_means**2).sum() <= rows.size * (100 * EPS * np.abs(rows).max()) ** 2)  # in 80 bits
 
 
 def _too_many(draw: Draw, truth: Truth | None) -> bool:
-    first = np.vstack(draw.earlier) if draw.options.get("append") is True else draw.pooled
     wanted = draw.options["n_components"]
-    return not isinstance(wanted, str) and wanted > min(first.shape)
+    return not isinstance(wanted, str) and wanted > min(draw.first.shape)
 
 
 def _alike_but_held_out(draw: Draw, truth: Truth | None) -> bool:

@@ -17,9 +17,9 @@ from fedpca_flwr.errors import ConfigError, DataError, PartyError
 from fedpca_flwr.maths.eigen import LANCZOS_FROM
 from simulations.hunt import hunting, running
 from simulations.hunt.__main__ import main
-from simulations.hunt.checks import findings
+from simulations.hunt.checks import findings, truth_about
 from simulations.hunt.draw import Draw, draw, method_of
-from simulations.hunt.equal_moments import turn, turned
+from simulations.hunt.equal_moments import turn, turned, unequal_moments
 from simulations.hunt.hunting import Tally, hunt
 from simulations.hunt.oracle import angle, truth_of, truth_of_kernel
 from simulations.hunt.running import Outcome, run_draw
@@ -390,6 +390,19 @@ def test_other_variances_of_equal_moments_are_found(parties, monkeypatch):
     assert "equal moments" in kinds(one, outcome)
 
 
+def test_corrections_may_turn_what_is_tied_and_nothing_else():
+    """Two of three parties have a row each, and beyond the codec's rank all eigenvalues are one."""
+    parties = cut(rows(60, 6) + 1e3, 58, 1, 1)
+    corrected = replace(drawn("compressed", parties, codec="low-rank", rank=1, corrections=1), turn=0)
+    plain = replace(corrected, options={**corrected.options, "corrections": 0})
+    for one, apart, wrong in ((corrected, 1e-6, 1e-2), (plain, 0.0, 1e-7)):
+        model, other = (run_draw(draw).model for draw in (one, turned(one)))
+        variances = model.explained_variance_
+        assert np.abs(variances - other.explained_variance_).max() >= apart * variances[0]
+        assert findings(one, changed(model)) == []
+        assert list(unequal_moments(one, replace(model, explained_variance_=variances * (1 + wrong)), truth_about(one)))
+
+
 def test_no_direction_misses_nothing():
     assert truth_of(rows(20, 4)).miss(np.empty((4, 0))) == 0
 
@@ -427,6 +440,11 @@ def test_errors_are_right_answers_only_for_a_reason_that_the_draw_has(parties):
     identical = DataError("the rows of all parties are identical: there is no variance to explain")
     assert kinds(benign, failed(identical)) == {"false refusal"}
     assert kinds(drawn("p-cov", [np.ones((5, 3))]), failed(identical)) == set()
+    same, others = [np.ones((3, 3))], [rows(3, 3)]
+    for method in ("streaming", "vertical-scores"):  # of the run before; what comes after it does not matter
+        assert kinds(Draw(method, "clear", others, {"n_components": 2}, "", earlier=same), failed(identical)) == set()
+        benign_first = Draw(method, "clear", same, {"n_components": 2}, "", "a huge value", earlier=others)
+        assert kinds(benign_first, failed(identical)) == {"unclear refusal"}
     but = ConfigError("the rows of all parties but those held out to choose 'mu' (set it) have no variance")
     few = np.ones((10, 3))
     few[:2, 0] = 2.0, 3.0

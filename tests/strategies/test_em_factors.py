@@ -69,6 +69,20 @@ def test_without_missing_values_it_is_p_cov(scaled):
     np.testing.assert_allclose(ours.explained_variance_ratio_, theirs.explained_variance_ratio_, rtol=1e-10)
 
 
+@pytest.mark.parametrize("way", [{}, {**SUMS, "bound": 1e5}], ids=["clear", "masked"])
+def test_a_constant_feature_keeps_its_mean_and_is_foretold_to_have_it(way):
+    """The fault: of masked sums its mean was off by a whole unit, and honest sites were beyond the last limit."""
+    X = of_factors(d=8, k=2)
+    still = np.array([0.1, 1 / 3, 12345.678])
+    X[:, 5:] = np.where(np.isnan(X[:, 5:]), np.nan, still)  # the mean of so many is rounded
+    model = fit("em", cut(X, 70, 50), **{**WIDE, "tolerance": 30.0}, scale=True, **way)
+    np.testing.assert_allclose(model.mean_[5:], still, rtol=1e-14)
+    np.testing.assert_array_equal(model.scale_[5:], 1.0)
+    np.testing.assert_array_equal(model.factors_[:-1, 5:], 0.0)
+    measured = model.log["measured"]
+    assert measured["squared_error_per_row"] <= model.total_variance
+
+
 def test_of_as_many_factors_as_there_are_it_comes_nearer_than_means():
     complete, Y = of_factors(share=0.0, noise=2.0), of_factors(share=0.4, noise=2.0)
     truth = fit("p-cov", [complete], n_components=2).components_.T

@@ -8,12 +8,12 @@ import warnings
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ContractError, FedPCAError
+from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
 from fedpca_flwr.protocol.replies import Sizes
 from fedpca_flwr.transports import masked, surviving
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
-from tests.harness import finish, own, server_of, tamper_arrays
+from tests.harness import finish, fit, own, server_of, tamper_arrays
 
 FITTING = [name for name, method in METHODS.items() if not method.strategy.card.after]
 """Methods that compute a model of what parties reply."""
@@ -159,6 +159,16 @@ def test_numbers_out_of_proportion_are_told_with_those_of_the_others():
     with pytest.raises(ContractError, match=re.escape(text)) as caught:
         finish(server)
     assert isinstance(caught.value.__cause__, FloatingPointError)
+
+
+def test_a_wrong_option_is_told_first_whatever_sizes_there_are():
+    """The fault: a party in a large unit was blamed for the number of landmarks."""
+    parties = [rows(10, 3), rows(10, 3, seed=1) * 1e90]
+    with pytest.raises(ConfigError) as caught:
+        fit("vertical-kernel", parties, n_components=2, landmarks=2)
+    option, sizes = str(caught.value).splitlines()
+    assert "'landmarks' is 2, expected more than n_components = 2" in option
+    assert "client 1: its reply to 'rows' holds numbers up to " in sizes
 
 
 def test_a_failure_that_no_size_explains_names_nobody(monkeypatch):
