@@ -1,8 +1,8 @@
-"""Print a table of what the README claims, measured.
+"""Print a table of what the documentation claims, measured.
 
     python -m simulations.benchmarks accuracy --dataset mnist --data-root DEST
 
-Each module of this package that has a ``main`` is one benchmark; ``--help`` behind its name says what it measures.
+``--help`` behind a benchmark's name says what it measures.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from .. import benchmarks
 from ..programs import run_named
+from . import accuracy, databases, engines, genotypes, influence, memory, messages, privacy, published, speed
+from .harness import BENCHMARKS
+
+TOPICS = (accuracy, databases, engines, genotypes, influence, memory, messages, privacy, published, speed)
+"""The modules that fill `BENCHMARKS`."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_named(benchmarks, arguments, kind="benchmark", doc=__doc__)
+    return run_named(BENCHMARKS, arguments, kind="benchmark", doc=__doc__)
 
 
 if __name__ == "__main__":

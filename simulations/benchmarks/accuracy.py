@@ -1,73 +1,305 @@
-"""P-COV and AP-COV against `PCA(svd_solver="full")` of the pooled rows: angles, eigenvalues, k-NN accuracy.
-
-python -m simulations.benchmarks accuracy --dataset mnist --data-root DEST
-python -m simulations.benchmarks accuracy --dataset images --data-root DEST/cifar10-jpeg
-"""
+"""How near results come to what they are held against: components, classes, intervals, missing values, faults."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
+from scipy.stats import norm, t
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.metrics import roc_auc_score
+from sklearn.preprocessing import scale as standardised
 
+from fedpca_flwr import analyses
+from fedpca_flwr.analyses import Discriminant, HowSure
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import split
-from fedpca_flwr.figures.markdown import row, table
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import fix_signs, principal_angles
+from fedpca_flwr.maths.inference import fourth_powers
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.reference import knn_accuracy, pooled_pca, principal_angles
+from fedpca_flwr.model.reference import knn_accuracy, pooled_pca
+from fedpca_flwr.model.reference import principal_angles as angles_of
+from fedpca_flwr.model.second_moments import SecondMoments
 
 from .. import run
-from .setting import COMPONENTS, PARTITIONS, data_parser
-
-METHODS = ("p-cov", "ap-cov")
-HEADS = (
-    "partition",
-    "method",
-    "max angle (deg)",
-    "mean",
-    "eigenvalues (rel.)",
-    "ratio",
-    "bytes up per client",
-    "k-NN(5)",
-)
+from .harness import COMPONENTS, DIGITS, PARTITIONS, Rows, benchmark, clients
 
 
-def lines(dataset: str, root: str, clients: int, k: int, seed: int, knn: bool) -> list[list[str]]:
-    """The rows of one data set's table."""
-    source = datasets.load(dataset, root)
+@benchmark(**DIGITS, clients=10, components=COMPONENTS, seed=42, no_knn=False)
+def accuracy(args: Namespace) -> Iterator[Sequence[object]]:
+    """P-COV and AP-COV against `PCA(svd_solver="full")` of the pooled rows: angles, eigenvalues, k-NN accuracy."""
+    source = datasets.load(args.dataset, args.data_root)
     rows = source.all_rows()
-    truth = pooled_pca(rows, k)
-    found = [["pooled", "PCA full", "0", "0", "0", "0", "-", _knn(truth, source, rows, knn)]]
+    test = None if args.no_knn or source.test is None else source.test()
+
+    def knn(model: PCAModel) -> str:
+        return "-" if test is None else f"{knn_accuracy(model, rows, source.labels, *test):.2%}"
+
+    truth = pooled_pca(rows, args.components)
+    angles = "max angle (deg)", "mean"
+    yield "partition", "method", *angles, "eigenvalues (rel.)", "ratio", "bytes up per client", "k-NN(5)"
+    yield "pooled", "PCA full", 0, 0, 0, 0, "-", knn(truth)
     for name, how in PARTITIONS.items():
-        parts = split(source.labels, clients, seed=seed, **how)
-        for method in METHODS:
-            model = run(method, [rows[part] for part in parts], n_components=k, engine="loopback", min_rows=1)
-            found.append([name, method, *_errors(model, truth), _knn(model, source, rows, knn)])
-            print(row(found[-1]), flush=True)
+        parts = clients(args.dataset, args.data_root, args.clients, seed=args.seed, **how)
+        for method in ("p-cov", "ap-cov"):
+            model = run(method, parts, n_components=args.components, min_rows=1)
+            values = np.abs(model.explained_variance_ / truth.explained_variance_ - 1).max()
+            ratio = np.abs(model.explained_variance_ratio_ - truth.explained_variance_ratio_).max()
+            errors = [f"{value:.1e}" for value in (*angles_of(model, truth), values, ratio)]
+            yield name, method, *errors, f"{max(model.log['rounds'][0]['up']):,}", knn(model)
+
+
+WHOLE_DRAWS = 1000
+
+
+@benchmark(**DIGITS, horn={"nargs": "*", "metavar": "CSV"})
+def kept_moments(args: Namespace) -> Iterator[Sequence[object]]:
+    """What kept moments give beside scikit-learn on the pooled rows: images classified, and Horn's parallel analysis.
+
+    The first: linear discriminants of 10 clients (Dirichlet 0.1), whose rows have a column for each class, by one run
+    of p-cov. With ``--horn`` the components that parallel analysis keeps by 100 triangular factors and by 1,000 whole
+    data matrices, on the sets that scikit-learn has and on the numeric columns of other files.
+    """
+    if args.horn is not None:
+        yield from horn(args.horn)
+        return
+    source = datasets.load(args.dataset, args.data_root)
+    rows, labels = np.asarray(source.all_rows(), dtype=np.float64), source.labels
+    classes, d = np.unique(labels), rows.shape[1]
+    coded = np.hstack([rows, labels[:, None] == classes])
+    parties = [coded[part] for part in split(labels, 10, seed=42, **PARTITIONS["Dirichlet 0.1"])]
+    model = run("p-cov", parties, n_components=1, keep="moments", min_rows=1)
+    assert model.moments_ is not None
+    ours: Discriminant = analyses.discriminant(model.moments_, list(range(d, d + len(classes))))
+    theirs = LinearDiscriminantAnalysis().fit(rows, labels)
+    new, truth = (rows, labels) if source.test is None else source.test()
+    own, other = classes[ours.predict(new)], theirs.predict(new)
+    difference = np.abs(ours.decision(new) - theirs.decision_function(new)).max()
+    yield "rows classified", "in the same class", "right, ours", "right, scikit-learn", "largest difference"
+    shares = [f"{np.mean(own == truth):.2%}", f"{np.mean(other == truth):.2%}"]
+    yield len(new), (own == other).sum(), *shares, f"{difference:.1e}"
+
+
+def horn(files: Sequence[str]) -> Iterator[Sequence[object]]:
+    sets = {"digits": load_digits().data, "wine": load_wine().data, "breast-cancer": load_breast_cancer().data}
+    for file in files:
+        table = np.genfromtxt(file, delimiter=",")
+        sets[Path(file).stem] = table[:, ~np.isnan(table).any(axis=0)]
+    yield "data", "scaled", "triangular factors", "whole data matrices"
+    for name, rows in sets.items():
+        for scale in (False, True):
+            found = analyses.how_many(SecondMoments.of(rows), scale=scale).by_rule["parallel analysis (Horn)"]
+            yield name, scale, found, by_whole_draws(rows, scale=scale)
+
+
+def by_whole_draws(X: Rows, *, scale: bool) -> int:
+    """The components that parallel analysis keeps by whole data matrices."""
+    spread = X.std(axis=0)
+    X, spread = (X / np.where(spread > 0, spread, 1), np.where(spread > 0, 1.0, 0.0)) if scale else (X, spread)
+    rng = np.random.default_rng(1)
+    normal = (rng.standard_normal(X.shape) * spread for _ in range(WHOLE_DRAWS))
+    values = [np.linalg.eigvalsh(np.cov(rows, rowvar=False)) for rows in normal]
+    above = np.linalg.eigvalsh(np.cov(X, rowvar=False)) > np.percentile(values, 95, axis=0)
+    return int(np.append(above[::-1], False).argmin())
+
+
+VARIANCES = 2.0 ** np.arange(4, -4, -1)
+POPULATION = 3
+"""Components of it."""
+
+PARTIES = {
+    "20 parties of 50 rows": [50] * 20,
+    "16 parties of 5 to 400 rows": [400, 200, 100, 80, 60, 40, 30, 20, 20, 10, 10, 10, 5, 5, 5, 5],
+    "13 parties, one of 300 rows and 12 of 25": [300] + [25] * 12,
+}
+FREEDOM = 9
+
+
+@benchmark(trials=2000)
+def coverage(args: Namespace) -> Iterator[Sequence[object]]:
+    """How often intervals cover what they are for: variances and loadings of a population; parties hold samples of it.
+
+    Eight features of known variances in a random basis, three components, intervals at 95 %. The parties are of equal
+    and of very unequal size; rows are normal, or have the heavier tails of Student's distribution with 9 degrees of
+    freedom.
+    """
+    basis = fix_signs(np.linalg.qr(np.random.default_rng(1).standard_normal((len(VARIANCES),) * 2))[0])
+    yield "rows", "intervals", "parties", "variances covered (1, 2, 3)", "loadings covered (1, 2, 3)"
+    for heavy in (False, True):
+        for name, sizes in PARTIES.items():
+            rng = np.random.default_rng(0)
+            normal = norm.ppf(0.975)
+            steps = {"asymptotic": normal, "fourth moments": normal, "by parties": t.ppf(0.975, len(sizes) - 1)}
+            hits = {way: np.zeros((2, POPULATION)) for way in steps}
+            for _ in range(args.trials):
+                parties = sampled(sizes, basis, rng, heavy=heavy)
+                own = {f"party {i}": Moments.of(rows) for i, rows in enumerate(parties)}
+                moments = SecondMoments(pool(own.values()), parties=own)
+                model, plain = analyses.pca(moments, POPULATION), analyses.how_sure(moments, POPULATION)
+                robust = by_fourth_moments(parties, model, plain)
+                ways = plain, robust, analyses.how_sure_by_parties(moments, POPULATION)
+                for way, found in zip(steps, ways, strict=True):
+                    hits[way] += covered(found, model.loadings()[0], basis, steps[way])
+            for way, counts in hits.items():
+                shares = [", ".join(f"{share:.1%}" for share in line / args.trials) for line in counts]
+                yield "heavy tails" if heavy else "normal", way, name, *shares
+
+
+def sampled(sizes: Sequence[int], basis: Array, rng: Generator, *, heavy: bool) -> list[Array]:
+    """Parties of so many rows."""
+    parties = []
+    for rows in sizes:
+        shape = rows, len(VARIANCES)
+        noise = rng.standard_t(FREEDOM, shape) * np.sqrt(1 - 2 / FREEDOM) if heavy else rng.standard_normal(shape)
+        parties.append(noise * np.sqrt(VARIANCES) @ basis.T)
+    return parties
+
+
+def by_fourth_moments(parties: Sequence[Array], model: PCAModel, plain: HowSure) -> HowSure:
+    """Intervals by what the parties of a run with ``fourth_moments=True`` add up in its last round."""
+    fourth = np.sum([fourth_powers(model.transform(rows), model.explained_variance_) for rows in parties], axis=0)
+    known = replace(model, log={**model.log, "kurtosis": (fourth / model.n_samples_).tolist()})
+    return replace(plain, variance_intervals=analyses.variance_intervals(known))
+
+
+def covered(found: HowSure, components: Array, basis: Array, step: float) -> Array:
+    """Which variances an interval covers, and of each component the share of its loadings: (2, k)."""
+    low, high = found.variance_intervals.T
+    truth, axes = VARIANCES[:POPULATION], basis[:, :POPULATION].T
+    turned = components * np.sign(np.sum(components * axes, axis=1))[:, None]
+    held = np.abs(turned - axes) <= step * found.loading_errors
+    return np.array([(low <= truth) & (truth <= high), held.mean(axis=1)], dtype=np.float64)
+
+
+@benchmark(components=4, motes="")
+def faults(args: Namespace) -> Iterator[Sequence[object]]:
+    """Faults of sensors found by SPE, by a federated model and by scikit-learn's PCA of the pooled rows.
+
+        python -m simulations.benchmarks faults --motes q8calibLight.dat
+
+    Light at 48 motes, of which six parties hold the first half of the time. On the second half one sensor of every
+    twentieth row is stuck at another row's value, or off by as much as its deviation. AUC: how often a faulty row has a
+    larger SPE than a good one. Without --motes, rows of five hidden signals stand for it.
+    """
+    rng = np.random.default_rng(1)
+    if args.motes:
+        rows = np.loadtxt(args.motes)
+    else:
+        rows = rng.standard_normal((2000, 5)) @ rng.standard_normal((5, 20)) + 0.3 * rng.standard_normal((2000, 20))
+    before, after = np.array_split(rows, 2)
+    model = run("p-cov", np.array_split(before, 6), n_components=args.components)
+    pooled = PCA(args.components, svd_solver="full").fit(before)
+    marked = np.arange(len(after)) % 20 == 0
+    yield "fault", "AUC, federated", "AUC, pooled", "difference"
+    for kind in ("stuck", "off"):
+        spoilt = with_faults(after, np.flatnonzero(marked), kind)
+        left = spoilt - pooled.inverse_transform(pooled.transform(spoilt))
+        ours = roc_auc_score(marked, analyses.outliers(model, spoilt).spe)
+        theirs = roc_auc_score(marked, np.sum(left**2, axis=1))
+        yield kind, f"{ours:.4f}", f"{theirs:.4f}", f"{abs(ours - theirs):.0e}"
+
+
+def with_faults(rows: Rows, places: NDArray[np.intp], kind: str) -> Rows:
+    """Rows with a fault in one sensor of each of these."""
+    rng, spoilt = np.random.default_rng(0), rows.copy()
+    for i in places:
+        j = rng.integers(rows.shape[1])
+        spoilt[i, j] = rows[rng.integers(len(rows)), j] if kind == "stuck" else rows[i, j] + rows[:, j].std()
+    return spoilt
+
+
+PRIORS = (0.01, 1.0, 5.0, 10.0, 20.0, 40.0)
+
+
+@benchmark(draws=10, shares=[0.05, 0.2, 0.4], datasets=["wine", "breast-cancer"], wide=False, data_root=".")
+def missing(args: Namespace) -> Iterator[Sequence[object]]:
+    """EM on rows with missing values: how near it comes to the components of the complete rows, and in how many rounds.
+
+    Wine and breast-cancer, scaled, 3 parties, 3 components, values missing completely at random. Largest angle in
+    degrees, mean of the draws; in brackets the mean number of rounds.
+
+        python -m simulations.benchmarks missing --wide --data-root DEST
+
+    1,000 rows of MNIST (784 features, 10 components), and 300 simulated rows of 3,000 features and 5 factors, in the
+    unit of the data, one draw: the covariance of all features, for 30 rounds at most, beside models of few factors,
+    with what each party sent in MB. Of 3,000 features the covariance would take 36 MB a round; it is left out.
+    """
+    if args.wide:
+        yield from on_wide_rows(args.shares, args.data_root)
+        return
+    yield "data", "missing", "filled by means", *(f"prior {prior:g}" for prior in PRIORS)
+    for name in args.datasets:
+        X = np.asarray(datasets.load(name).all_rows(), dtype=np.float64)
+        truth = components_of(standardised(X), 3)
+        for share in args.shares:
+            draws = [with_holes(X, share, seed) for seed in range(args.draws)]
+            means = np.mean([angle(components_of(standardised(filled(Y)), 3), truth) for Y in draws])
+            yield name, f"{share:.0%}", f"{means:.1f}", *(by_em(draws, prior, truth) for prior in PRIORS)
+
+
+def on_wide_rows(shares: Sequence[float], root: str) -> Iterator[Sequence[object]]:
+    pixels = np.asarray(datasets.load("mnist", root).all_rows()[:1000], dtype=np.float64)
+    yield "data", "missing", "filled by means", "k factors", "k + 5", "k + 10", "k + 20", "gaussian"
+    for name, X, k in (("MNIST", pixels, 10), ("simulated", of_five_factors(), 5)):
+        truth = components_of(X, k)
+        for share in shares:
+            Y = with_holes(X, share, 0)
+            cells = [in_bytes(Y, k, truth, {"model": "factors", "factors": k + more}) for more in (0, 5, 10, 20)]
+            whole = in_bytes(Y, k, truth, {"max_rounds": 28}) if X.shape[1] < 1000 else "-"
+            yield name, f"{share:.0%}", f"{angle(components_of(filled(Y), k), truth):.1f}", *cells, whole
+
+
+def of_five_factors(rows: int = 300, features: int = 3000) -> Array:
+    """Rows whose features have noise of their own, in deviation between 0.5 and 1.5."""
+    rng = np.random.default_rng(0)
+    loadings = 0.3 * rng.standard_normal((5, features)) * np.array([[3.0], [2.5], [2.0], [1.5], [1.0]])
+    noise = rng.standard_normal((rows, features)) * (0.5 + rng.random(features))
+    simulated: Array = rng.standard_normal((rows, 5)) @ loadings + noise
+    return simulated
+
+
+def with_holes(X: Array, share: float, seed: int) -> Array:
+    """X (n, d) with that share missing completely at random; no row is without any value."""
+    missing = np.random.default_rng(seed).random(X.shape) < share
+    missing[missing.all(axis=1)] = False
+    return np.where(missing, np.nan, X)
+
+
+def filled(Y: Array) -> Array:
+    """Rows whose missing values are the means of the others."""
+    return np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y)
+
+
+def components_of(X: Array, k: int) -> Array:
+    """Components (d, k) of complete rows."""
+    found: Array = PCA(k, svd_solver="full").fit(X).components_.T
     return found
 
 
-def _errors(model: PCAModel, truth: PCAModel) -> list[str]:
-    angles = principal_angles(model, truth)
-    values = np.abs(model.explained_variance_ / truth.explained_variance_ - 1).max()
-    ratio = np.abs(model.explained_variance_ratio_ - truth.explained_variance_ratio_).max()
-    upload = max(model.log["rounds"][0]["up"])
-    return [f"{angles.max:.1e}", f"{angles.mean:.1e}", f"{values:.1e}", f"{ratio:.1e}", f"{upload:,}"]
+def in_bytes(Y: Array, k: int, truth: Array, options: Mapping[str, Any]) -> str:
+    model = run("em", np.array_split(Y, 3), n_components=k, min_rows=1, **options)
+    megabytes = max(model.bytes_up_by_party) / 1e6
+    return f"{angle(np.asarray(model.components_).T, truth):.1f} ({model.rounds}; {megabytes:.1f} MB)"
 
 
-def _knn(model: PCAModel, source: datasets.Dataset, rows: NDArray[Any], wanted: bool) -> str:
-    if not wanted or source.test is None:
-        return "-"
-    test, truth = source.test()
-    return f"{knn_accuracy(model, rows, source.labels, test, truth):.2%}"
+def by_em(draws: Sequence[Array], prior: float, truth: Array) -> str:
+    options: dict[str, Any] = {"n_components": 3, "scale": True, "prior": prior, "min_rows": 1, "max_rounds": 1000}
+    models = [run("em", np.array_split(Y, 3), **options) for Y in draws]
+    angles = [angle(np.asarray(model.components_).T, truth) for model in models]
+    return f"{np.mean(angles):.1f} ({np.mean([model.rounds for model in models]):.0f})"
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = data_parser(__doc__, dataset="digits", clients=10, components=COMPONENTS, seed=42)
-    options.add_argument("--no-knn", action="store_true", help="leave out the k-NN column")
-    args = options.parse_args(arguments)
-    rows = lines(args.dataset, args.data_root, args.clients, args.components, args.seed, not args.no_knn)
-    print(f"\n{args.dataset}, {args.clients} clients, {args.components} components, seed {args.seed}\n")
-    print(table(HEADS, rows))
+def angle(vectors: Array, truth: Array) -> float:
+    """Largest, in degrees."""
+    return float(principal_angles(vectors, truth).max())

@@ -1,36 +1,25 @@
-"""Rows of a query: CPU and peak memory of reading them, from PostgreSQL and DuckDB, beside other ways and a .csv file.
-
-    python -m simulations.benchmarks databases [--rows 1000000] [--features 20]
-
-A PostgreSQL server is started on loopback, in a temporary folder (Debian's package 'postgresql'). Each program has a
-process of its own and reads all rows, in their order, block by block: as sites do, by SQLAlchemy's server-side cursor
-(psycopg) and by ADBC (adbc-driver-postgresql, where it is installed). CPU is that of this process, without the
-server's, against the first; memory is what each takes beyond its libraries, in MB and as a share of the rows' size as
-float64. The last lines are whole sites: rows that are read, checked, and read again for the answer to p-cov's question.
-"""
+"""Rows of a query: CPU and peak memory of reading them, from PostgreSQL and DuckDB, and other ways."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from multiprocessing import get_context
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.site.csv_file import read_csv
 from fedpca_flwr.site.databases import Query, read_query
 
+from .harness import Rows, alone, benchmark, peak_mb
 from .postgresql_server import Server, running
-from .setting import parser
 
 FEW = 50
 """Rows that are read before, so that libraries are loaded."""
@@ -65,11 +54,11 @@ def query(features: int, rows: int) -> str:
     return f"SELECT {', '.join(f'x{j}' for j in range(features))} FROM visit WHERE id <= {rows} ORDER BY id"
 
 
-def our_query(url: str, select: str) -> Iterable[NDArray[Any]]:
+def our_query(url: str, select: str) -> Iterable[Rows]:
     return Query(url, select).blocks()
 
 
-def cursor(url: str, select: str) -> Iterable[NDArray[Any]]:
+def cursor(url: str, select: str) -> Iterable[Rows]:
     from sqlalchemy import create_engine, text
 
     with create_engine(url.replace("postgresql", "postgresql+psycopg")).connect() as connection:
@@ -78,7 +67,7 @@ def cursor(url: str, select: str) -> Iterable[NDArray[Any]]:
             yield np.array(part, dtype=np.float64)
 
 
-def adbc(url: str, select: str) -> Iterable[NDArray[Any]]:
+def adbc(url: str, select: str) -> Iterable[Rows]:
     from adbc_driver_postgresql import dbapi
 
     with dbapi.connect(url) as connection, connection.cursor() as found:
@@ -87,46 +76,32 @@ def adbc(url: str, select: str) -> Iterable[NDArray[Any]]:
             yield np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
 
 
-def our_csv(path: str, select: str) -> Iterable[NDArray[Any]]:
+def our_csv(path: str, select: str) -> Iterable[Rows]:
     rows, _ = read_csv(Path(path), {})
     assert isinstance(rows, Blocks)
     return rows.read()
 
 
-def site(url: str, select: str) -> Iterable[NDArray[Any]]:
+def site(url: str, select: str) -> Iterable[Rows]:
     yield Moments.of(read_query(url, select)[0].rows).mean
 
 
-def measured(program: Callable[[str, str], Iterable[NDArray[Any]]], few: list[str], every: list[str]) -> Measured:
+def measured(program: Callable[[str, str], Iterable[Rows]], few: list[str], every: list[str]) -> Measured:
     """A program's second run, whose url or path and query are in a list."""
     for _ in program(few[0], few[1]):
         pass
-    before, start, total = _peak_mb(), time.process_time(), 0.0
+    before, start, total = peak_mb(), time.process_time(), 0.0
     for block in program(every[0], every[1]):
         total += float(block.sum())
-    return Measured(time.process_time() - start, _peak_mb() - before, total)
-
-
-def _peak_mb() -> float:
-    """Of this process since it began; the usage that the system reports begins with the parent's."""
-    (line,) = (
-        line for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM")
-    )
-    return int(line.split()[1]) * 1024 / 1e6
-
-
-def _alone(program: Callable[..., Any], *arguments: Any) -> Any:
-    """What a program returns, in a process of its own."""
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(program, arguments)
+    return Measured(time.process_time() - start, peak_mb() - before, total)
 
 
 def compare(server: Server, folder: str, rows: int, features: int) -> dict[str, Measured]:
     """What each way needs."""
     os.environ["PGPASSFILE"] = str(server.passfile)
-    _alone(make, server.url, folder, rows, features)
+    alone(make, server.url, folder, rows, features)
     duck = f"duckdb:///{folder}/cohort.duckdb"
-    ways: dict[str, tuple[Callable[[str, str], Iterable[NDArray[Any]]], str]] = {
+    ways: dict[str, tuple[Callable[[str, str], Iterable[Rows]], str]] = {
         "PostgreSQL": (our_query, server.url),
         "PostgreSQL, SQLAlchemy's cursor": (cursor, server.url),
         "PostgreSQL, ADBC": (adbc, server.url),
@@ -139,17 +114,26 @@ def compare(server: Server, folder: str, rows: int, features: int) -> dict[str, 
         del ways["PostgreSQL, ADBC"]
     few, every = query(features, FEW), query(features, rows)
     return {
-        name: _alone(measured, program, [place.replace("NAME", "few"), few], [place.replace("NAME", "all"), every])
+        name: alone(measured, program, [place.replace("NAME", "few"), few], [place.replace("NAME", "all"), every])
         for name, (program, place) in ways.items()
     }
 
 
-def main(arguments: Sequence[str]) -> None:
-    args = parser(__doc__, rows=1_000_000, features=20).parse_args(arguments)
+@benchmark(rows=1_000_000, features=20)
+def databases(args: Namespace) -> Iterator[str | Sequence[object]]:
+    """Rows of a query: CPU and peak memory of reading them, from PostgreSQL and DuckDB, beside other ways and a .csv.
+
+    A PostgreSQL server is started on loopback, in a temporary folder (Debian's package 'postgresql'). Each program has
+    a process of its own and reads all rows, in their order, block by block: as sites do, by SQLAlchemy's server-side
+    cursor (psycopg) and by ADBC (adbc-driver-postgresql, where it is installed). CPU is that of this process, without
+    the server's, against the first; memory is what each takes beyond its libraries, in MB and as a share of the rows'
+    size as float64. The last lines are whole sites: rows that are read, checked, and read again for the answer to
+    p-cov's question.
+    """
     with TemporaryDirectory() as folder, running() as server:
         found = compare(server, folder, args.rows, args.features)
     first, size = next(iter(found.values())), 8e-6 * args.rows * args.features
-    print(f"{args.rows:,} rows of {args.features} features: {size:.0f} MB as float64\n")
-    print(head(("from", "CPU", "peak", "of the rows' size")))
+    yield f"{args.rows:,} rows of {args.features} features: {size:.0f} MB as float64\n"
+    yield "from", "CPU", "peak", "of the rows' size"
     for name, one in found.items():
-        print(row((name, f"{one.cpu / first.cpu:.1f}", f"{one.peak:.0f}", f"{one.peak / size:.2f}")))
+        yield name, f"{one.cpu / first.cpu:.1f}", f"{one.peak:.0f}", f"{one.peak / size:.2f}"

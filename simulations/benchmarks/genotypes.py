@@ -1,29 +1,18 @@
-"""Genotypes: bytes, rounds, memory and the angle of each component, simulated or beside PLINK 2 on a real file.
-
-    python -m simulations.benchmarks genotypes --rows 100000 --variants 20000
-    python -m simulations.benchmarks genotypes --bed EUR_subset.bed --parties 5 --components 4
-
-Without ``--bed`` people of a few populations are drawn (Balding and Nichols 1995, Fst 0.01; each population but one
-makes a component), 1 % of the calls are missing, and each party has a .bed file. The reference is SciPy's LOBPCG on
-all standardised rows. With ``--bed`` the people of that file are dealt out to the parties, and the reference are
-the eigenvectors of PLINK 2's relationship matrix (``plink2 --make-rel``, in doubles: those that ``--pca`` prints have
-six digits). Angles are between scores, each component with its own, in degrees. Every program has a process of its own
-and one BLAS thread; memory is the peak of a process that is all parties and the server, libraries included.
-"""
+"""Genotypes: rounds, bytes, memory and angles beside PLINK 2, and restarts of the server's basis on rows as wide."""
 
 from __future__ import annotations
 
-import logging
 import resource
 import shutil
 import subprocess
 import time
 import warnings
-from collections.abc import Sequence
-from multiprocessing import get_context
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +20,19 @@ from scipy.sparse.linalg import LinearOperator, lobpcg
 from threadpoolctl import threadpool_limits
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.maths import krylov
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import at_most
 from fedpca_flwr.maths.genotypes import count_alleles, deviation, standard_chunks
+from fedpca_flwr.maths.krylov import KnownProducts
 from fedpca_flwr.maths.rows import Rows
+from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.site.readers import read
 
 from .. import run
-from .setting import options_text, parser
+from .harness import alone, benchmark, options_text, peak_mb
+
+Lines = Iterator[Sequence[object]]
 
 FST = 0.01
 MISSING = 0.01
@@ -108,7 +102,6 @@ def dealt_out(people: int, parties: int) -> NDArray[np.int64]:
 
 def federated(files: Sequence[str], parties: int, method: str, options: dict[str, Any]) -> Measured:
     """A run, parties and server in one process; scores in the order of the parties."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     with threadpool_limits(1, user_api="blas"), TemporaryDirectory() as folder:
         rows = rows_of(files, parties)
         written = [str(Path(folder, f"{party}.npy")) for party in range(parties)]
@@ -119,7 +112,7 @@ def federated(files: Sequence[str], parties: int, method: str, options: dict[str
     said = model.log["measured"].get("certified_angle_degrees", model.log["measured"].get("angle_bound_degrees"))
     up = max(model.bytes_up_by_party) / 1e6
     certified = "-" if said is None else f"{said:.0e}"
-    return Measured(scores, seconds, _peak_mb(), len(model.log["rounds"]), up, certified)
+    return Measured(scores, seconds, peak_mb(), len(model.log["rounds"]), up, certified)
 
 
 def pooled(files: Sequence[str], parties: int, components: int, steps: int) -> Measured:
@@ -146,7 +139,7 @@ def pooled(files: Sequence[str], parties: int, components: int, steps: int) -> M
             values, vectors = lobpcg(operator, first, tol=1e-10, maxiter=steps)
         V = vectors[:, np.argsort(-values)[:components]]
         scores = np.vstack([z @ V for part in rows for z in standard_chunks(part, mean, unit)])
-        return Measured(scores, time.process_time() - start, _peak_mb())
+        return Measured(scores, time.process_time() - start, peak_mb())
 
 
 def plink(file: str, parties: int, components: int) -> Measured:
@@ -175,39 +168,68 @@ def angles(scores: Array, truth: Array) -> Array:
     return found
 
 
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+@benchmark(parties=10, rows=2000, variants=4000, populations=4, components=0, steps=20, bed="")
+def genotypes(args: Namespace) -> Lines:
+    """Genotypes: bytes, rounds, memory and the angle of each component, simulated or beside PLINK 2 on a real file.
 
+        python -m simulations.benchmarks genotypes --rows 100000 --variants 20000
+        python -m simulations.benchmarks genotypes --bed EUR_subset.bed --parties 5 --components 4
 
-def _alone(program: Any, *arguments: Any) -> Any:
-    """What a program returns, in a process of its own."""
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(program, arguments)
-
-
-def compare(files: Sequence[str], parties: int, components: int, steps: int, *, real: bool) -> None:
-    """Print a line for each way, the reference first."""
-    name = "PLINK 2 (one thread)" if real else "LOBPCG on all rows"
-    reference = (
-        _alone(plink, files[0], parties, components) if real else _alone(pooled, files, parties, components, steps)
-    )
-    print(head(("program", "CPU s", "peak MB", "rounds", "MB up a party", "certified", "angles")))
-    print(row((name, f"{reference.seconds:.1f}", f"{reference.peak:.0f}", "-", "-", "-", "-")), flush=True)
-    for method, options in ON_REAL if real else ON_DRAWN:
-        found = _alone(federated, files, parties, method, {"n_components": components, **options})
-        cells = (f"{found.seconds:.1f}", f"{found.peak:.0f}", found.rounds, f"{found.up:.1f}", found.certified)
-        apart = ", ".join(f"{angle:.0e}" for angle in angles(found.scores[:, :components], reference.scores))
-        print(row((f"{method} {options_text(options)}".strip(), *map(str, cells), apart)), flush=True)
-
-
-def main(arguments: Sequence[str]) -> None:
-    options = parser(__doc__, parties=10, rows=2000, variants=4000, populations=4, components=0, steps=20)
-    options.add_argument("--bed", default="", help="a real file, with its .bim and .fam beside it")
-    args = options.parse_args(arguments)
-    if args.bed:
-        compare([args.bed], args.parties, args.components or 4, 0, real=True)
-        return
+    Without ``--bed`` people of a few populations are drawn (Balding and Nichols 1995, Fst 0.01; each population but one
+    makes a component), 1 % of the calls are missing, and each party has a .bed file. The reference is SciPy's LOBPCG on
+    all standardised rows. With ``--bed`` (its .bim and .fam beside it) the people of that file are dealt out to the
+    parties, and the reference are the eigenvectors of PLINK 2's relationship matrix (``plink2 --make-rel``, in doubles:
+    those that ``--pca`` prints have six digits). Angles are between scores, each component with its own, in degrees.
+    Every program has a process of its own and one BLAS thread; memory is the peak of a process that is all parties and
+    the server, libraries included.
+    """
     with TemporaryDirectory() as folder:
-        _alone(draw, folder, args.parties, args.rows, args.variants, args.populations)
-        files = [str(Path(folder, f"{party}.bed")) for party in range(args.parties)]
-        compare(files, args.parties, args.components or args.populations - 1, args.steps, real=False)
+        if args.bed:
+            files, k = [args.bed], args.components or 4
+            title, reference = "PLINK 2 (one thread)", alone(plink, args.bed, args.parties, k)
+        else:
+            alone(draw, folder, args.parties, args.rows, args.variants, args.populations)
+            files = [str(Path(folder, f"{party}.bed")) for party in range(args.parties)]
+            k = args.components or args.populations - 1
+            title, reference = "LOBPCG on all rows", alone(pooled, files, args.parties, k, args.steps)
+        yield "program", "CPU s", "peak MB", "rounds", "MB up a party", "certified", "angles"
+        yield title, f"{reference.seconds:.1f}", f"{reference.peak:.0f}", "-", "-", "-", "-"
+        for method, options in ON_REAL if args.bed else ON_DRAWN:
+            found = alone(federated, files, args.parties, method, {"n_components": k, **options})
+            apart = ", ".join(f"{angle:.0e}" for angle in angles(found.scores[:, :k], reference.scores))
+            cells = f"{found.seconds:.1f}", f"{found.peak:.0f}", found.rounds, f"{found.up:.1f}", found.certified
+            yield f"{method} {options_text(options)}".strip(), *cells, apart
+
+
+@benchmark(parties=5, components=4, bed="")
+def restarts(args: Namespace) -> Lines:
+    """Restarts of SUB-IT's basis at the server: rounds and columns with and without, and the angles between the two.
+
+        python -m simulations.benchmarks restarts --bed EUR_subset.bed --parties 5
+
+    A run restarts where basis and products would take more than a gigabyte (`fedpca_flwr.maths.krylov`); here one line
+    is without that, the other restarts as early as any. Without ``--bed`` (a file of genotypes, with its .bim and .fam
+    beside it) rows are drawn, whose variances fall slowly.
+    """
+    rng = np.random.default_rng(0)
+    if args.bed:
+        parts: list[Any] = rows_of([args.bed], args.parties)
+    else:
+        parts = [rng.standard_normal((200, 4000)) * np.linspace(2, 1, 4000) ** 3 for _ in range(args.parties)]
+    yield "restarts", "rounds", "columns", "certified (deg)", "largest angle to the first line (deg)"
+    first: Any = None
+    ritz = KnownProducts.ritz
+    for name, limit in {"never": 2**62, "as early as any": 0}.items():
+        columns = [0]
+
+        def noting(known: KnownProducts, columns: list[int] = columns) -> Any:
+            columns.append(known.Q.shape[1])
+            return ritz(known)
+
+        with patch.object(krylov, "BASIS_BYTES", limit), patch.object(KnownProducts, "ritz", noting):
+            options: dict[str, Any] = {"tolerance": 1e-4, "genotypes": bool(args.bed)}
+            model = run("sub-it", parts, n_components=args.components, **options)
+        angle = f"{principal_angles(model, first).max:.1e}" if first else "-"
+        first = first or model
+        certified = at_most(model.log["measured"]["certified_angle_degrees"])
+        yield name, model.rounds, max(columns), certified, angle

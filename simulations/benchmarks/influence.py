@@ -1,36 +1,25 @@
-"""Whom the model's notes name when parties lie, whom they name when nobody does, and what finding out costs.
-
-    python -m simulations.benchmarks influence [--seeds 20] [--components 10]
-    python -m simulations.benchmarks influence --cost --dataset mnist --data-root DEST
-
-10 parties, Dirichlet 0.1, digits, p-cov. Two parties of middling size send something else than their rows: rows along a
-direction of their own choice (every value legal), uniform noise, a hundred times their rows, their columns in another
-order. Whoever stands out is left out, and the rest runs again, until nobody does. Angles (means over components and
-seeds, degrees) are to the PCA of all ten had they been honest. ``--cost`` measures what honest runs spend on it.
-"""
+"""Parties that lie: whom a run's notes name, and what a median over groups of parties would make of lies."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data import datasets
-from fedpca_flwr.data.partition import split
-from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.eigen import leading_eigenpairs, principal_angles
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.influence import Contributions
 
 from .. import run
-from .setting import data_parser
+from .harness import DIGITS, PARTITIONS, Rows, benchmark, clients
 
-Rows = NDArray[Any]
+Lines = Iterator[Sequence[object]]
 Lie = Callable[[Rows, np.random.Generator], Rows]
 
 
@@ -51,8 +40,7 @@ LIES: dict[str, Lie] = {
 
 def digits(seed: int, alpha: float = 0.1) -> list[Rows]:
     """The rows of ten honest parties."""
-    source = datasets.load("digits", ".")
-    return [source.rows(part) for part in split(source.labels, 10, kind="dirichlet", alpha=alpha, seed=seed)]
+    return clients("digits", ".", kind="dirichlet", alpha=alpha, seed=seed)
 
 
 def liars_of(parties: Sequence[Rows]) -> list[int]:
@@ -60,14 +48,18 @@ def liars_of(parties: Sequence[Rows]) -> list[int]:
     return sorted(int(party) for party in np.argsort([len(rows) for rows in parties], kind="stable")[[5, 7]])
 
 
-def with_lies(parties: Sequence[Rows], lie: Lie, seed: int) -> list[Rows]:
-    """The same parties, two of which lie."""
-    rng, liars = np.random.default_rng(seed), liars_of(parties)
+def told_by(parties: Sequence[Rows], liars: Sequence[int], lie: Lie, rng: np.random.Generator) -> list[Rows]:
+    """What the parties send, some of which lie."""
     return [lie(rows, rng) if party in liars else rows for party, rows in enumerate(parties)]
 
 
+def with_lies(parties: Sequence[Rows], lie: Lie, seed: int) -> list[Rows]:
+    """The same parties, two of which lie."""
+    return told_by(parties, liars_of(parties), lie, np.random.default_rng(seed))
+
+
 def fitted(parties: Sequence[Rows], components: int) -> PCAModel:
-    return run("p-cov", parties, n_components=components, engine="loopback", min_rows=1)
+    return run("p-cov", parties, n_components=components, min_rows=1)
 
 
 def named_in(model: PCAModel) -> list[int]:
@@ -87,33 +79,33 @@ def until_nobody_stands_out(parties: Sequence[Rows], components: int) -> tuple[l
         left = [party for party in left if party not in out]
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = data_parser(__doc__, dataset="digits", seeds=20, components=10, repeats=9)
-    options.add_argument("--cost", action="store_true")
-    args = options.parse_args(arguments)
+@benchmark(**DIGITS, seeds=20, components=10, repeats=9, cost=False)
+def influence(args: Namespace) -> Lines:
+    """Whom the model's notes name when parties lie, whom they name when nobody does, and what finding out costs.
+
+        python -m simulations.benchmarks influence [--seeds 20] [--components 10]
+        python -m simulations.benchmarks influence --cost --dataset mnist --data-root DEST
+
+    10 parties, Dirichlet 0.1, digits, p-cov. Two parties of middling size send something else than their rows: rows
+    along a direction of their own choice (every value legal), uniform noise, a hundred times their rows, their columns
+    in another order. Whoever stands out is left out, and the rest runs again, until nobody does. Angles (means over
+    components and seeds, degrees) are to the PCA of all ten had they been honest. ``--cost`` measures the CPU time that
+    honest runs spend on it, on its way: two runs differ by more than it is.
+    """
     if args.cost:
-        _cost(args.dataset, args.data_root, args.components, args.repeats)
+        yield "parties", "CPU time with, of that without"
+        for count in (10, 50):
+            parties = clients(args.dataset, args.data_root, count)
+            yield count, f"{np.median([with_of_without(parties, args.components) for _ in range(args.repeats)]):.3f}"
         return
-    print(
-        head(
-            [
-                "lie",
-                "liars named at once",
-                "after all",
-                "honest named",
-                "angle with them",
-                "without",
-                "of honest others",
-            ]
-        )
-    )
+    named = "liars named at once", "after all", "honest named"
+    yield "lie", *named, "angle with them", "without", "of honest others"
     for name, lie in {"none": None, **LIES}.items():
         found = np.array([_tried(lie, seed, args.components) for seed in range(args.seeds)])
         counts, angles = found[:, :3].sum(axis=0), found[:, 3:].mean(axis=0)
         liars = 0 if lie is None else 2 * args.seeds
-        cells = [f"{counts[0]:.0f} of {liars}", f"{counts[1]:.0f} of {liars}"]
-        cells.append(f"{counts[2]:.0f} of {10 * args.seeds - liars}")
-        print(row([name, *cells, *(f"{angle:.2g}" for angle in angles)]), flush=True)
+        shares = zip(counts, (liars, liars, 10 * args.seeds - liars), strict=True)
+        yield name, *(f"{count:.0f} of {of}" for count, of in shares), *(f"{angle:.2g}" for angle in angles)
 
 
 def _tried(lie: Lie | None, seed: int, components: int) -> list[float]:
@@ -134,17 +126,7 @@ def _components(model: PCAModel) -> Array:
     return model.loadings()[0].T
 
 
-def _cost(dataset: str, root: str, components: int, repeats: int) -> None:
-    """CPU time of honest runs, of which the part is measured on its way: two runs differ by more than it is."""
-    source = datasets.load(dataset, root)
-    rows = source.all_rows()
-    print(head(["parties", "CPU time with, of that without"]))
-    for count in (10, 50):
-        parties = [rows[part] for part in split(source.labels, count, kind="dirichlet", alpha=0.1, seed=42)]
-        print(row([str(count), f"{np.median([_ratio(parties, components) for _ in range(repeats)]):.3f}"]), flush=True)
-
-
-def _ratio(parties: Sequence[Rows], components: int) -> float:
+def with_of_without(parties: Sequence[Rows], components: int) -> float:
     own = 0.0
     honest = Contributions.influence
 
@@ -160,3 +142,76 @@ def _ratio(parties: Sequence[Rows], components: int) -> float:
         fitted(parties, components)
         whole = time.process_time() - start
     return whole / (whole - own)
+
+
+LEADING = 10
+"""Components of groups."""
+
+CASES = [(name, parties, liars) for name in ("IID", "Dirichlet 0.1") for parties, liars in ((10, 2), (30, 2), (60, 4))]
+
+
+@benchmark(seeds=10, size=3)
+def groups(args: Namespace) -> Lines:
+    """What a median over sums of groups of parties would make of lies, if secure sums were taken over groups.
+
+    Digits, ten components. Parties are dealt into groups of at least ``--size`` at random; of each group its covariance
+    about the median of the groups' means is known, and nothing of a single party. Two medians: the geometric one of the
+    covariances, and that of the projectors on each group's own components. Mean angles (degrees) to the PCA of all rows
+    had everybody been honest; with lies the mean over those of `influence`, by parties drawn at random.
+    """
+    both = "covariances: none lies", "lies", "projectors: none lies", "lies"
+    yield "partition", "parties, liars, groups", "groups with a liar", "all rows: lies", "honest others", *both
+    for name, count, liars in CASES:
+        made = []
+        for seed in range(args.seeds):
+            parties = clients("digits", ".", count, seed=seed, **PARTITIONS[name])
+            made.append(_angles(parties, liars, args.size, np.random.default_rng(seed)))
+        hit, *angles = np.mean(made, axis=0)
+        numbers = f"{count}, {liars}, {count // args.size}"
+        yield name, numbers, f"{hit:.1f}", *(f"{angle:.2g}" for angle in angles)
+
+
+def geometric_median(matrices: Sequence[Array]) -> Array:
+    """The matrix with the least sum of distances to these (Weiszfeld's iteration)."""
+    stack = np.stack(matrices)
+    found: Array = stack.mean(axis=0)
+    for _ in range(50):
+        weights = 1 / np.maximum(np.linalg.norm(stack - found, axis=(1, 2)), 1e-12)
+        found = np.tensordot(weights / weights.sum(), stack, 1)
+    return found
+
+
+def leading(matrix: Array) -> Array:
+    """The leading components (d, k) of a covariance."""
+    return leading_eigenpairs(np.asfortranarray(matrix), LEADING).vectors
+
+
+def of_groups(parties: Sequence[Rows], groups: Sequence[NDArray[np.int64]]) -> list[Array]:
+    """The components by each of the medians."""
+    rows = [np.vstack([parties[party] for party in group]) for group in groups]
+    centre = np.median([group.mean(axis=0) for group in rows], axis=0)
+    covariances = [(group - centre).T @ (group - centre) / len(group) for group in rows]
+    projectors = [V @ V.T for V in map(leading, covariances)]
+    return [leading(geometric_median(matrices)) for matrices in (covariances, projectors)]
+
+
+def _angles(parties: Sequence[Rows], liars: int, size: int, rng: np.random.Generator) -> list[float]:
+    """How many groups have a liar, and the angles of one draw, in the order of `groups`."""
+    truth = _pooled(parties)
+    bad = rng.choice(len(parties), liars, replace=False).tolist()
+    groups = np.array_split(rng.permutation(len(parties)), len(parties) // size)
+    honest = [rows for party, rows in enumerate(parties) if party not in bad]
+    told = [told_by(parties, bad, lie, rng) for lie in LIES.values()]
+
+    def angle(V: Array) -> float:
+        return float(principal_angles(V, truth).mean())
+
+    quiet = [angle(V) for V in of_groups(parties, groups)]
+    lied = np.mean([[angle(V) for V in of_groups(each, groups)] for each in told], axis=0)
+    pooled = float(np.mean([angle(_pooled(each)) for each in told]))
+    hit = sum(bool(set(group) & set(bad)) for group in groups)
+    return [hit, pooled, angle(_pooled(honest)), quiet[0], lied[0], quiet[1], lied[1]]
+
+
+def _pooled(parties: Sequence[Rows]) -> Array:
+    return leading(np.cov(np.vstack(parties).T))

@@ -1,37 +1,45 @@
-"""The server's peak memory while replies come, are added and become components, by number of parties and features.
-
-    python -m simulations.benchmarks memory [--clients 60 1000] [--features 256 3072]
-
-Replies of p-cov, a few repeated under the names of all parties, each in bytes of its own as a message brings them.
-Memory is what Python and NumPy take beyond what they had when the question was out, in MB and in matrices of d x d
-float64. In clear: as it is; with nothing kept for the parties' influence, as where that would be too
-much; with all kept, as `max-share` wants it. Masked: words, added as they come.
-"""
+"""Memory: of the server while replies come, and of runs and parties whose rows are sparse."""
 
 from __future__ import annotations
 
 import gc
-import logging
+import itertools
+import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+import scipy.sparse
 from flwr.common import Parameters, ndarrays_to_parameters
+from sklearn.decomposition import PCA
+from threadpoolctl import threadpool_limits
 
-from fedpca_flwr.figures.markdown import head, row
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments, packed_size
+from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.replies import Inbox
 from fedpca_flwr.questions import rows as arriving_moments
 from fedpca_flwr.transports.encoding import MASKED, RunningSum
 
+from .. import run
+from ..loopback import assemble
+from .harness import alone, benchmark, peak_mb
 from .replies import asking, message, results
-from .setting import parser
+
+Lines = Iterator[str | Sequence[object]]
 
 ROWS, DIFFERENT, COMPONENTS = 64, 3, 10
 """Rows that a reply is of, how many replies are made, and components."""
+
+TOPICS = 10
 
 
 class Peak(NamedTuple):
@@ -45,80 +53,175 @@ def clear(clients: int, features: int, kept: int | None) -> Peak:
     """In clear, with ``kept`` bytes for the parties' influence (None: as it is)."""
     most = arriving_moments.FOR_INFLUENCE if kept is None else kept
     with mock.patch.object(arriving_moments, "FOR_INFLUENCE", most):
-        strategy, messages = asking(clients, features, COMPONENTS), _messages(features)
+        strategy, messages = asking(clients, features, COMPONENTS), made(features)
         answers = []
-        _begin()
+        begin()
         for party in range(clients):
-            (answer,) = results([_copied(messages[party % DIFFERENT])], [ROWS], first=party, parties=clients)
+            (answer,) = results([copied(messages[party % DIFFERENT])], [ROWS], first=party, parties=clients)
             strategy.receive(answer[1])
             answers.append(answer)
         strategy.aggregate_fit(1, answers, [])
         size = sum(map(len, messages[0].tensors))
-    return Peak(clients * size / 1e6, _peak_mb())
+    return Peak(clients * size / 1e6, taken_mb())
 
 
 def masked(clients: int, features: int) -> Peak:
     """Masked vectors of scatters, which a server adds up and decodes."""
     layout, rng = Layout({"scatter": np.ones(packed_size(features))}), np.random.default_rng()
     words = ndarrays_to_parameters([rng.integers(0, 2**64 - 1, layout.size, np.uint64)])
-    _begin()
+    begin()
     total = RunningSum(layout)
     inbox = Inbox(MASKED, {}, total.add)
     for party in range(clients):
-        ((_, reply),) = results([_copied(words)], [ROWS], first=party, parties=clients)
+        ((_, reply),) = results([copied(words)], [ROWS], first=party, parties=clients)
         inbox.receive(reply)
     layout.decode(total.whole([]))
-    return Peak(clients * layout.size * 8 / 1e6, _peak_mb())
+    return Peak(clients * layout.size * 8 / 1e6, taken_mb())
 
 
-WAYS: dict[str, tuple[Callable[..., Peak], tuple[Any, ...]]] = {
-    "clear": (clear, (None,)),
-    "clear, nothing kept": (clear, (0,)),
-    "clear, all kept": (clear, (2**60,)),
-    "masked": (masked, ()),
+WAYS: dict[str, tuple[Any, ...]] = {
+    "clear": (clear, None),
+    "clear, nothing kept": (clear, 0),
+    "clear, all kept": (clear, 2**60),
+    "masked": (masked,),
 }
+SHOWN = ["clear", "clear, nothing kept", "masked"]
 
 
-def _messages(features: int) -> list[Parameters]:
+def made(features: int) -> list[Parameters]:
     """Replies, made with little more memory than they have."""
-    rng, made = np.random.default_rng(0), []
+    rng, found = np.random.default_rng(0), []
     for _ in range(DIFFERENT):
         rows = rng.standard_normal((ROWS, features)) / np.sqrt(np.arange(1, features + 1))
         rows -= rows.mean(axis=0)
         packed = np.concatenate([rows[:, i] @ rows[:, i:] for i in range(features)])
-        made.append(message(Moments(ROWS, rng.standard_normal(features), np.zeros(features), packed)))
-    return made
+        found.append(message(Moments(ROWS, rng.standard_normal(features), np.zeros(features), packed)))
+    return found
 
 
-def _copied(sent: Parameters) -> Parameters:
+def copied(sent: Parameters) -> Parameters:
     return Parameters([bytes(bytearray(tensor)) for tensor in sent.tensors], sent.tensor_type)
 
 
-def _begin() -> None:
+def begin() -> None:
     gc.collect()
     tracemalloc.start()
 
 
-def _peak_mb() -> float:
+def taken_mb() -> float:
     peak = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
     return peak
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = parser(__doc__)
-    options.add_argument("--clients", type=int, nargs="+", default=[60, 1000])
-    options.add_argument("--features", type=int, nargs="+", default=[256, 3072])
-    options.add_argument("--ways", nargs="+", choices=list(WAYS), default=["clear", "clear, nothing kept", "masked"])
-    args = options.parse_args(arguments)
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+@benchmark(clients=[60, 1000], features=[256, 3072], ways={"nargs": "+", "choices": list(WAYS), "default": SHOWN})
+def memory(args: Namespace) -> Lines:
+    """The server's peak memory while replies come, are added and become components, by parties and features.
+
+    Replies of p-cov, a few repeated under the names of all parties, each in bytes of its own as a message brings them.
+    Memory is what Python and NumPy take beyond what they had when the question was out, in MB and in matrices of d x d
+    float64. In clear: as it is; with nothing kept for the parties' influence, as where that would be too
+    much; with all kept, as `max-share` wants it. Masked: words, added as they come.
+    """
     clear(2, 20, None)  # libraries are loaded
-    print(head(("features", "way", "parties", "all replies, MB", "peak, MB", "in d x d matrices")))
-    for features in args.features:
-        for way in args.ways:
-            for clients in args.clients:
-                program, more = WAYS[way]
-                found = program(clients, features, *more)
-                matrices = found.taken / (features**2 * 8e-6)
-                cells = (f"{found.replies:,.0f}", f"{found.taken:.1f}", f"{matrices:.1f}")
-                print(row((f"{features:,}", way, f"{clients:,}", *cells)), flush=True)
+    yield "features", "way", "parties", "all replies, MB", "peak, MB", "in d x d matrices"
+    for features, way, clients in itertools.product(args.features, args.ways, args.clients):
+        program, *more = WAYS[way]
+        found = program(clients, features, *more)
+        matrices = found.taken / (features**2 * 8e-6)
+        yield f"{features:,}", way, f"{clients:,}", f"{found.replies:,.0f}", f"{found.taken:.1f}", f"{matrices:.1f}"
+
+
+class Measured(NamedTuple):
+    """CPU seconds, MB of the data and at the peak, and components (k, d) where there are any."""
+
+    seconds: float
+    data: float
+    peak: float
+    components: Array | None
+
+
+def mixtures(rows: int, features: int, density: float, seed: int) -> Any:
+    """CSR rows (n, d): topics of halving strength where they are not zero, with noise."""
+    topics = np.random.default_rng(0).gamma(0.5, 1.0, size=(TOPICS, features)) / 2.0 ** np.arange(TOPICS)[:, None]
+    rng = np.random.default_rng((1, seed))
+    blocks = []
+    for start in range(0, rows, 1000):
+        n = min(1000, rows - start)
+        where = scipy.sparse.random_array((n, features), density=density, rng=rng, format="coo")
+        i, j = where.coords
+        weights = rng.gamma(0.5, 1.0, size=(n, TOPICS))
+        values = np.einsum("et,te->e", weights[i], topics[:, j]) + 0.1 * rng.standard_normal(i.size)
+        blocks.append(scipy.sparse.csr_array((values, (i, j)), shape=(n, features)))
+    return scipy.sparse.vstack(blocks, format="csr")
+
+
+def write(folder: str, parties: int, rows: int, features: int, density: float) -> None:
+    """The parties' files, and one of all rows."""
+    parts = [mixtures(rows // parties, features, density, party) for party in range(parties)]
+    for party, part in enumerate(parts):
+        scipy.sparse.save_npz(Path(folder, f"{party}.npz"), part, compressed=False)
+    scipy.sparse.save_npz(Path(folder, "all.npz"), scipy.sparse.vstack(parts, format="csr"), compressed=False)
+
+
+def scikit_learn(folder: str, parties: int) -> Measured:
+    def fit(data: list[Any]) -> Array:
+        fitted: Array = PCA(COMPONENTS, svd_solver="covariance_eigh").fit(data[0]).components_
+        return fitted
+
+    return _measured(fit, [Path(folder, "all.npz")])
+
+
+def whole_run(folder: str, parties: int) -> Measured:
+    def fit(data: list[Any]) -> Array | None:
+        return run("p-cov", data, n_components=COMPONENTS).components_
+
+    return _measured(fit, [Path(folder, f"{party}.npz") for party in range(parties)])
+
+
+def one_party(folder: str, parties: int) -> Measured:
+    def answer(data: list[Any]) -> None:
+        run_config = strategies.run_config_of({"method": "p-cov", "n-components": COMPONENTS, "clients": 1})
+        server = assemble(run_config, [sparse_rows(data[0])], {})
+        ((client, ins),) = server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
+        assert client.fit(ins, None, 1).parameters.tensors
+
+    return _measured(answer, [Path(folder, "0.npz")])
+
+
+def _measured(program: Callable[[list[Any]], Array | None], files: list[Path]) -> Measured:
+    with threadpool_limits(1, user_api="blas"):
+        program([mixtures(50, 20, 0.05, 0)])  # libraries are loaded
+        before = peak_mb()
+        data = [scipy.sparse.load_npz(file) for file in files]
+        start = time.process_time()
+        components = program(data)
+        seconds = time.process_time() - start
+    size = sum(part.data.nbytes + part.indices.nbytes + part.indptr.nbytes for part in data) / 1e6
+    return Measured(seconds, size, peak_mb() - before, components)
+
+
+@benchmark(parties=10, rows=200_000, features=2000, density=0.05)
+def sparse(args: Namespace) -> Lines:
+    """Sparse rows: a run's angle, CPU and peak memory, beside scikit-learn's PCA of the pooled CSR matrix.
+
+    Rows are mixtures of ten topics, with noise, where they are not zero. Each program has a process of its own and one
+    BLAS thread: scikit-learn, the whole run of p-cov in one process (parties, server and messages), and a party that
+    answers the first question alone. Memory is what each takes beyond its libraries, the data included, in MB, and as a
+    share of 1.5 times its data and three d x d matrices.
+    """
+    with TemporaryDirectory() as folder:
+        alone(write, folder, args.parties, args.rows, args.features, args.density)
+        programs = {
+            "PCA(svd_solver='covariance_eigh')": scikit_learn,
+            f"p-cov, {args.parties} parties and the server": whole_run,
+            "p-cov, one party": one_party,
+        }
+        found = {name: alone(program, folder, args.parties) for name, program in programs.items()}
+    theirs, ours, _ = found.values()
+    yield "program", "CPU", "data", "peak", "of 1.5 data + 3 d x d"
+    for name, one in found.items():
+        most = 1.5 * one.data + 3 * 8e-6 * args.features**2
+        times = f"{one.seconds / theirs.seconds:.2f}"
+        yield name, times, f"{one.data:.0f}", f"{one.peak:.0f}", f"{one.peak / most:.2f}"
+    yield f"\nlargest angle {principal_angles(ours.components.T, theirs.components.T).max():.1e} degrees"

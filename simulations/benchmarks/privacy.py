@@ -1,63 +1,70 @@
-"""DP-PCA by directions, which need no bound, beside two stages with clips that were searched for with the data in hand.
-
-    python -m simulations.benchmarks privacy --dataset mnist --data-root DEST
-
-Dirichlet 0.1 (a file of numbers: split evenly), delta 1e-5, one row added or removed; means of several draws of the
-noise. Clips are multiples of the median distance of the rows from their mean, centre clips of their median length:
-``--clips`` and ``--centre-clips`` name those that are tried, of which epsilon takes no account; a user guesses them.
-Captured variance is against the exact components'; claimed, what the model's own variances say. ``--replaced 0.05`` has
-every twentieth row replaced by one of 1e6 in each feature, captured variance being that of the other rows. With
-``trust='distributed'`` the server of this simulation adds the replies up itself; ``--clients 1 --trust local`` is the
-same noise in all, drawn once.
-"""
+"""Privacy: what noise costs in captured variance, and what masks cost in bytes and time."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from fedpca_flwr.data import datasets
-from fedpca_flwr.data.partition import split
-from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.private_scatter import lengths
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.reference import principal_angles
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.transports.neighbours import degree
 
 from .. import run
-from .setting import parser
+from .harness import COMPONENTS, DIGITS, alternated, benchmark, clients, cpu_seconds, drawn, ratio
+
+Lines = Iterator[Sequence[object]]
 
 
-def main(arguments: Sequence[str]) -> None:
-    given = parser(__doc__, clients=10, components=50, draws=3, replaced=0.0)
-    given.add_argument("--dataset", choices=["mnist", "images", "digits", "breast-cancer"])
-    given.add_argument("--data-root", default=".")
-    given.add_argument("--file", help="of numbers, by commas, in the place of a data set; other columns are left out")
-    given.add_argument("--trust", default="distributed", choices=["local", "distributed"])
-    given.add_argument("--epsilons", type=float, nargs="*", default=[0.5, 1.0, 2.0])
-    given.add_argument("--clips", type=float, nargs="*", default=[0.25, 1.0, 4.0])
-    given.add_argument("--centre-clips", type=float, nargs="*", default=[1.0])
-    args = given.parse_args(arguments)
+@benchmark(
+    dataset={"choices": ["mnist", "images", "digits", "breast-cancer"]},
+    data_root=".",
+    file="",
+    clients=10,
+    components=50,
+    draws=3,
+    replaced=0.0,
+    trust={"default": "distributed", "choices": ["local", "distributed"]},
+    epsilons=[0.5, 1.0, 2.0],
+    clips=[0.25, 1.0, 4.0],
+    centre_clips=[1.0],
+)
+def privacy(args: Namespace) -> Lines:
+    """DP-PCA by directions, which need no bound, beside two stages with clips searched for with the data in hand.
+
+    Dirichlet 0.1 (``--file`` of numbers by commas: split evenly), delta 1e-5, one row added or removed; means of
+    several draws of the noise. Clips are multiples of the median distance of the rows from their mean, centre clips of
+    their median length: ``--clips`` and ``--centre-clips`` name those that are tried, of which epsilon takes no
+    account; a user guesses them. Captured variance is against the exact components'; claimed, what the model's own
+    variances say. ``--replaced 0.05`` has every twentieth row replaced by one of 1e6 in each feature, captured variance
+    being that of the other rows. With ``trust='distributed'`` the server of this simulation adds the replies up itself;
+    ``--clients 1 --trust local`` is the same noise in all, drawn once.
+    """
     rows, parts = rows_of(args)
-    whole = run("p-cov", [rows], n_components=rows.shape[1], engine="loopback")
-    truth = run("p-cov", [rows], n_components=args.components, engine="loopback")
+    whole = run("p-cov", [rows], n_components=rows.shape[1])
+    truth = run("p-cov", [rows], n_components=args.components)
     private = [dirty(part, args.replaced) for part in parts]
-    print(head(["release", "epsilon", "captured variance", "claimed", "mean angle (deg)", "max"]))
+    yield "release", "epsilon", "captured variance", "claimed", "mean angle (deg)", "max"
     for release in releases(rows, args.clips, args.centre_clips):
         for epsilon in args.epsilons:
             options = {"epsilon": epsilon, "trust": args.trust, "honest_parties": args.clients, **release}
             measured = []
             for _ in range(args.draws):
-                model = run("dp-pca", private, n_components=args.components, engine="loopback", **options)
+                model = run("dp-pca", private, n_components=args.components, **options)
                 angles = principal_angles(model, truth)
                 claimed = float(model.explained_variance_ratio_.sum())
                 measured.append((captured(model, whole), claimed, angles.mean, angles.max))
             held, claimed, mean, most = np.mean(measured, axis=0)
             name = " ".join(str(value) if isinstance(value, str) else f"{value:.4g}" for value in release.values())
             share = "unknown" if np.isnan(claimed) else f"{claimed:.2%}"
-            print(row([name, f"{epsilon:g}", f"{held:.2%}", share, f"{mean:.1f}", f"{most:.0f}"]), flush=True)
+            yield name, f"{epsilon:g}", f"{held:.2%}", share, f"{mean:.1f}", f"{most:.0f}"
 
 
 def rows_of(args: Any) -> tuple[NDArray[Any], list[NDArray[Any]]]:
@@ -66,10 +73,8 @@ def rows_of(args: Any) -> tuple[NDArray[Any], list[NDArray[Any]]]:
         table = np.genfromtxt(args.file, delimiter=",")
         rows = table[:, np.isfinite(table).all(axis=0)]
         return rows, np.array_split(rows, args.clients)
-    source = datasets.load(args.dataset, args.data_root)
-    rows = source.all_rows()
-    places = split(source.labels, args.clients, kind="dirichlet", alpha=0.1, seed=42)
-    return rows, [rows[part] for part in places]
+    rows = datasets.load(args.dataset, args.data_root).all_rows()
+    return rows, clients(args.dataset, args.data_root, args.clients)
 
 
 def releases(rows: NDArray[Any], clips: Sequence[float], centre_clips: Sequence[float]) -> Iterator[dict[str, Any]]:
@@ -100,3 +105,61 @@ def captured(model: PCAModel, truth: PCAModel) -> float:
     loadings = model.loadings()[0] @ truth.loadings()[0].T
     best = truth.explained_variance_[: model.n_components_].sum()
     return float((loadings**2 @ truth.explained_variance_).sum() / best)
+
+
+@benchmark(
+    **DIGITS,
+    clients=10,
+    components=COMPONENTS,
+    seed=42,
+    repeats=3,
+    bound=16.0,
+    features=256,
+    parties={"type": int, "nargs": "+"},
+)
+def secure(args: Namespace) -> Lines:
+    """Secure aggregation against the same method without: angles, bytes, seconds.
+
+        python -m simulations.benchmarks secure --dataset mnist --data-root DEST --bound 255
+        python -m simulations.benchmarks secure --parties 10 100 1000 --features 256
+
+    No value is larger in size than the bound. With ``--parties`` instead how it grows: p-cov of 60 rows each, CPU
+    seconds.
+    """
+    if args.parties:
+        with threadpool_limits(1, user_api="blas"):
+            yield from with_many_parties(args)
+        return
+    parties = clients(args.dataset, args.data_root, args.clients, seed=args.seed)
+    pooled = pooled_pca(np.vstack(parties), args.components)
+    yield "method", "angle to plain (deg)", "to pooled PCA", "fixed point", "bytes up, times plain", "down", "time"
+    for method in ("p-cov", "sub-it", "ap-cov"):
+        models: dict[bool, PCAModel] = {}
+
+        def fit(masked: bool, method: str = method, models: dict[bool, PCAModel] = models) -> None:
+            more: dict[str, Any] = {"secure_aggregation": True, "bound": args.bound} if masked else {}
+            models[masked] = run(method, parties, n_components=args.components, min_rows=1, **more)
+
+        short, long = alternated([partial(fit, False), partial(fit, True)], args.repeats).min(axis=0)
+        plain, masked = models[False], models[True]
+        times = [bytes_of(masked, way) / bytes_of(plain, way) for way in ("up", "down")]
+        angles = [f"{principal_angles(masked, other).max:.1e}" for other in (plain, pooled)]
+        off = f"{masked.log['measured']['fixed_point_variance_share']:.1g} of the variance"
+        spent = f"{long / short:.2f} ({short:.2f} s, {long:.2f} s)"
+        yield method, *angles, off, f"{times[0]:.3f}", f"{times[1]:.2f}", spent
+
+
+def bytes_of(model: PCAModel, way: str) -> int:
+    return sum(sum(entry[way]) for entry in model.log["rounds"])
+
+
+def with_many_parties(args: Namespace) -> Lines:
+    """With how many others each shares masks, and CPU seconds of whole runs of p-cov."""
+    yield "parties", "neighbours of each", "plain (s)", "secure (s)", "secure (ms) a party", "secure / plain"
+    for number in args.parties:
+        plainly = partial(run, "p-cov", drawn(number, 60, args.features), n_components=5)
+        masked = partial(plainly, secure_aggregation=True, bound=20.0)
+        times = alternated([masked, plainly], args.repeats, cpu_seconds)
+        secure, plain = np.median(times, axis=0)
+        cells = f"{plain:.2f}", f"{secure:.2f}", f"{1e3 * secure / number:.1f}", f"{ratio(times, 0, 1):.1f}"
+        yield f"{number:,}", degree(number), *cells

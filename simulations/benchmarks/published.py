@@ -1,38 +1,33 @@
-"""The tables of the design notes, ours beside the published numbers.
-
-    python -m simulations.benchmarks published --dataset mnist --data-root DEST --output FOLDER
-    python -m simulations.benchmarks published --dataset images --data-root DEST/cifar10-jpeg --output FOLDER
-    python -m simulations.benchmarks published --dataset mnist --data-root DEST --output FOLDER --table angles privacy
-
-Each run is a line of `simulations.compare` in ``FOLDER/runs.jsonl``: what is there is not run again, and
-``python -m fedpca_flwr report FOLDER`` shows it. 10 clients, 50 components, seed 42. Angles are to
-``PCA(svd_solver="full")`` of the pooled rows, in degrees; ``images`` stands for CIFAR-10 (JPEG). The notes' partitions
-were never published, so numbers on other partitions than IID compare in size only. The clips of dp-pca are those of
-`simulations.benchmarks.privacy`.
-"""
+"""The tables of the design notes, ours beside the published numbers, and beside their algorithms as written."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.decomposition import PCA
 
-from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.figures.markdown import table
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import principal_angles as angles_between
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.state.files import writable, written_whole
 
 from .. import run
 from ..comparing import compare
 from ..records import Record, named
+from . import as_written
 from . import published_numbers as note
-from .setting import COMPONENTS, PARTITIONS, clients, data_parser
+from .as_written import Result
+from .harness import COMPONENTS, DATA, PARTITIONS, Rows, alternated, benchmark, clients, options_text, ratio
 
 CLIPS = {"mnist": (1785, 3060), "digits": (32, 64)}
 DRAWS = (1, 2, 3)
@@ -167,11 +162,11 @@ def streaming(place: Place) -> list[list[str]]:
     return lines
 
 
-def _streamed(parts: list[np.ndarray]) -> dict[str, dict[str, float]]:
+def _streamed(parts: list[Rows]) -> dict[str, dict[str, float]]:
     """Angles after each operation, by runs of the method ``streaming``, to the PCA of the rows that are then there."""
     most = parts[:8]
     updated = [np.vstack([most[0], parts[9]]), *most[1:]]
-    steps: list[tuple[list[np.ndarray], dict[str, Any]]] = [
+    steps: list[tuple[list[Rows], dict[str, Any]]] = [
         (most, {}),
         (parts[:9], {}),
         (most, {"leave": "partition 8"}),
@@ -180,7 +175,7 @@ def _streamed(parts: list[np.ndarray]) -> dict[str, dict[str, float]]:
     found = {}
     with tempfile.TemporaryDirectory() as state:
         for name, (here, options) in zip(note.STREAMING, steps, strict=True):
-            common: dict[str, Any] = {"n_components": COMPONENTS, "engine": "loopback", "min_rows": 1}
+            common: dict[str, Any] = {"n_components": COMPONENTS, "min_rows": 1}
             model = run("streaming", here, state=f"{state}/federation", **common, **options)
             found[name] = principal_angles(model, pooled_pca(np.vstack(here), COMPONENTS))._asdict()
     return found
@@ -224,18 +219,105 @@ def _mean(records: Sequence[Record], key: str) -> float:
     return math.nan if None in values else float(np.mean(values))
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = data_parser(__doc__)
-    options.add_argument("--output", required=True, help="a folder for the runs, which go on where they were cut")
-    options.add_argument("--table", nargs="+", choices=list(TABLES), help="all that the notes have, if not given")
-    args = options.parse_args(arguments)
+@benchmark(**DATA, output={"required": True}, table={"nargs": "+", "choices": list(TABLES)})
+def published(args: Namespace) -> Iterator[str | Sequence[object]]:
+    """The tables of the design notes, ours beside the published numbers; all that the notes have, if none is named.
+
+        python -m simulations.benchmarks published --dataset mnist --data-root DEST --output FOLDER
+        python -m simulations.benchmarks published --dataset images --data-root DEST/cifar10-jpeg --output FOLDER
+        python -m simulations.benchmarks published --dataset mnist --data-root DEST --output FOLDER --table angles
+
+    Each run is a line of `simulations.compare` in ``FOLDER/runs.jsonl``: what is there is not run again, and
+    ``python -m fedpca_flwr report FOLDER`` shows it. 10 clients, 50 components, seed 42. Angles are to
+    ``PCA(svd_solver="full")`` of the pooled rows, in degrees; ``images`` stands for CIFAR-10 (JPEG). The notes'
+    partitions were never published, so numbers on other partitions than IID compare in size only. The clips of dp-pca
+    are those of `privacy`.
+    """
     place = Place(args.dataset, args.data_root, args.output)
-    try:
-        writable(Path(args.output))
-        for name in args.table or PUBLISHED.get(args.dataset, list(TABLES)):
-            heads, *rows = TABLES[name](place)
-            print(f"\n{name}, {args.dataset}\n\n{table(heads, rows)}", flush=True)
-    except FedPCAError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    return 0
+    writable(Path(args.output))
+    for name in args.table or PUBLISHED.get(args.dataset, list(TABLES)):
+        lines = TABLES[name](place)
+        yield f"\n{name}, {args.dataset}\n"
+        yield from lines
+
+
+class Pair(NamedTuple):
+    """An algorithm as written, and what answers to it here."""
+
+    written: Callable[..., Result]
+    method: str
+    options: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        return f"{self.method} {options_text(self.options)}".rstrip()
+
+
+def pairs(dataset: str) -> list[Pair]:
+    clip, centre = CLIPS.get(dataset, (None, None))
+    private = {"release": "two-stage", "epsilon": 1.0, "clip": clip, "centre_clip": centre, "noise_seed": 1}
+    return [
+        Pair(as_written.p_cov, "p-cov", {}),
+        Pair(as_written.sub_it, "sub-it", {}),
+        Pair(as_written.qr_pca, "qr-pca", {}),
+        Pair(as_written.qr_pca, "qr-pca", {"rank": 2 * COMPONENTS}),
+        Pair(as_written.ap_stack, "ap-stack", {}),
+        Pair(as_written.ap_cov, "ap-cov", {}),
+        Pair(partial(as_written.quantised, bits=16), "compressed", {"codec": "quantise", "bits": 16}),
+        Pair(partial(as_written.quantised, bits=8), "compressed", {"codec": "quantise", "bits": 8}),
+        Pair(partial(as_written.low_rank, rank=100), "compressed", {"codec": "low-rank", "rank": 100}),
+        *([Pair(partial(as_written.dp_pca, epsilon=1.0), "dp-pca", private)] if clip else []),
+    ]
+
+
+@benchmark(**DATA, repeats=3, blas_threads=1)
+def side_by_side(args: Namespace) -> Iterator[Sequence[object]]:
+    """Ours, the published algorithms as written, and scikit-learn on the pooled rows: in one run, on one partition.
+
+    10 clients, Dirichlet 0.1, 50 components, one BLAS thread. Angles (largest / mean, degrees) and eigenvalues (the
+    largest relative error) are to ``PCA(svd_solver="full")`` of the pool. Rounds are those in which clients send, MB
+    those sent by a client. Times are multiples of ``PCA(svd_solver="covariance_eigh").fit_transform`` of the pool,
+    measured in turn, the median of the repetitions. Ours have all messages, checks and the projection of every row;
+    those as written have none.
+    """
+    parts = clients(args.dataset, args.data_root)
+    truth = pooled_pca(np.vstack(parts), COMPONENTS)
+    whats = ("angle", "eigenvalues", "rounds", "MB up", "time")
+    yield "method", *(head for what in whats for head in (f"{what}: as written", "ours"))
+    for pair in pairs(args.dataset):
+        yield both(pair, parts, truth, args.repeats)
+
+
+def both(pair: Pair, parts: list[Rows], truth: PCAModel, repeats: int) -> list[str]:
+    """One method's cells."""
+    found: dict[str, Any] = {}
+
+    def theirs() -> None:
+        found["written"] = pair.written(parts, COMPONENTS)
+
+    def ours() -> None:
+        found["ours"] = run(pair.method, parts, n_components=COMPONENTS, min_rows=1, **pair.options)
+
+    pool = np.vstack(parts)
+    times = alternated(
+        [theirs, ours, lambda: PCA(COMPONENTS, svd_solver="covariance_eigh").fit_transform(pool)], repeats
+    )
+    written, model = found["written"], found["ours"]
+    scale = pool.shape[0] / (pool.shape[0] - 1)  # the notes divide by N
+    cells = [
+        (_angle(written.components, truth), _angle(model.loadings()[0], truth)),
+        (_error(written.variances * scale, truth), _error(model.explained_variance_, truth)),
+        (str(written.rounds), str(model.rounds)),
+        (f"{written.up / 1e6:.3g}", f"{model.bytes_up / len(parts) / 1e6:.3g}"),
+        (f"{ratio(times, 0, 2):.2g}", f"{ratio(times, 1, 2):.2g}"),
+    ]
+    return [pair.title, *(cell for two in cells for cell in two)]
+
+
+def _angle(components: Array, truth: PCAModel) -> str:
+    degrees = angles_between(components.T, truth.loadings()[0].T)
+    return f"{degrees.max():.2g} / {degrees.mean():.2g}"
+
+
+def _error(variances: Array, truth: PCAModel) -> str:
+    return f"{np.abs(variances / truth.explained_variance_ - 1).max():.1g}"

@@ -1,50 +1,92 @@
-"""Speed as ratios of two programs, measured in turn in one run: client statistics, server, a whole run.
-
-    python -m simulations.benchmarks speed --data-root DEST [--threads 1]
-
-CPU seconds depend on the machine; the ratios are what we claim. Each is the median over alternating repetitions,
-with the least and the largest, between which that of another day should be.
-"""
+"""Times of whole runs and of their parts, as ratios of programs that are measured in turn: they hold elsewhere too."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import blas, eigh
 from scipy.sparse.linalg import eigsh
 from sklearn.decomposition import PCA
-from threadpoolctl import threadpool_limits
 
+import fedpca_flwr
 from fedpca_flwr.data import datasets
-from fedpca_flwr.data.partition import split
-from fedpca_flwr.figures.markdown import head, row
-from fedpca_flwr.maths.moments import Moments, unpack
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import Moments, symmetric, unpack
+from fedpca_flwr.maths.rows import centred_chunks
+from fedpca_flwr.model.model import PCAModel
 
 from .. import run
+from .engines import FLOWER, PROGRAMS, of_new_processes
+from .harness import (
+    COMPONENTS,
+    DATA,
+    Program,
+    Rows,
+    alternated,
+    benchmark,
+    clients,
+    cpu_seconds,
+    drawn,
+    ratio,
+    seconds,
+    sent,
+)
 from .replies import asking, message, results
-from .setting import parser
-from .timing import alternated, cpu_seconds, ratio, seconds
 
-COMPONENTS = 50
+Lines = Iterator[Sequence[object]]
 
 
-def compare(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> list[str]:
+def scikit_learn(rows: Rows, components: int) -> Program:
+    return partial(PCA(components, svd_solver="covariance_eigh").fit_transform, rows)
+
+
+@benchmark(repeats=7, data_root={"required": True}, blas_threads=1)
+def speed(args: Namespace) -> Lines:
+    """Speed as ratios of two programs, measured in turn in one run: client statistics, server, a whole run.
+
+    DATA-ROOT holds MNIST/ and cifar10-jpeg/. CPU seconds depend on the machine; the ratios are what we claim. Each is
+    the median over alternating repetitions, with the least and the largest, between which that of another day should
+    be.
+    """
+    sources = {
+        "MNIST": datasets.load("mnist", args.data_root),
+        "CIFAR-10 (JPEG)": datasets.load("images", f"{args.data_root}/cifar10-jpeg"),
+    }
+    yield "what", "ours", "theirs", "ratio"
+    for name, source in sources.items():
+        one = source.rows(np.arange(0, len(source.labels), 10))
+        for dtype in (np.uint8, np.float64):
+            figures = client_speed(one.astype(dtype), args.repeats)
+            yield f"{name}: client, {len(one)} rows of {np.dtype(dtype)}", *figures
+        parts = [Moments.of(one[i::10]) for i in range(10)]
+        yield f"{name}: server, 10 replies", *server_speed(parts, args.repeats)
+    for dtype in (np.uint8, np.float64):
+        parties = [part.astype(dtype) for part in clients("mnist", args.data_root)]
+        ours = partial(run, "p-cov", parties, n_components=COMPONENTS)
+        figures = beside(ours, scikit_learn(np.vstack(parties), COMPONENTS), args.repeats)
+        yield f"MNIST: whole run, 10 clients, {np.dtype(dtype)}", *figures
+
+
+def beside(ours: Program, theirs: Program, repeats: int) -> list[str]:
     """Median CPU seconds of both, and of the ratios pair by pair the median, the least and the largest."""
     times = alternated([ours, theirs], repeats + 1, cpu_seconds)[1:]  # the first pair warms up
     first, second = np.median(times, axis=0)
     each = times[:, 0] / times[:, 1]
-    told = f"**{ratio(times, 0, 1):.2f}** ({each.min():.2f} to {each.max():.2f})"
-    return [f"{first:.3f} s", f"{second:.3f} s", told]
+    return [f"{first:.3f} s", f"{second:.3f} s", f"**{ratio(times, 0, 1):.2f}** ({each.min():.2f} to {each.max():.2f})"]
 
 
-def client_speed(rows: NDArray[Any], repeats: int) -> list[str]:
+def client_speed(rows: Rows, repeats: int) -> list[str]:
     """A client's moments against one bare syrk on data that are already centred."""
     centred = np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)
-    return compare(lambda: Moments.of(rows), lambda: blas.dsyrk(1.0, centred.T, lower=1), repeats)
+    return beside(lambda: Moments.of(rows), lambda: blas.dsyrk(1.0, centred.T, lower=1), repeats)
 
 
 def server_speed(parts: list[Moments], repeats: int) -> list[str]:
@@ -61,48 +103,214 @@ def server_speed(parts: list[Moments], repeats: int) -> list[str]:
 
     best = min((lanczos, direct), key=seconds)
     messages = [message(part) for part in parts]
-
     waiting = [asking(len(parts), d, COMPONENTS) for _ in range(repeats + 1)]
 
     def serve() -> None:
         waiting.pop().aggregate_fit(1, results(messages, [part.count for part in parts]), [])
 
-    first, second, times = compare(serve, best, repeats)
+    first, second, times = beside(serve, best, repeats)
     return [first, second, f"{times} ({best.__name__})"]
 
 
-def run_speed(rows: NDArray[Any], parties: list[NDArray[Any]], repeats: int) -> list[str]:
-    """A whole loopback run, the projection of every row included, against fitting scikit-learn's PCA to the pool."""
-    return compare(
-        lambda: run("p-cov", parties, n_components=COMPONENTS, engine="loopback"),
-        lambda: PCA(COMPONENTS, svd_solver="covariance_eigh").fit_transform(rows),
-        repeats,
-    )
+METHODS = ["sub-it", "sub-it block-size=10", "sub-it warm-start=svd", "sub-it warm-start=svd wire=float32"]
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = parser(__doc__, repeats=7)
-    options.add_argument("--data-root", required=True, help="holds MNIST/ and cifar10-jpeg/")
-    options.add_argument("--threads", type=int, default=1, help="BLAS threads of both programs")
-    args = options.parse_args(arguments)
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    sources = {
-        "MNIST": datasets.load("mnist", args.data_root),
-        "CIFAR-10 (JPEG)": datasets.load("images", f"{args.data_root}/cifar10-jpeg"),
-    }
-    print(head(["what", "ours", "theirs", "ratio"]))
-    with threadpool_limits(args.threads, user_api="blas"):
-        for name, source in sources.items():
-            one = source.rows(np.arange(0, len(source.labels), 10))
-            for dtype in (np.uint8, np.float64):
-                figures = client_speed(one.astype(dtype), args.repeats)
-                print(row([f"{name}: client, {len(one)} rows of {np.dtype(dtype)}", *figures]), flush=True)
-            parts = [Moments.of(one[i::10]) for i in range(10)]
-            print(row([f"{name}: server, 10 replies", *server_speed(parts, args.repeats)]), flush=True)
-        source = sources["MNIST"]
-        rows = source.all_rows()
-        shares = split(source.labels, 10, kind="dirichlet", alpha=0.1, seed=42)
-        for dtype in (np.uint8, np.float64):
-            pooled = np.asarray(rows, dtype=dtype)
-            figures = run_speed(pooled, [pooled[share] for share in shares], args.repeats)
-            print(row([f"MNIST: whole run, 10 clients, {np.dtype(dtype)}", *figures]), flush=True)
+@benchmark(**DATA, repeats=3, methods=METHODS, blas_threads=1)
+def iteration(args: Namespace) -> Lines:
+    """CPU of whole runs beside the least that any program needs, measured in turn: what sites keep for a run of SUB-IT.
+
+        python -m simulations.benchmarks iteration --dataset mnist --data-root DEST [--methods p-cov qr-pca]
+
+    10 clients, Dirichlet 0.1, 50 components, float64, one BLAS thread. The least: the moments of the pooled rows,
+    ARPACK on them, and the projection of every row, without any federation. Ratios are medians over repetitions.
+    """
+    parts = [np.asarray(part, dtype=np.float64) for part in clients(args.dataset, args.data_root)]
+    pooled = np.vstack(parts)
+    yield "method", "rounds", "CPU, over the least"
+    for method in args.methods:
+        ours = partial(run, method, parts, n_components=COMPONENTS)
+        rounds = ours().rounds
+        times = alternated([ours, partial(least, pooled)], args.repeats, cpu_seconds)
+        yield method, rounds, f"{ratio(times, 0, 1):.1f}"
+
+
+def least(rows: Array) -> Array:
+    """The scores (n, k) of pooled rows."""
+    moments = Moments.of(rows)
+    _, vectors = eigsh(symmetric(moments.scatter, moments.n_features), COMPONENTS, tol=0)
+    return np.vstack([chunk @ vectors for chunk in centred_chunks(rows, moments.mean)])
+
+
+@benchmark(few=1000, many=10_000)
+def parties(args: Namespace) -> Lines:
+    """What a message costs as parties become many: CPU of whole runs of p-cov in one process, 10 rows of 20 features.
+
+    A party sends three messages: what it holds, its moments, and the error of its projection. The last column is the
+    cost of a message of many parties against one of few: 1 where time is linear.
+    """
+    message_ms(3)  # libraries are loaded
+    first = message_ms(args.few)
+    yield "parties", "CPU ms a message", "of that with few"
+    yield f"{args.few:,}", f"{first:.2f}", "1.00"
+    many = message_ms(args.many)
+    yield f"{args.many:,}", f"{many:.2f}", f"{many / first:.2f}"
+
+
+def message_ms(number: int) -> float:
+    """CPU milliseconds of a run, by the messages that its parties send."""
+    data = drawn(number, 10, 20)
+    return 1e3 * cpu_seconds(lambda: run("p-cov", data, n_components=3, min_rows=1)) / (3 * number)
+
+
+COLUMNS = ("vertical", "vertical solver=gram", "vertical-kernel")
+
+
+@benchmark(rows=100_000)
+def many_rows(args: Namespace) -> Lines:
+    """Methods for columns where there are many rows: CPU time as rows grow, or how soon a run is refused.
+
+    Three parties with 20 columns each of a quarter of the rows, and of all. What grows with the square of the rows
+    (``solver='gram'``, kernels) is refused by its size, before anything is computed.
+    """
+    sizes = (args.rows // 4, args.rows)
+    shares = [of_columns(rows) for rows in sizes]
+    run("vertical", of_columns(1000), n_components=5, may_show="scores")  # warms up
+    yield "method", *(f"{rows:,} rows" for rows in sizes)
+    for method in COLUMNS:
+        yield method, *(outcome(method, own) for own in shares)
+
+
+def of_columns(rows: int) -> list[Array]:
+    """Columns (rows, 20) of each of three: five directions that stand out of noise."""
+    rng = np.random.default_rng(0)
+    signal = rng.standard_normal((rows, 5)) * [5, 4, 3, 2, 1]
+    return np.split(signal @ rng.standard_normal((5, 60)) + rng.standard_normal((rows, 60)), 3, axis=1)
+
+
+def outcome(method: str, own: Sequence[Array]) -> str:
+    """CPU seconds of a run, or of its refusal."""
+    models: list[PCAModel] = []
+
+    def work() -> None:
+        with suppress(FedPCAError):
+            models.append(run(method, own, n_components=5, may_show="inner products", progress=False))
+
+    spent = cpu_seconds(work)
+    if not models:
+        return f"{spent:.2f} s, refused"
+    return f"{spent:.2f} s, {models[0].rounds} rounds, {models[0].bytes_up / len(own) / 1e6:.3g} MB up a party"
+
+
+class Point(NamedTuple):
+    """Rows in all, features, components, clients."""
+
+    n: int
+    d: int
+    k: int
+    K: int
+
+
+BASE = Point(n=30_000, d=300, k=10, K=10)
+VARIED = {"n": (10_000, 90_000), "d": (100, 900), "k": (3, 30), "K": (3, 30)}
+GROWING = ("p-cov", "qr-pca", "sub-it")
+
+
+@benchmark(repeats=3, blas_threads=1)
+def scaling(args: Namespace) -> Lines:
+    """How a run grows with rows, features, components and clients, beside scikit-learn on the pooled rows.
+
+    The base point first, then one of n (rows), d (features), k (components) and K (clients) at a time three times
+    smaller and larger, on seeded synthetic rows with means that differ between clients. Time is a whole loopback run,
+    projections included, as a multiple of ``PCA(k, svd_solver="covariance_eigh").fit_transform`` of the pool in the
+    same process: one BLAS thread each, in turn, the median of the repetitions. MB are up and down for one client,
+    without the model that it gets at the end.
+    """
+    yield *Point._fields, *(f"{method}: time; rounds; MB" for method in GROWING)
+    for point in points():
+        yield scaled(point, args.repeats)
+
+
+def points() -> list[Point]:
+    return [BASE, *(BASE._replace(**{name: value}) for name, values in VARIED.items() for value in values)]
+
+
+def scaled(point: Point, repeats: int) -> list[str]:
+    """The cells of one point."""
+    parts = drawn(point.K, point.n // point.K, point.d, power=0.6, shift=0.3)
+    models: dict[str, PCAModel] = {}
+
+    def ours(method: str) -> None:
+        models[method] = run(method, parts, n_components=point.k)
+
+    theirs = scikit_learn(np.vstack(parts), point.k)
+    times = alternated([*(partial(ours, method) for method in GROWING), theirs], repeats)
+    cells = [f"{value:,}" for value in point]
+    for i, method in enumerate(GROWING):
+        rounds, up, down = sent(models[method])
+        cells.append(f"{ratio(times, i, len(GROWING)):.2g}; {rounds}; {max(up) / 1e6:.3g} + {max(down) / 1e6:.3g}")
+    return cells
+
+
+RELEASED = Path(__file__).with_name("released.json")
+
+GROWN = 1.25
+"""Times the ratio of the last release: more is marked."""
+
+
+def _in_turn(ours: Program, theirs: Program, repeats: int) -> float:
+    times = alternated([ours, theirs], repeats + 1, cpu_seconds)
+    return ratio(times[1:], 0, 1)  # the first warms up
+
+
+def _moments(repeats: int) -> float:
+    (rows,) = drawn(1, 6000, 500)
+    centred = np.asfortranarray((rows - rows.mean(axis=0)).T)
+    return _in_turn(lambda: Moments.of(rows), lambda: blas.dsyrk(1.0, centred, lower=1), 3 * repeats)
+
+
+def _whole_run(method: str, repeats: int) -> float:
+    """Of p-cov to scikit-learn, of another method to p-cov."""
+    data = drawn(10, 2000, 300)
+    p_cov = partial(run, "p-cov", data, n_components=20)
+    ours, theirs = partial(run, method, data, n_components=20), scikit_learn(np.vstack(data), 20)
+    return _in_turn(ours, theirs if method == "p-cov" else p_cov, repeats)
+
+
+def _secure(repeats: int) -> float:
+    plain = partial(run, "p-cov", drawn(50, 60, 128), n_components=5)
+    return _in_turn(partial(plain, secure_aggregation=True, bound=10.0), plain, repeats)
+
+
+RATIOS: dict[str, Callable[[int], float]] = {
+    "start of the ClientApp, to Flower alone": lambda repeats: ratio(
+        of_new_processes([FLOWER, PROGRAMS["ClientApp and p-cov"]], repeats), 1, 0
+    ),
+    "a party's moments (6,000 x 500), to a bare BLAS syrk": _moments,
+    "whole run of p-cov (20,000 x 300), to scikit-learn's covariance_eigh": partial(_whole_run, "p-cov"),
+    "whole run of sub-it (20,000 x 300), to p-cov": partial(_whole_run, "sub-it"),
+    "secure p-cov of 50 parties (d = 128), to p-cov in clear": _secure,
+}
+"""From a number of repetitions, the median of one program's time to another's."""
+
+
+@benchmark(quick=False, keep=False, blas_threads=1)
+def all_(args: Namespace) -> Lines:
+    """Five ratios that stand for the rest, today's beside those of the last release, kept in `released.json`.
+
+        python -m simulations.benchmarks all --quick     # three repetitions instead of nine: a minute or two
+        python -m simulations.benchmarks all --keep      # writes them down as the release's
+
+    Each is the CPU time of one program to that of another, measured in turn on synthetic data with one BLAS thread: on
+    another machine it is about the same, seconds are not. A ratio that has grown by a quarter is marked; nothing fails.
+    """
+    kept: dict[str, Any] = json.loads(RELEASED.read_text()) if RELEASED.exists() else {"version": "none", "ratios": {}}
+    yield "CPU time", "today", f"release {kept['version']}", ""
+    today = {}
+    for name, measure in RATIOS.items():
+        now = today[name] = round(measure(3 if args.quick else 9), 3)
+        before = kept["ratios"].get(name)
+        slower = before is not None and now > GROWN * before
+        mark = f"slower: {now / before:.2f} times the release's" if slower else ""
+        yield name, f"{now:.2f}", "-" if before is None else f"{before:.2f}", mark
+    if args.keep:
+        RELEASED.write_text(json.dumps({"version": fedpca_flwr.__version__, "ratios": today}, indent=1) + "\n")

@@ -1,21 +1,26 @@
-"""What every model must hold, whatever made it; `findings` joins all."""
+"""What every model must hold, whatever made it; `findings` joins all.
+
+Of single features these are names, sizes and units; and equal moments must have equal answers: a run on rows that are
+turned about their means is held against the run on the rows drawn.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
 
 from fedpca_flwr.model.model import PCAModel
 
-from .claims import claims_of
 from .draw import Draw, of_kernel, vertical
-from .equal_moments import unequal_moments
-from .exactness import basis_of, truth_findings
-from .oracle import Long, Truth, truth_of, truth_of_kernel
-from .promises import feature_findings
+from .exactness import basis_of, claims_of, truth_findings
+from .oracle import EPS, Long, Truth, truth_of, truth_of_kernel
 from .refusals import Finding, error_findings
-from .running import Outcome
+from .running import Outcome, framed, names_of, run_draw
 
 
 def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
@@ -115,3 +120,144 @@ def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[F
     allowed = 1e-5 * true + 1e-9 * float((rows**2).sum() / len(rows))
     if abs(measured - true) > allowed:
         yield "squared error", f"told {measured:.6g}, is {true:.6g}"
+
+
+def unequal_moments(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
+    """Other variances, or an error, of rows with the same moments."""
+    if draw.turn is None or truth.unsure or not float(truth.total) > 0:
+        return
+    if "taken for constant" in " ".join(model.log["notes"]):
+        return
+    again = run_draw(turned(draw))
+    if again.model is None:
+        yield "equal moments", f"refused of turned rows: {type(again.error).__name__}: {str(again.error)[:200]}"
+        return
+    apart = float(np.abs(again.model.explained_variance_ - model.explained_variance_).max())
+    allowed = rounding_of(draw, truth) + slack(draw) * float(model.explained_variance_[0])
+    if "codec" in draw.known:
+        allowed += sum(correction_of(draw, one) for one in (model, again.model))
+    if apart > allowed:
+        yield "equal moments", f"variances of turned rows are {apart:.3g} apart, by rounding {allowed:.3g} at most"
+
+
+def turned(draw: Draw) -> Draw:
+    """The draw with every party's rows turned by an orthogonal matrix that fixes the ones."""
+    rng = np.random.default_rng(draw.turn)
+    earlier = [turn(rng, part) for part in draw.earlier]
+    return replace(draw, earlier=earlier, parties=[turn(rng, part) for part in draw.parties], turn=None)
+
+
+def turn(rng: Generator, X: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows (n, d) of the same count, mean and scatter, up to their rounding to float64."""
+    n = len(X)
+    square = rng.standard_normal((n, n))
+    square[:, 0] = 1.0
+    basis = np.linalg.qr(square).Q[:, 1:].astype(Long)
+    inside = np.linalg.qr(rng.standard_normal((n - 1, n - 1))).Q.astype(Long)
+    rows = np.asarray(X).astype(Long)
+    same = (rows == rows[0]).all(axis=0)
+    mean = np.where(same, rows[0], rows.mean(axis=0))
+    moved: NDArray[np.float64] = (mean + basis @ (inside @ (basis.T @ (rows - mean)))).astype(np.float64)
+    return moved
+
+
+def rounding_of(draw: Draw, truth: Truth) -> float:
+    """How far a variance may move where each value of the rows is rounded, in the model's units."""
+    sizes = draw.pooled.astype(Long) / truth.scale
+    moved = 4 * EPS * float(np.sqrt((sizes**2).sum()))
+    first = float(np.sqrt(truth.values[0]))
+    return (2 * first * moved + moved**2) * 10 / (len(draw.pooled) - 1)
+
+
+def correction_of(draw: Draw, model: PCAModel) -> float:
+    """How far a variance after corrections may be from that of the moments: the measured error, by Weyl's inequality.
+
+    A correction is about leading eigenvectors of what the server holds. Beyond the rank of the codec they belong to
+    one repeated eigenvalue, its filler or zero, so the last digit of a mean turns them, and the correction's few bits
+    round other products. The encodings before are compared without this, in draws that have no correction.
+    """
+    if not (draw.options.get("corrections") or draw.options.get("tolerance")):
+        return 0.0
+    return float(model.log["measured"]["scatter_error_variance_share"]) * model.total_variance
+
+
+def slack(draw: Draw) -> float:
+    """Parts of the first variance that runs of the same moments may be apart by other things than offsets."""
+    return 1e-9 if draw.options.get("wire") != "float32" else 1e-5
+
+
+TINY = 1e-12
+"""Of a column's largest value: a scale below makes rounding as large as what is there."""
+
+UNLIKE = re.compile("sorted|shifted|heavy tails|one-hot|indicators|constant features|single rows")
+"""Data whose parties may have means and deviations of unlike sizes, or a few rows that do."""
+
+
+def feature_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
+    """The findings about single features."""
+    if vertical(draw.method):
+        return
+    yield from wrong_names(draw, model)
+    yield from tiny_scales(draw, model, truth)
+    yield from wrong_units(draw, model)
+
+
+def wrong_names(draw: Draw, model: PCAModel) -> Iterator[Finding]:
+    """Of data frames the model keeps the names, each once."""
+    names, wanted = model.feature_names_in_, names_of(model.n_features_in_)
+    if framed(draw) and (names is None or list(names) != wanted):
+        yield "names", f"{None if names is None else list(names)} of data frames with {wanted}"
+
+
+def tiny_scales(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
+    """No feature is divided by rounding: neither in the model, nor in what it makes of new rows."""
+    if model.scale_ is None or model.mean_ is None or model.components_ is None or draw.card.differentially_private:
+        return
+    rows = draw.pooled.astype(Long)
+    still, largest = (rows == rows[0]).all(axis=0), np.abs(rows).max(axis=0)
+    deviation = np.sqrt(((rows - rows.mean(axis=0)) ** 2).mean(axis=0))
+    told = (model.scale_ < TINY * largest) & (model.scale_ != 1) & (still | (deviation > 10 * TINY * largest))
+    told |= ~(model.scale_ > 0)
+    if told.any():
+        yield "tiny scale", f"{model.scale_[told]} of features as large as {largest[told].astype(float)}"
+    if truth.unsure or not draw.options.get("scale"):
+        return
+    moved = np.where(still, np.where(largest > 0, largest, 1) / 1000, 0)
+    new = (rows[::-1] + moved).astype(np.float64)
+    lengths = np.sqrt((((new.astype(Long) - truth.mean) / np.where(still, 1, deviation)) ** 2).sum(axis=1))
+    scores = (new - model.mean_) / model.scale_ @ model.components_.T
+    most = 100 * float(lengths.max() + 1)
+    if not np.isfinite(scores).all() or np.abs(scores).max() > most:
+        yield "new rows", f"scores up to {np.abs(scores).max():.3g} of rows {most / 100:.3g} long in the true scale"
+
+
+def wrong_units(draw: Draw, model: PCAModel) -> Iterator[Finding]:
+    """A feature in another unit is named; no other is, but where party and others are as unlike as if it were."""
+    if draw.orders:
+        return
+    notes = [note for note in model.log["notes"] if "in another unit than the others:" in note]
+    found = {(int(unit["party"].rpartition(" ")[2]), unit["feature"]) for unit in model.log.get("other_units", [])}
+    if draw.unit is not None:
+        place, feature = draw.unit
+        place = 1 if len(draw.parties) == 2 else place  # of two none is the odd one
+        text = f"{place} seems to have features in another unit than the others: feature {feature + 1} (mean"
+        if found != {(place, feature)} or not any(note.partition(" ")[2].startswith(text) for note in notes):
+            yield "units", f"told {sorted(found)} of {(place, feature)}: {notes}"
+        return
+    if bool(notes) != bool(found):
+        yield "units", f"told {sorted(found)}, but noted {notes}"
+    honest = not UNLIKE.search(draw.about) and not draw.hostile
+    for place, feature in sorted(found):
+        if honest or not _as_unlike(draw, place, feature):
+            yield "units", f"party {place} is said to have feature {feature} in another unit, and has it not"
+
+
+def _as_unlike(draw: Draw, place: int, feature: int) -> bool:
+    """Whether mean and deviation are at least 4.9 times those of more than half of the others, or below as much."""
+    columns = [np.asarray(party)[:, feature].astype(Long) for party in draw.parties]
+    sizes = np.array([[abs(column.mean()), column.std()] for column in columns if len(column) >= 10], dtype=np.float64)
+    own = np.array([abs(columns[place].mean()), columns[place].std()], dtype=np.float64)
+    with np.errstate(all="ignore"):
+        apart = np.log(sizes / own)
+    far = (np.abs(apart).min(axis=1) > np.log(4.9)) & (np.abs(apart[:, 0] - apart[:, 1]) < np.log(2.1))
+    return bool(far.sum() > (len(sizes) - 1) / 2 and len(columns[place]) >= 10)

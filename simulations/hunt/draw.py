@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard
 
-from . import data, hostile
-from .cases import Case, case_of
-from .options import options
+from . import data
+from . import options as offered
+from .data import Case, case_of
 
 
 def card_of(method: str) -> MethodCard:
@@ -58,7 +58,7 @@ class Draw:
     orders : list of list of int
         In which order each party's data frame has the features; empty where parties are arrays.
     turn : int or None
-        The seed of a turn of every party's rows that leaves their moments (`simulations.hunt.equal_moments`).
+        The seed of a turn of every party's rows that leaves their moments (`simulations.hunt.checks`).
     """
 
     method: str
@@ -121,7 +121,7 @@ def _ordinary(rng: Generator, method: str) -> Draw:
     k = int(rng.integers(1, max(2, min(n, d) + 1))) if rng.random() < 0.5 else min(2, n, d)
     if rng.random() < 0.02:
         k = min(n, d) + 1
-    chosen = options(rng, method, k, n, d)
+    chosen = offered.options(rng, method, k, n, d)
     chosen |= _needed(rng, method, chosen, _largest(parties) * d**0.5, len(parties))
     transport = str(rng.choice(_transports(method, len(parties), chosen)))
     if transport != "clear":
@@ -205,15 +205,15 @@ def _spoilt(
     luck, parties = rng.random(), list(parties)
     place = int(rng.integers(len(parties)))
     if luck < 0.04:
-        key, value = hostile.option(rng, card_of(method).options.keys())
+        key, value = offered.hostile_option(rng, card_of(method).options.keys())
         return parties, {**chosen, key: value}, f"{key}={value!r}"
     if luck < 0.08:
-        kinds = hostile.UNUSABLE if rng.random() < 0.7 else hostile.HUGE
+        kinds = offered.UNUSABLE if rng.random() < 0.7 else offered.HUGE
         name = str(rng.choice(list(kinds)))
         parties[place] = kinds[name](rng, parties[place])
         return parties, chosen, f"{name} at party {place}"
     if luck < 0.1:
-        key = str(rng.choice(list(hostile.SITE)))
-        value = hostile.SITE[key](len(parties))
+        key = str(rng.choice(list(offered.SITE)))
+        value = offered.SITE[key](len(parties))
         return parties, {**chosen, key: value}, f"{key}={value!r}"
     return parties, chosen, ""

@@ -2,7 +2,7 @@
 
     python -m simulations.papers personalised --output DIR
 
-Each module of this package that has a ``main`` is one paper. An interrupted run goes on where it stopped.
+An interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from .. import papers
 from ..programs import run_named
+from . import adaptive_rank, personalised, vertical
+
+PAPERS = {paper.PAPER.name: paper.PAPER.main for paper in (adaptive_rank, personalised, vertical)}
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_named(papers, arguments, kind="paper", doc=__doc__)
+    return run_named(PAPERS, arguments, kind="paper", doc=__doc__)
 
 
 if __name__ == "__main__":

@@ -4,29 +4,32 @@
 
 About ten minutes on one core; ``--shrink 10`` is a quick look. DIR gets a table for each step, plots and report.md.
 DIR2 has the files of the sensor network (q8calibLight.dat and others; those that are missing are left out). Nothing is
-centred unless a column says so: the paper does not centre.
+centred unless a column says so: the paper does not centre. ``--shrink`` divides numbers of rows, features and
+permutations.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
 from fedpca_flwr.maths.eigen import projector_distance
 from fedpca_flwr.maths.streams import Fixed, Subspace, Tracker, merge, merge_in_tree, track
-from simulations.papers.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 
 from .adaptive_rank_plots import draw, report
-from .experiment import Row, Step, run_steps, write_report
+from .experiment import Paper, Row, Step
 from .streams import (
     BLOCK,
     RANK,
+    FrequentDirections,
+    Grouse,
     Method,
+    PowerMethod,
+    Spirit,
     bounds,
     error,
     fed,
@@ -196,13 +199,16 @@ def memory(features: list[int]) -> Iterable[Row]:
         yield row
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m simulations.papers adaptive-rank", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--output", type=Path, required=True, help="folder for tables, plots and the report")
-    parser.add_argument("--motes", default="", metavar="DIR2", help="folder of the sensors' files: also real data")
-    parser.add_argument("--shrink", type=int, default=1, help="so many times fewer rows, features and permutations")
-    args = parser.parse_args(arguments)
-    results = run_steps(steps(args.motes, args.shrink), args.output)
-    draw(results, args.output)
-    write_report(args.output / "report.md", "Federated PCA with adaptive rank (Grammenos et al. 2019)", report(results))
+def figures(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
+    draw(results, folder)
+    return report(results)
+
+
+PAPER = Paper(
+    "adaptive-rank",
+    __doc__,
+    "Federated PCA with adaptive rank (Grammenos et al. 2019)",
+    {"motes": "", "shrink": 1},
+    steps,
+    figures,
+)

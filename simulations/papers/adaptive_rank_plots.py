@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from fedpca_flwr.figures.style import COLOURS
 
-from .experiment import Row, markdown, pyplot, save_figure
+from .experiment import Row, figure, markdown
 
 Results = Mapping[str, list[Row]]
 
@@ -112,25 +113,22 @@ def _table(rows: Sequence[Row]) -> str:
     return markdown(texts)
 
 
-def _panels(number: int, wide: int = 3, **size: Any) -> tuple[Any, list[Any]]:
-    """A figure with so many axes, in rows of at most ``wide``."""
+@contextmanager
+def _panels(target: Path, number: int, wide: int = 3) -> Iterator[list[Any]]:
+    """So many axes, in lines of at most ``wide``, with one legend for all of them below."""
     columns = min(wide, number)
     lines = -(-number // columns)
-    figure, axes = pyplot().subplots(lines, columns, figsize=(4.6 * columns, 3.6 * lines), squeeze=False, **size)
-    for axis in axes.flat[number:]:
-        axis.remove()
-    return figure, list(axes.flat[:number])
-
-
-def _finish(figure: Any, axes: Sequence[Any], target: Path) -> None:
-    """One legend for all axes, below them."""
-    lines = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    for axis in axes:
-        axis.grid(alpha=0.3)
-    figure.tight_layout()
-    figure.legend(lines.values(), lines.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=5, frameon=False)
-    save_figure(figure, target)
-    pyplot().close(figure)
+    with figure(target, lines, columns, figsize=(4.6 * columns, 3.6 * lines)) as grid:
+        axes = list(grid.flat[:number])
+        for axis in grid.flat[number:]:
+            axis.remove()
+        yield axes
+        labelled: dict[str, Any] = {}
+        for axis in axes:
+            axis.grid(alpha=0.3)
+            labelled |= {label: line for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 5, "frameon": False}
+        axes[0].figure.legend(labelled.values(), labelled.keys(), **below)
 
 
 def _logarithmic(axis: Any) -> None:
@@ -151,68 +149,65 @@ def _logarithmic(axis: Any) -> None:
 def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:
     """Error over the rows so far in a panel for each stream; with ``ranks`` a second line of panels for the rank."""
     quantities = ["error", "rank"] if ranks else ["error"]
-    figure, axes = _panels(len(panels) * len(quantities), wide=len(panels) if ranks else 3)
-    cases = [(quantity, *panel) for quantity in quantities for panel in panels.items()]
-    for axis, (quantity, title, rows) in zip(axes, cases, strict=True):
-        for name in names:
-            own = [row for row in rows if row["method"] == name]
-            positive = [row for row in own if row[quantity] > 1e-9 * max(r[quantity] for r in own)]
-            axis.plot(
-                [row["rows"] for row in positive],
-                [row[quantity] for row in positive],
-                label=name,
-                **{"markersize": 5, "markevery": 3, **LOOKS[name]},
-            )
-        axis.set(title=title, xlabel="rows", ylabel={"error": "error per row", "rank": "rank"}[quantity])
-        _logarithmic(axis)
-    _finish(figure, axes, target)
+    with _panels(target, len(panels) * len(quantities), wide=len(panels) if ranks else 3) as axes:
+        cases = [(quantity, *panel) for quantity in quantities for panel in panels.items()]
+        for axis, (quantity, title, rows) in zip(axes, cases, strict=True):
+            for name in names:
+                own = [row for row in rows if row["method"] == name]
+                positive = [row for row in own if row[quantity] > 1e-9 * max(r[quantity] for r in own)]
+                axis.plot(
+                    [row["rows"] for row in positive],
+                    [row[quantity] for row in positive],
+                    label=name,
+                    **{"markersize": 5, "markevery": 3, **LOOKS[name]},
+                )
+            axis.set(title=title, xlabel="rows", ylabel={"error": "error per row", "rank": "rank"}[quantity])
+            _logarithmic(axis)
 
 
 def _scaling(target: Path, results: Results) -> None:
     times, excess = _named(results, "seconds-"), _named(results, "federated-")
-    figure, axes = _panels(len(times) + len(excess))
-    for axis, (title, rows) in zip(axes, [*times.items(), *excess.items()], strict=True):
-        seconds = "one core" in rows[0]
-        for name in list(rows[0])[1:]:
-            shown = [row for row in rows if row[name] > 1e-9]
-            axis.plot([row["leaves"] for row in shown], [row[name] for row in shown], label=name, **LOOKS[name])
-        axis.set_xscale("log", base=2)
-        axis.set_xticks([row["leaves"] for row in rows], [str(row["leaves"]) for row in rows])
-        axis.set(xlabel="leaves", ylabel="seconds" if seconds else "excess error")
-        _logarithmic(axis)
-        axis.set_title(f"{title} rows" if seconds else f"alpha = {title}")
-    _finish(figure, axes, target)
+    with _panels(target, len(times) + len(excess)) as axes:
+        for axis, (title, rows) in zip(axes, [*times.items(), *excess.items()], strict=True):
+            seconds = "one core" in rows[0]
+            for name in list(rows[0])[1:]:
+                shown = [row for row in rows if row[name] > 1e-9]
+                axis.plot([row["leaves"] for row in shown], [row[name] for row in shown], label=name, **LOOKS[name])
+            axis.set_xscale("log", base=2)
+            axis.set_xticks([row["leaves"] for row in rows], [str(row["leaves"]) for row in rows])
+            axis.set(xlabel="leaves", ylabel="seconds" if seconds else "excess error")
+            _logarithmic(axis)
+            axis.set_title(f"{title} rows" if seconds else f"alpha = {title}")
 
 
 def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
-    figure, axes = _panels(len(panels), wide=4)
-    for axis, (alpha, rows) in zip(axes, panels.items(), strict=True):
-        index = [row["index"] for row in rows]
-        for name in ("true", "SPCA", "SPCA, 2r"):
-            axis.plot(index, [row[name] for row in rows], label=name, **LOOKS[name])
-        axis.set(title=f"alpha = {alpha}", xlabel="index", ylabel="singular value")
-        _logarithmic(axis)
-    _finish(figure, axes, target)
+    with _panels(target, len(panels), wide=4) as axes:
+        for axis, (alpha, rows) in zip(axes, panels.items(), strict=True):
+            index = [row["index"] for row in rows]
+            for name in ("true", "SPCA", "SPCA, 2r"):
+                axis.plot(index, [row[name] for row in rows], label=name, **LOOKS[name])
+            axis.set(title=f"alpha = {alpha}", xlabel="index", ylabel="singular value")
+            _logarithmic(axis)
 
 
 def _order(target: Path, panels: Mapping[str, list[Row]]) -> None:
     """A panel for each rank, the spectra along the axis."""
     every = [{"alpha": float(alpha), **row} for alpha, rows in panels.items() for row in rows]
     ranks = sorted({row["rank"] for row in every})
-    figure, axes = _panels(len(ranks), wide=4)
-    for axis, rank in zip(axes, ranks, strict=True):
-        for name in dict.fromkeys(row["method"] for row in every):
-            own = [row for row in every if row["method"] == name and row["rank"] == rank]
-            shown = [row for row in own if row["to its own"] > 1e-6]  # nothing is lost where all is tracked
-            axis.plot([row["alpha"] for row in shown], [row["to its own"] for row in shown], label=name, **LOOKS[name])
-        axis.set(title=f"rank {rank}", xlabel="alpha", ylabel="sine of the largest angle", yscale="log")
-    _finish(figure, axes, target)
+    with _panels(target, len(ranks), wide=4) as axes:
+        for axis, rank in zip(axes, ranks, strict=True):
+            for name in dict.fromkeys(row["method"] for row in every):
+                own = [row for row in every if row["method"] == name and row["rank"] == rank]
+                shown = [row for row in own if row["to its own"] > 1e-6]  # nothing is lost where all is tracked
+                axis.plot(
+                    [row["alpha"] for row in shown], [row["to its own"] for row in shown], label=name, **LOOKS[name]
+                )
+            axis.set(title=f"rank {rank}", xlabel="alpha", ylabel="sine of the largest angle", yscale="log")
 
 
 def _memory(target: Path, rows: Sequence[Row]) -> None:
-    figure, axes = _panels(1)
-    features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
-    for row in rows:
-        axes[0].plot(features, list(row.values())[1:], label=row["method"], **LOOKS[row["method"]])
-    axes[0].set(xlabel="features", ylabel="MB", xscale="log", yscale="log")
-    _finish(figure, axes, target)
+    with _panels(target, 1) as axes:
+        features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
+        for row in rows:
+            axes[0].plot(features, list(row.values())[1:], label=row["method"], **LOOKS[row["method"]])
+        axes[0].set(xlabel="features", ylabel="MB", xscale="log", yscale="log")

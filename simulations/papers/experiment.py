@@ -1,7 +1,7 @@
-"""Steps of an experiment that are not done twice: each step's rows are a CSV file, written whole.
+"""A paper as a command: steps that are not done twice, figures and a report.
 
-The first line of such a file is a comment with the step's settings. A step whose file is there with the same settings
-is read, not run, so an interrupted experiment goes on where it stopped.
+Each step's rows are a CSV file, written whole, whose first line is a comment with the step's settings. A step whose
+file is there with the same settings is read, not run, so an interrupted experiment goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,8 @@ from rich.progress import track
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.state.files import writable, written_whole
+
+from ..programs import parser
 
 Row = dict[str, Any]
 """A line of a table: numbers and texts by column."""
@@ -43,6 +46,43 @@ class Step:
     name: str
     function: Callable[..., Iterable[Row]]
     settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper whose figures and tables are made anew.
+
+    Attributes
+    ----------
+    name : str
+        Of its command.
+    doc : str
+        The command's help.
+    title : str
+        Of the report.
+    options : dict
+        The defaults of the command's options beside ``--output``, which the help explains.
+    steps : callable
+        From the options' values to the steps.
+    figures : callable
+        From the steps' rows and the folder to the sections of the report by heading; it writes the figures.
+    """
+
+    name: str
+    doc: str | None
+    title: str
+    options: dict[str, Any]
+    steps: Callable[..., list[Step]]
+    figures: Callable[[dict[str, list[Row]], Path], dict[str, str]]
+
+    def main(self, arguments: Sequence[str]) -> None:
+        options = {"output": {"type": Path, "required": True}, **self.options}
+        given = vars(parser(f"simulations.papers {self.name}", self.doc, options).parse_args(arguments))
+        folder: Path = given.pop("output")
+        sections = self.figures(run_steps(self.steps(**given), folder / "steps"), folder)
+        parts = [f"# {self.title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
+        with written_whole(folder / "report.md") as stream:
+            stream.write(("\n\n".join(parts) + "\n").encode())
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
@@ -80,13 +120,6 @@ def read_table(target: Path) -> list[Row]:
     return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(lines)]
 
 
-def write_report(target: Path, title: str, sections: Mapping[str, str]) -> None:
-    """A Markdown report: texts by heading."""
-    parts = [f"# {title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
-    with written_whole(target) as stream:
-        stream.write(("\n\n".join(parts) + "\n").encode())
-
-
 def markdown(rows: Sequence[Row], digits: int = 4) -> str:
     """Rows of the same columns as a Markdown table."""
     cells = ([f"{value:.{digits}f}" if isinstance(value, float) else value for value in row.values()] for row in rows)
@@ -113,10 +146,16 @@ def pyplot() -> ModuleType:
     return pyplot
 
 
-def save_figure(figure: Any, target: Path) -> None:
-    """Write a figure as PNG, whole or not at all; the same figure gives the same bytes."""
+@contextmanager
+def figure(target: Path, lines: int = 1, columns: int = 1, **options: Any) -> Iterator[Any]:
+    """Axes (lines, columns) to draw into, written as PNG at the end, whole or not at all: the same bytes every time."""
+    plt = pyplot()
+    drawn, axes = plt.subplots(lines, columns, squeeze=False, **options)
+    yield axes
+    drawn.tight_layout()
     with written_whole(target) as stream:
-        figure.savefig(stream, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
+        drawn.savefig(stream, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
+    plt.close(drawn)
 
 
 def _settings_in(target: Path) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedpca_flwr.figures.style import COLOURS
 
-from .experiment import Row, pyplot, save_figure
+from .experiment import Row, figure
 
 LOOKS: dict[str, dict[str, Any]] = {
     "local": {"color": COLOURS[3], "marker": "s", "linestyle": "--", "fillstyle": "none", "markersize": 9},
@@ -39,44 +39,30 @@ def _side_by_side(
     target: Path, panels: dict[str, list[Row]], x: str, label: str, *, log: bool = False, marks: bool = True
 ) -> None:
     """A panel for each spread, a line for each method."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, len(panels), figsize=(5.2 * len(panels), 3.8), squeeze=False)
-    for axis, (spread, rows) in zip(axes[0], panels.items(), strict=True):
-        for name, look in LOOKS.items():
-            if name in rows[0]:
-                look = look if marks else {**look, "marker": ""}
+    with figure(target, 1, len(panels), figsize=(5.2 * len(panels), 3.8)) as axes:
+        for axis, (spread, rows) in zip(axes[0], panels.items(), strict=True):
+            for name in (known for known in LOOKS if known in rows[0]):
+                look = LOOKS[name] if marks else {**LOOKS[name], "marker": ""}
                 axis.plot([float(row[x]) for row in rows], [row[name] for row in rows], label=name, **look)
-        if log:
-            axis.set_xscale("log")
-        if log and x != "spread":
-            points = [int(row[x]) for row in rows]
-            axis.set_xticks(points, [str(point) for point in points])
-            axis.minorticks_off()
-        axis.set(xlabel=label, ylabel="error / error of the true components")
-        axis.set_title(f"$\\sigma_U^2$ = {spread}" if spread else "")
-        axis.grid(alpha=0.3)
-    axes[0][0].legend()
-    figure.tight_layout()
-    save_figure(figure, target)
-    plt.close(figure)
+            if log:
+                axis.set_xscale("log")
+            if log and x != "spread":
+                points = [int(row[x]) for row in rows]
+                axis.set_xticks(points, [str(point) for point in points])
+                axis.minorticks_off()
+            axis.set(xlabel=label, ylabel="error / error of the true components")
+            axis.set_title(f"$\\sigma_U^2$ = {spread}" if spread else "")
+            axis.grid(alpha=0.3)
+        axes[0][0].legend()
 
 
 def _training(target: Path, descents: dict[str, list[Row]]) -> None:
     """Figure 2: training and test error by iteration, a line for each spread."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(10.4, 3.8))
-    for axis, kind in zip(axes, ("train", "test"), strict=True):
-        for colour, style, (spread, rows) in zip(COLOURS, ("-", "--", "-."), descents.items(), strict=False):
-            axis.plot(
-                [row["iteration"] for row in rows],
-                [row[kind] for row in rows],
-                color=colour,
-                linestyle=style,
-                label=f"$\\sigma_U^2$ = {spread}",
-            )
-        axis.set(xlabel="iterations of Algorithm 1", ylabel=f"{kind} error / error of the true components")
-        axis.grid(alpha=0.3)
-    axes[0].legend()
-    figure.tight_layout()
-    save_figure(figure, target)
-    plt.close(figure)
+    with figure(target, 1, 2, figsize=(10.4, 3.8)) as axes:
+        for axis, kind in zip(axes[0], ("train", "test"), strict=True):
+            for colour, style, (spread, rows) in zip(COLOURS, ("-", "--", "-."), descents.items(), strict=False):
+                look = {"color": colour, "linestyle": style, "label": f"$\\sigma_U^2$ = {spread}"}
+                axis.plot([row["iteration"] for row in rows], [row[kind] for row in rows], **look)
+            axis.set(xlabel="iterations of Algorithm 1", ylabel=f"{kind} error / error of the true components")
+            axis.grid(alpha=0.3)
+        axes[0][0].legend()

@@ -1,18 +1,23 @@
-"""The streams of Grammenos et al. 2019, and the methods that it lets run beside each other on them."""
+"""The streams of Grammenos et al. 2019, and the methods that it lets run beside each other on them.
+
+The four one-pass methods that it compares with are each as its own paper has it: they take blocks of rows (b, d) by
+``update`` and give orthonormal ``vectors`` (d, r), as `Tracker` does. They do not centre: the caller may.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import qr, svd
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import pieces
 from fedpca_flwr.maths.streams import Band, Fixed, Tracker
-from simulations.papers.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 
 from .experiment import Row
 
@@ -32,6 +37,164 @@ class Method(Protocol):
     def vectors(self) -> Array: ...
 
     def update(self, rows: Array) -> None: ...
+
+
+class PowerMethod:
+    """Memory-limited streaming PCA (Mitliagkas et al. 2013, algorithm 1): one power step for each block of d rows.
+
+    Each block replaces the last estimate, so the error stays that of one block.
+    """
+
+    def __init__(self, d: int, rank: int, *, rng: np.random.Generator, block: int = 0) -> None:
+        self.vectors: Array = qr(rng.standard_normal((d, rank)), mode="economic")[0]
+        self._block = block or d
+        self._product = np.zeros((d, rank))
+        self._seen = 0
+
+    def update(self, rows: NDArray[Any]) -> None:
+        while len(rows):
+            now, rows = np.split(rows, [self._block - self._seen])
+            self._product += now.T @ (now @ self.vectors)
+            self._seen += len(now)
+            if self._seen == self._block:
+                self.vectors, _ = qr(self._product, mode="economic")
+                self._product[:], self._seen = 0.0, 0
+
+
+class FrequentDirections:
+    """Frequent Directions (Liberty 2013; Ghashami et al. 2016): a sketch of 2 ell rows, shrunk when it is full.
+
+    With delta the sum of what was subtracted, ``0 <= A'A - B'B <= delta``, and ``ell delta`` is at most the energy.
+
+    Attributes
+    ----------
+    sketch : ndarray of shape (2 ell, d)
+    shrunk : float
+        That delta.
+    """
+
+    def __init__(self, d: int, rank: int, *, ell: int = 0) -> None:
+        self.rank = rank
+        self.ell = ell or 2 * rank
+        self.sketch = np.zeros((2 * self.ell, d))
+        self.shrunk = 0.0
+        self._used = 0
+
+    def update(self, rows: NDArray[Any]) -> None:
+        while len(rows):
+            now, rows = np.split(rows, [len(self.sketch) - self._used])
+            self.sketch[self._used : self._used + len(now)] = now
+            self._used += len(now)
+            if self._used == len(self.sketch):
+                self._shrink()
+
+    @property
+    def vectors(self) -> Array:
+        right: Array = svd(self.sketch, full_matrices=False)[2]
+        return right[: self.rank].T
+
+    def _shrink(self) -> None:
+        _, sigma, right = svd(self.sketch, full_matrices=False)
+        delta = float(sigma[self.ell - 1] ** 2) if sigma.size >= self.ell else 0.0
+        left = np.sqrt(sigma[: self.ell - 1] ** 2 - delta)
+        self.sketch[:] = 0.0
+        self.sketch[: left.size] = left[:, None] * right[: left.size]
+        self.shrunk += delta
+        self._used = left.size
+
+
+class Grouse:
+    """GROUSE (Balzano, Nowak and Recht 2010) on whole rows: a geodesic step on the Grassmannian for each row.
+
+    The step at row t is ``step / t``; one of a quarter turn or more is left out.
+    """
+
+    def __init__(self, d: int, rank: int, *, rng: np.random.Generator, step: float = 2.0) -> None:
+        self.vectors: Array = qr(rng.standard_normal((d, rank)), mode="economic")[0]
+        self.step = step
+        self._seen = 0
+
+    def update(self, rows: NDArray[Any]) -> None:
+        for row in rows:
+            self._seen += 1
+            weights = row @ self.vectors
+            residual = row - self.vectors @ weights
+            size, extent = float(np.linalg.norm(weights)), float(np.linalg.norm(residual))
+            angle = self.step * size * extent / self._seen
+            if 0 < angle < np.pi / 2:
+                towards = np.sin(angle) * residual / extent
+                turn = (np.cos(angle) - 1) * (self.vectors @ weights) / size + towards
+                self.vectors = self.vectors + np.outer(turn, weights / size)
+
+
+class Spirit:
+    """SPIRIT (Papadimitriou et al. 2005): PAST, with a rank that keeps the energy between two bounds.
+
+    A new direction starts from the next canonical one. Between two changes of the rank lie more than ``hold`` rows.
+
+    Parameters
+    ----------
+    d, rank : int
+        The rank to begin with.
+    forgetting : float
+        What all energies are multiplied by at each row.
+    low, high : float
+        The rank grows below, falls above this share of the energy.
+    hold : int
+
+    Attributes
+    ----------
+    largest : int
+        The highest rank so far.
+    """
+
+    def __init__(
+        self, d: int, rank: int = 3, *, forgetting: float = 1.0, low: float = 0.95, high: float = 0.98, hold: int = 1
+    ) -> None:
+        self.forgetting, self.low, self.high, self.hold = forgetting, low, high, hold
+        self.rank = self.largest = rank
+        self._directions = np.eye(d, rank)  # columns; those beyond the rank are not used
+        self._energies = np.full(d, 0.01)
+        self._kept = self._all = 0.0
+        self._seen, self._changed = 0, 1
+
+    def update(self, rows: NDArray[Any]) -> None:
+        for row in rows:
+            self._seen += 1
+            self._follow(row)
+            scores = row @ self._directions[:, : self.rank]
+            self._kept = self.forgetting * self._kept + float(scores @ scores)
+            self._all = self.forgetting * self._all + float(row @ row)
+            if self._seen > self._changed + self.hold and self.rank < len(self._directions):
+                self._adapt()
+
+    @property
+    def vectors(self) -> Array:
+        basis: Array = qr(self._directions[:, : self.rank], mode="economic")[0]
+        return basis
+
+    def _follow(self, row: Array) -> None:
+        left = row
+        for j in range(self.rank):
+            direction = self._directions[:, j]
+            score = float(direction @ left)
+            self._energies[j] = self.forgetting * self._energies[j] + score**2
+            direction = direction + (left - score * direction) * (score / self._energies[j])
+            left = left - score * direction
+            self._directions[:, j] = direction / np.linalg.norm(direction)
+
+    def _adapt(self) -> None:
+        if self._kept < self.low * self._all:
+            self.rank += 1
+            fresh = np.arange(len(self._directions)) == self.rank - 1
+            self._directions = np.column_stack([self._directions[:, : self.rank - 1], fresh.astype(np.float64)])
+            self._directions = self.vectors
+        elif self._kept > self.high * self._all and self.rank > 1:
+            self.rank -= 1
+        else:
+            return
+        self._changed = self._seen
+        self.largest = max(self.largest, self.rank)
 
 
 def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: bool = False) -> Array:

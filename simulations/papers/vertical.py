@@ -10,26 +10,31 @@ label) breast-cancer stands in for it; images are digits, with ``--mnist`` also 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.preprocessing import minmax_scale
 
+from fedpca_flwr.data import datasets
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.rows import whole
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
+from fedpca_flwr.site.readers import read
 
 from ..engines import run
-from .experiment import Row, Step, markdown, run_steps, write_report
-from .vertical_data import matrix
+from .experiment import Paper, Row, Step, markdown
 from .vertical_plots import draw
 from .vertical_program import distances, graph_images, images, kernel_images
 
 PARTIES = (3, 5, 10)
 ITERATIONS = (3, 5, 10)
+DIGIT = 3
+"""The images of a study are those of one person; here of one digit."""
 
 
 def steps(sonar: str, mnist: str, shrink: int = 1) -> list[Step]:
@@ -63,6 +68,49 @@ def steps(sonar: str, mnist: str, shrink: int = 1) -> list[Step]:
             ways.append(Step(f"12-{data}-{p}", kernel_pictures, shown))
             ways.append(Step(f"14-{data}-{p}", graph_pictures, shown))
     return ways
+
+
+def matrix(name: str, path: str = "") -> Array:
+    """Rows (n, m).
+
+    Parameters
+    ----------
+    name : {"sonar", "breast-cancer", "digits", "mnist", "single", "mixture"}
+    path : str
+        Of sonar's file, or MNIST's folder; for synthetic data ``"columns rows"``.
+    """
+    if name in {"single", "mixture"}:
+        columns, rows = map(int, path.split())
+        return densities(name, columns, rows)
+    if name == "sonar":
+        X: Array = whole(read(path, label="60").rows)
+        if X.shape != (208, 60):
+            raise ConfigError(
+                f"--sonar has {X.shape[0]} rows and {X.shape[1]} columns besides the label, expected 208, 60"
+            )
+        return X
+    source = datasets.load(name, path or ".")
+    if name == "breast-cancer":
+        scaled: Array = minmax_scale(source.all_rows())
+        return scaled
+    chosen = np.flatnonzero(source.labels == DIGIT)[:180]
+    X = np.asarray(source.rows(chosen), dtype=np.float64)
+    shares: Array = X / X.max()
+    return shares
+
+
+def densities(pattern: str, columns: int, rows: int) -> Array:
+    """The authors' Gaussian data: each column holds the density of its Gaussian at points drawn evenly within 3 sigma.
+
+    ``single``: mean 0 and sigma 1 for all; ``mixture``: both drawn evenly from (0, columns) for each.
+    """
+    rng = np.random.default_rng(0)
+    mean, sigma = np.zeros(columns), np.ones(columns)
+    if pattern == "mixture":
+        mean, sigma = rng.uniform(0, columns, columns), rng.uniform(0, columns, columns)
+    x = rng.uniform(mean - 3 * sigma, mean + 3 * sigma, (rows, columns))
+    values: Array = np.exp(-((x - mean) ** 2) / (2 * sigma**2)) / (np.sqrt(2 * np.pi) * sigma)
+    return values
 
 
 def curve(*, data: str, path: str, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
@@ -158,7 +206,7 @@ def _by_pixel(made: dict[str, Array]) -> Iterable[Row]:
 
 
 def _run(method: str, X: Array, parties: int, **options: Any) -> PCAModel:
-    return run(method, np.array_split(X, parties, axis=1), engine="loopback", **options)
+    return run(method, np.array_split(X, parties, axis=1), **options)
 
 
 def _measured(model: PCAModel, truth: Array) -> Row:
@@ -175,28 +223,25 @@ def _printed(rows: Sequence[Row]) -> list[Row]:
     return [{key: f"{value:.2g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows]
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m simulations.papers vertical", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--output", type=Path, required=True, help="folder for tables, plots and the report")
-    parser.add_argument("--sonar", default="", metavar="FILE", help="UCI sonar as .csv, its label in the last column")
-    parser.add_argument("--mnist", default="", metavar="DEST", help="folder that holds MNIST: also its images")
-    parser.add_argument("--shrink", type=int, default=1, help="so many times fewer seeds, synthetic rows and columns")
-    args = parser.parse_args(arguments)
-    results = run_steps(steps(args.sonar, args.mnist, args.shrink), args.output / "steps")
-    drawn = draw(results, args.output)
-    write_report(args.output / "report.md", "Vertical federated PCA (Cheung et al. 2022)", report(results, drawn))
-
-
-def report(results: dict[str, list[Row]], drawn: Sequence[str]) -> dict[str, str]:
-    """The sections of the report: tables of angles, then the figures."""
-    tables = {name: markdown(_printed(rows)) for name, rows in results.items() if name.split("-")[0] in TITLES}
-    titled = {f"{TITLES[name.split('-')[0]]}: {name.partition('-')[2]}": text for name, text in tables.items()}
-    return {**titled, **{f"Figure {name}": f"![]({name}.png)" for name in drawn}}
-
-
 TITLES = {
     "angles": "Angle to the exact scores, and bytes sent by the party that sends most",
     "kernels": "Kernels",
     "graphs": "With a server and over graphs (figure 14)",
 }
+
+
+def figures(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
+    """Tables of angles, then the figures."""
+    tables = {name: markdown(_printed(rows)) for name, rows in results.items() if name.split("-")[0] in TITLES}
+    titled = {f"{TITLES[name.split('-')[0]]}: {name.partition('-')[2]}": text for name, text in tables.items()}
+    return {**titled, **{f"Figure {name}": f"![]({name}.png)" for name in draw(results, folder)}}
+
+
+PAPER = Paper(
+    "vertical",
+    __doc__,
+    "Vertical federated PCA (Cheung et al. 2022)",
+    {"sonar": "", "mnist": "", "shrink": 1},
+    steps,
+    figures,
+)

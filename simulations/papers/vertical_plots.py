@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpca_flwr.figures.style import COLOURS
 
-from .experiment import Row, pyplot, save_figure
+from .experiment import Row, figure
 
 CURVES = {
     "6-clients": "parties",
@@ -50,71 +50,58 @@ def _line(axis: Any, rows: list[Row], **style: Any) -> None:
 
 def _curves(target: Path, lines: dict[str, list[Row]], what: str) -> None:
     """Distance by period: as published, and dashed without the memory of earlier periods."""
-    plt = pyplot()
-    figure, axis = plt.subplots(figsize=(5.2, 3.8))
-    for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
-        solid, dotted = ([row for row in rows if row["lists"] == lists] for lists in ("as published", "reset"))
-        _line(axis, solid, color=colour, marker=marker, label=f"{number} {what}")
-        _line(axis, dotted, color=colour, linestyle=":", label=f"{number}, lists reset")
-    axis.set(xlabel="communication period (0: isolated)", ylabel="distance (equation 4)")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize="small")
-    save_figure(figure, target)
-    plt.close(figure)
+    with figure(target, figsize=(5.2, 3.8)) as ((axis,),):
+        for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
+            solid, dotted = ([row for row in rows if row["lists"] == lists] for lists in ("as published", "reset"))
+            _line(axis, solid, color=colour, marker=marker, label=f"{number} {what}")
+            _line(axis, dotted, color=colour, linestyle=":", label=f"{number}, lists reset")
+        axis.set(xlabel="communication period (0: isolated)", ylabel="distance (equation 4)")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
 
 
 def _splits(target: Path, results: dict[str, list[Row]]) -> None:
     """Figure 9: distance by period with other columns, and with other rows, at the parties; dotted: signs aligned."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.8), sharey=True)
-    for axis, split, what in zip(axes, ("vertical", "horizontal"), ("columns", "rows"), strict=True):
-        lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
-        for colour, marker, (parties, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
-            solid, dotted = ([row for row in rows if row["signs"] == signs] for signs in ("as they come", "aligned"))
-            _line(axis, solid, color=colour, marker=marker, label=f"{parties} parties")
-            _line(axis, dotted, color=colour, linestyle=":", label=f"{parties}, signs aligned")
-        axis.set(xlabel="communication period (0: isolated)")
-        axis.set_title(f"{split}: different {what} at each party", fontsize="medium")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("distance (equation 4)")
-    axes[0].legend(fontsize="small")
-    figure.tight_layout()
-    save_figure(figure, target)
-    plt.close(figure)
+    with figure(target, 1, 2, figsize=(8.4, 3.8), sharey=True) as axes:
+        for axis, split, what in zip(axes[0], ("vertical", "horizontal"), ("columns", "rows"), strict=True):
+            lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
+            for colour, marker, (parties, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
+                solid, dotted = (
+                    [row for row in rows if row["signs"] == signs] for signs in ("as they come", "aligned")
+                )
+                _line(axis, solid, color=colour, marker=marker, label=f"{parties} parties")
+                _line(axis, dotted, color=colour, linestyle=":", label=f"{parties}, signs aligned")
+            axis.set(xlabel="communication period (0: isolated)")
+            axis.set_title(f"{split}: different {what} at each party", fontsize="medium")
+            axis.grid(alpha=0.3)
+        axes[0][0].set_ylabel("distance (equation 4)")
+        axes[0][0].legend(fontsize="small")
 
 
 def _grid(target: Path, rows: Sequence[Row]) -> None:
     """Figures 12 and 14: images named 'down, across', each with its correlation to the first of its line."""
-    plt = pyplot()
     names = [name.partition(", ") for name in rows[0] if name != "pixel"]
     down, across = (list(dict.fromkeys(parts)) for parts in ([n[0] for n in names], [n[2] for n in names]))
     side = int(np.sqrt(len(rows)))
-    figure, axes = plt.subplots(len(down), len(across), figsize=(2 * len(across) + 0.4, 2.3 * len(down)))
-    for line, method in zip(axes, down, strict=True):
-        first = np.array([row[f"{method}, {across[0]}"] for row in rows], float)
-        for axis, what in zip(line, across, strict=True):
-            image = np.array([row[f"{method}, {what}"] for row in rows], float)
-            axis.imshow(image.reshape(side, side), cmap="gray")
-            axis.set(xticks=[], yticks=[], xlabel=f"r = {np.corrcoef(first, image)[0, 1]:.3f}")
-        line[0].set_ylabel(method)
-    for axis, what in zip(axes[0], across, strict=True):
-        axis.set_title(what, fontsize="medium")
-    figure.tight_layout()
-    save_figure(figure, target)
-    plt.close(figure)
+    with figure(target, len(down), len(across), figsize=(2 * len(across) + 0.4, 2.3 * len(down))) as axes:
+        for line, method in zip(axes, down, strict=True):
+            first = np.array([row[f"{method}, {across[0]}"] for row in rows], float)
+            for axis, what in zip(line, across, strict=True):
+                image = np.array([row[f"{method}, {what}"] for row in rows], float)
+                axis.imshow(image.reshape(side, side), cmap="gray")
+                axis.set(xticks=[], yticks=[], xlabel=f"r = {np.corrcoef(first, image)[0, 1]:.3f}")
+            line[0].set_ylabel(method)
+        for axis, what in zip(axes[0], across, strict=True):
+            axis.set_title(what, fontsize="medium")
 
 
 def _images(target: Path, rows: Sequence[Row]) -> None:
     """Figures 10 and 11: an image and its clusters for each method."""
-    plt = pyplot()
     names = [name for name in rows[0] if name != "pixel" and not name.endswith(" cluster")]
     side = int(np.sqrt(len(rows)))
-    figure, axes = plt.subplots(2, len(names), figsize=(1.8 * len(names), 3.9))
-    for column, name in enumerate(names):
-        for axis, key in zip(axes[:, column], (name, f"{name} cluster"), strict=True):
-            axis.imshow(np.array([row[key] for row in rows], float).reshape(side, side), cmap="gray")
-            axis.set(xticks=[], yticks=[])
-        axes[0, column].set_title(name, fontsize="small")
-    figure.tight_layout()
-    save_figure(figure, target)
-    plt.close(figure)
+    with figure(target, 2, len(names), figsize=(1.8 * len(names), 3.9)) as axes:
+        for column, name in enumerate(names):
+            for axis, key in zip(axes[:, column], (name, f"{name} cluster"), strict=True):
+                axis.imshow(np.array([row[key] for row in rows], float).reshape(side, side), cmap="gray")
+                axis.set(xticks=[], yticks=[])
+            axes[0, column].set_title(name, fontsize="small")

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.maths.eigen import projector_distance
 from fedpca_flwr.maths.rows import pieces
-from simulations.papers.tracking_baselines import FrequentDirections, Grouse, PowerMethod, Spirit
+from simulations.papers.streams import FrequentDirections, Grouse, PowerMethod, Spirit
 from tests.families import rows
 
 

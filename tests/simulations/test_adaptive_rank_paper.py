@@ -33,7 +33,7 @@ def test_every_figure_is_there_and_in_the_report(quick):
 def test_an_interrupted_run_goes_on(quick, monkeypatch):
     monkeypatch.setattr(adaptive_rank, "draw", lambda *_: None)  # they are drawn already
     folder, given = quick
-    kept, lost = folder / "synthetic-2.csv", folder / "memory.csv"
+    kept, lost = folder / "steps/synthetic-2.csv", folder / "steps/memory.csv"
     before = kept.stat().st_mtime_ns
     lost.unlink()
     assert main(given) == 0

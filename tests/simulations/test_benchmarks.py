@@ -14,31 +14,24 @@ from fedpca_flwr.maths.moments import Moments
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
-from simulations import benchmarks, measuring, run
-from simulations.benchmarks import all as everything
+from simulations import measuring, run
 from simulations.benchmarks import (
     as_written,
     databases,
     empty_app,
-    empty_method,
-    front,
+    engines,
     genotypes,
-    groups,
-    many_rows,
+    influence,
     memory,
-    parties,
+    messages,
     postgresql_server,
     published,
-    scaling,
-    side_by_side,
-    sparse,
     speed,
-    truncation,
 )
 from simulations.benchmarks import published_numbers as note
 from simulations.benchmarks.__main__ import main
+from simulations.benchmarks.harness import BENCHMARKS, PARTITIONS
 from simulations.loopback import LoopbackProxy
-from simulations.programs import found
 from tests.families import cut, rows
 
 DIGITS = ["--dataset", "digits"]
@@ -64,13 +57,13 @@ def test_the_published_numbers_are_those_of_the_notes():
 
 def test_every_published_cell_has_a_run_beside_it():
     for known in note.ANGLES.values():
-        assert set(known) == set(published.PARTITIONS)
+        assert set(known) == set(PARTITIONS)
         assert all(set(line) == set(note.METHODS) for line in known.values())
     assert published.PUBLISHED["mnist"] == list(published.TABLES)
 
 
 def test_published_angles_have_three_lines_a_partition(tmp_path, capsys):
-    assert published.main([*DIGITS, "--output", str(tmp_path), "--table", "angles"]) == 0
+    assert main(["published", *DIGITS, "--output", str(tmp_path), "--table", "angles"]) == 0
     rows = cells(capsys.readouterr().out)
     assert [row[1] for row in rows] == ["ours, mean", "ours, max", "published, mean"] * 4
     ours = [[float(cell) for cell in row[2:]] for row in rows if row[1] == "ours, max"]
@@ -79,45 +72,45 @@ def test_published_angles_have_three_lines_a_partition(tmp_path, capsys):
 
 def test_published_tables_are_made_of_runs_that_are_kept(tmp_path, capsys, monkeypatch):
     wanted = [*DIGITS, "--output", str(tmp_path), "--table", "compression", "streaming"]
-    assert published.main(wanted) == 0
+    assert main(["published", *wanted]) == 0
     first = capsys.readouterr().out
     assert len([json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]) == 5
     monkeypatch.setattr(measuring, "run", None)
     monkeypatch.setattr(published, "run", None)
-    assert published.main(wanted) == 0
+    assert main(["published", *wanted]) == 0
     assert capsys.readouterr().out == first
 
 
 def test_runs_of_a_version_that_measured_texts_are_named(tmp_path, capsys):
     wanted = [*DIGITS, "--output", str(tmp_path), "--table", "compression"]
-    assert published.main(wanted) == 0
+    assert main(["published", *wanted]) == 0
     records = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     old = [{**record, "measured": {"compression": "3.1 times less"}} for record in records]
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in old))
-    assert published.main(wanted) == 2
+    assert main(["published", *wanted]) == 2
     assert "by an older version; name a new folder" in capsys.readouterr().err
 
 
 def test_streaming_is_that_of_the_rows_that_are_there(tmp_path, capsys):
-    assert published.main([*DIGITS, "--output", str(tmp_path), "--table", "streaming"]) == 0
+    assert main(["published", *DIGITS, "--output", str(tmp_path), "--table", "streaming"]) == 0
     rows = cells(capsys.readouterr().out)
     assert [row[0] for row in rows] == list(note.STREAMING)
     assert max(float(row[2]) for row in rows) < 1e-9
 
 
 def test_a_table_without_its_setting_is_named(tmp_path, capsys):
-    assert published.main(["--dataset", "images", "--output", str(tmp_path), "--table", "privacy"]) == 2
+    assert main(["published", "--dataset", "images", "--output", str(tmp_path), "--table", "privacy"]) == 2
     assert "'privacy' has no clips for images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("table", sorted(published.TABLES.keys() - {"angles", "compression", "streaming"}))
 def test_every_table_prints_on_data_that_the_notes_do_not_have(table, tmp_path, capsys):
-    assert published.main([*DIGITS, "--output", str(tmp_path), "--table", table]) == 0
+    assert main(["published", *DIGITS, "--output", str(tmp_path), "--table", table]) == 0
     assert len(cells(capsys.readouterr().out)) >= 4
 
 
 def test_as_written_has_the_faults_that_it_is_there_for(capsys):
-    side_by_side.main([*DIGITS, "--repeats", "1"])
+    main(["side-by-side", *DIGITS, "--repeats", "1"])
     rows = {row[0]: row[1:] for row in cells(capsys.readouterr().out)}
     angles = {name: [[float(part) for part in cell.split("/")] for cell in row[:2]] for name, row in rows.items()}
     errors = {name: [float(cell) for cell in row[2:4]] for name, row in rows.items()}
@@ -139,49 +132,49 @@ def test_scatter_without_a_between_part_is_what_ap_cov_has():
 
 
 def test_scaling_shows_rounds_and_bytes_of_every_method():
-    point = scaling.Point(n=300, d=12, k=2, K=4)
-    n, d, k, parties, *methods = scaling.line(point, 1)
+    point = speed.Point(n=300, d=12, k=2, K=4)
+    n, d, k, parties, *methods = speed.scaled(point, 1)
     assert (n, d, k, parties) == ("300", "12", "2", "4")
-    _, rounds, megabytes = methods[scaling.METHODS.index("p-cov")].split("; ")
+    _, rounds, megabytes = methods[speed.GROWING.index("p-cov")].split("; ")
     up, down = map(float, megabytes.split(" + "))
     values = 12 * 13 // 2 + 12 + 1
     assert (rounds, down) == ("1", 0)
     assert 8 * values <= up * 1e6 < 8 * values + 4 * 128 + 5
     assert len(methods) == 3
-    assert len(set(scaling.points())) == 9
+    assert len(set(speed.points())) == 9
 
 
 def test_draws_of_a_partition_are_lines_of_their_own(capsys):
-    truncation.main([*DIGITS, "--seeds", "42", "1"])
+    main(["truncation", *DIGITS, "--seeds", "42", "1"])
     assert [row[0] for row in cells(capsys.readouterr().out)] == ["42", "1"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setattr(published, "_streamed", lambda *_: pytest.fail("there was work"))
-    assert published.main([*DIGITS, "--output", str(tmp_path / "file"), "--table", "streaming"]) == 2
+    assert main(["published", *DIGITS, "--output", str(tmp_path / "file"), "--table", "streaming"]) == 2
     assert "cannot be used" in capsys.readouterr().err
 
 
 def test_the_server_alone_can_be_measured(capsys):
     """On replies that no party sent, after a question that it did ask."""
-    memory.main(["--clients", "3", "--features", "60", "--ways", *memory.WAYS])
+    main(["memory", "--clients", "3", "--features", "60", "--ways", *memory.WAYS])
     assert capsys.readouterr().out.count("| 60 |") == len(memory.WAYS)
     parts = [Moments.of(part) for part in cut(rows(300, 60), 100, 100, 100)]
     assert len(speed.server_speed(parts, repeats=1)) == 3
 
 
 def test_what_a_message_costs_is_told_for_few_and_for_many_parties(capsys):
-    parties.main(["--few", "4", "--many", "8"])
+    main(["parties", "--few", "4", "--many", "8"])
     assert [line[0] for line in cells(capsys.readouterr().out)] == ["4", "8"]
 
 
 def test_sparse_rows_give_what_scikit_learn_gives(tmp_path):
-    sparse.write(str(tmp_path), 2, 300, 40, 0.05)
-    theirs, ours = sparse.scikit_learn(str(tmp_path), 2), sparse.whole_run(str(tmp_path), 2)
+    memory.write(str(tmp_path), 2, 300, 40, 0.05)
+    theirs, ours = memory.scikit_learn(str(tmp_path), 2), memory.whole_run(str(tmp_path), 2)
     assert principal_angles(ours.components.T, theirs.components.T).max() <= 1e-6
     assert ours.data == pytest.approx(theirs.data, rel=0.1)
-    party = sparse.one_party(str(tmp_path), 2)
+    party = memory.one_party(str(tmp_path), 2)
     assert party.components is None
     assert party.data < ours.data
 
@@ -202,11 +195,11 @@ def test_an_unknown_benchmark_is_answered_by_the_names_of_all(capsys):
     assert main(["side-by-sight"]) == 2
     said = capsys.readouterr().err
     assert "there is no benchmark 'side-by-sight'" in said
-    assert said.splitlines()[-1] == f"Benchmarks: {', '.join(found(benchmarks))}"
-    assert {"accuracy", "side-by-side"} < set(found(benchmarks))
+    assert said.splitlines()[-1] == f"Benchmarks: {', '.join(sorted(BENCHMARKS))}"
+    assert {"accuracy", "side-by-side"} < BENCHMARKS.keys()
 
 
-@pytest.mark.parametrize("name", found(benchmarks))
+@pytest.mark.parametrize("name", sorted(BENCHMARKS))
 def test_every_benchmark_says_what_it_measures(name, capsys):
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
@@ -229,12 +222,12 @@ def test_what_influence_costs_is_a_ratio_for_few_and_many_parties(capsys):
 
 def test_a_median_is_where_most_groups_are():
     A, B = np.diag([3.0, 2.0, 1.0]), np.diag([1.0, 2.0, 900.0])
-    np.testing.assert_allclose(groups.geometric_median([A, A, A, B]), A, atol=1e-6)
-    np.testing.assert_allclose(groups.geometric_median([A, B]), (A + B) / 2)
+    np.testing.assert_allclose(influence.geometric_median([A, A, A, B]), A, atol=1e-6)
+    np.testing.assert_allclose(influence.geometric_median([A, B]), (A + B) / 2)
 
 
 def test_a_median_over_groups_takes_a_part_of_a_lie_away(capsys, monkeypatch):
-    monkeypatch.setattr(groups, "CASES", [("IID", 30, 2)])
+    monkeypatch.setattr(influence, "CASES", [("IID", 30, 2)])
     assert main(["groups", "--seeds", "1"]) == 0
     (line,) = cells(capsys.readouterr().out)
     hit, lied, honest, quiet, told = map(float, line[2:7])
@@ -254,21 +247,21 @@ def test_drawn_genotypes_give_the_components_of_all_people(tmp_path):
 
 
 def test_ratios_stand_beside_those_of_the_release_and_fail_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(everything, "RELEASED", tmp_path / "released.json")
-    monkeypatch.setattr(everything, "RATIOS", {"one": lambda repeats: 2.0, "other": lambda repeats: float(repeats)})
-    everything.main(["--quick", "--keep"])
+    monkeypatch.setattr(speed, "RELEASED", tmp_path / "released.json")
+    monkeypatch.setattr(speed, "RATIOS", {"one": lambda repeats: 2.0, "other": lambda repeats: float(repeats)})
+    main(["all", "--quick", "--keep"])
     assert [row[1:3] for row in cells(capsys.readouterr().out)] == [["2.00", "-"], ["3.00", "-"]]
-    everything.main([])  # three times the repetitions, three times the ratio of one of the two
+    main(["all"])  # three times the repetitions, three times the ratio of one of the two
     assert [row[3] for row in cells(capsys.readouterr().out)] == ["", "slower: 3.00 times the release's"]
 
 
 def test_every_ratio_has_one_of_the_release():
-    assert set(json.loads(everything.RELEASED.read_text())["ratios"]) == set(everything.RATIOS)
+    assert set(json.loads(speed.RELEASED.read_text())["ratios"]) == set(speed.RATIOS)
 
 
 def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
     model = run("p-cov", cut(rows(60, 6), 30, 20, 10), n_components=2)
-    messages = empty_method.sizes(model)
+    messages = engines.sizes(model)
     strategy, server = empty_app.Empty(messages), SimpleClientManager()
     for i in range(3):
         server.register(LoopbackProxy(str(i), empty_app.EmptyClient))
@@ -285,18 +278,18 @@ def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
 
 def test_a_line_is_on_the_front_where_nothing_exact_is_better():
     lines = [
-        front.Line("one round", 1, 9.0, 0.0, 0.0, "exact", reached=True),
-        front.Line("few bytes up", 4, 2.0, 9.0, 0.0, "1e-07", reached=True),
-        front.Line("dearer up, cheaper in all", 4, 3.0, 1.0, 0.0, "1e-07", reached=True),
-        front.Line("one more round than that", 5, 3.0, 1.0, 0.0, "1e-07", reached=True),
-        front.Line("not exact, for nothing", 1, 0.0, 0.0, 5.0, "-", reached=False),
+        messages.Line("one round", 1, 9.0, 0.0, 0.0, "exact", reached=True),
+        messages.Line("few bytes up", 4, 2.0, 9.0, 0.0, "1e-07", reached=True),
+        messages.Line("dearer up, cheaper in all", 4, 3.0, 1.0, 0.0, "1e-07", reached=True),
+        messages.Line("one more round than that", 5, 3.0, 1.0, 0.0, "1e-07", reached=True),
+        messages.Line("not exact, for nothing", 1, 0.0, 0.0, 5.0, "-", reached=False),
     ]
-    assert front.fronts(lines) == ["up, up + down", "up", "up + down", "-", "-"]
+    assert messages.fronts(lines) == ["up, up + down", "up", "up + down", "-", "-"]
 
 
 def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
-    monkeypatch.setattr(front, "OURS", [("p-cov", {}), ("sub-it", {"tolerance": 1.0})])
-    monkeypatch.setattr(front, "PUBLISHED", {"P-COV": as_written.p_cov, "AP-COV": as_written.ap_cov})
+    monkeypatch.setattr(messages, "OURS", [("p-cov", {}), ("sub-it", {"tolerance": 1.0})])
+    monkeypatch.setattr(messages, "PUBLISHED", {"P-COV": as_written.p_cov, "AP-COV": as_written.ap_cov})
     main(["front", *DIGITS])
     on = {line[0]: line[-1] for line in cells(capsys.readouterr().out)}
     assert on == {
@@ -308,7 +301,7 @@ def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypat
 
 
 def test_what_grows_with_the_square_of_the_rows_is_refused():
-    own = many_rows.parties(30_000)
+    own = speed.of_columns(30_000)
     assert [rows.shape for rows in own] == [(30_000, 20)] * 3
-    assert "rounds" in many_rows.outcome("vertical", many_rows.parties(500))
-    assert all(many_rows.outcome(method, own).endswith("refused") for method in many_rows.METHODS[1:])
+    assert "rounds" in speed.outcome("vertical", speed.of_columns(500))
+    assert all(speed.outcome(method, own).endswith("refused") for method in speed.COLUMNS[1:])

@@ -17,9 +17,8 @@ from fedpca_flwr.errors import ConfigError, DataError, PartyError
 from fedpca_flwr.maths.eigen import LANCZOS_FROM
 from simulations.hunt import hunting, running
 from simulations.hunt.__main__ import main
-from simulations.hunt.checks import findings, truth_about
+from simulations.hunt.checks import findings, truth_about, turn, turned, unequal_moments
 from simulations.hunt.draw import Draw, draw, method_of
-from simulations.hunt.equal_moments import turn, turned, unequal_moments
 from simulations.hunt.hunting import Tally, hunt
 from simulations.hunt.oracle import angle, truth_of, truth_of_kernel
 from simulations.hunt.running import Outcome, run_draw

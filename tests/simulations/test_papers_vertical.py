@@ -11,7 +11,7 @@ from fedpca_flwr.errors import DataError
 from simulations.papers import vertical
 from simulations.papers.__main__ import main
 from simulations.papers.experiment import read_table
-from simulations.papers.vertical_data import densities, matrix
+from simulations.papers.vertical import densities, matrix
 from simulations.papers.vertical_program import distances, graph_images, images, kernel_images
 
 SONAR = os.environ.get("FEDPCA_SONAR", "")

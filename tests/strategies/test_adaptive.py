@@ -12,7 +12,7 @@ from fedpca_flwr.maths.forecast import Forecast, Survey
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
-from simulations.benchmarks.setting import PARTITIONS
+from simulations.benchmarks.harness import PARTITIONS
 from strategies.adaptive import SPARE
 from tests.families import cut, rows
 

@@ -14,7 +14,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from simulations.papers.hierarchical import Federation
-from simulations.papers.personalised_real import kept, lost, personal
+from simulations.papers.personalised import kept, lost, personal
 from strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient
 from tests.families import rows
 from tests.harness import finish, proxy_of, server_of, tamper_arrays
