@@ -7,7 +7,8 @@ Factor analysis: correlations explained by few factors, each feature with a nois
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +23,6 @@ from fedpca_flwr.maths.multivariate import factor_analysis as greatest_likelihoo
 from fedpca_flwr.maths.multivariate import promax, varimax
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.model.solution import SCALED, certainty, solve
 
 
 @of_moments
@@ -35,25 +35,14 @@ def pca(
     ------
     ConfigError, DataError
     """
-    whole = moments.moments
-    found = solve(whole, whole.diagonal(), n_components=n_components, center=center, scale=scale)
-    rounded = float(np.sum(moments.missed if found.scale is None else moments.missed / found.scale**2))
-    pairs = replace(found.pairs, error=rounded, rank=None if rounded else found.pairs.rank)
-    certain = certainty(pairs, exact=True, ways=[] if scale else [SCALED])
     parties = moments.parties.items()
     about = {
         "method": "second moments",
-        "exact": certain.exact,
-        "options": {"n-components": n_components, "center": center, "scale": scale},
         "columns": names_digest(moments.features),
         "parties": [{"party": i, "name": key, "rows": own.count} for i, (key, own) in enumerate(parties)],
-        "rounds": [],
-        "measured": {**found.measured, **({"fixed_point_variance_share": rounded / found.total} if rounded else {})},
-        "notes": [*found.notes, *certain.notes],
     }
-    model = PCAModel.of(replace(found, pairs=pairs), about)
-    names = np.array(moments.features, dtype=object) if moments.features else None
-    return replace(model, feature_names_in_=names)
+    options: dict[str, Any] = {"n_components": n_components, "center": center, "scale": scale}
+    return PCAModel.of_moments(moments.moments, about, missed=moments.missed, **options).named(moments.features)
 
 
 ROTATIONS = ("none", "varimax", "promax")
