@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.named import named
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.progress import flower_from
 
@@ -102,7 +101,7 @@ def run(
     if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
         return model
     model.log["notes"].extend(held.notes)
-    return named(model, next(filter(None, held.names), ()))
+    return model.named(next(filter(None, held.names), ()))
 
 
 def _on(engine: str) -> Engine:

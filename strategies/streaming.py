@@ -30,9 +30,8 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, head_and_diagonal
 from fedpca_flwr.maths.sums import pool
-from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.model.federation import Federation, digest
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.second_moments import digest
 from fedpca_flwr.model.solution import Certainty, Solution, solve
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, ScaledOptions, Shown

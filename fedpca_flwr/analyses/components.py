@@ -1,28 +1,33 @@
-"""What components mean in terms of the features: loadings as correlations, rotated if wanted, and shares.
+r"""Components and factors from kept moments: a PCA, its loadings as correlations, rotations, and factor analysis.
 
-The PCA of kept moments.
+*Rotations* of loadings make each feature load on few components: varimax (Kaiser 1958), promax (Hendrickson and White
+1964). With Kaiser's normalisation each feature's loadings are scaled to length 1 for the search, so that features of
+which the components hold little count as much as others; that is the default of R's ``varimax`` and ``factanal``.
 
-Factor analysis: correlations explained by few factors, each feature with a noise of its own.
+*Factor analysis* explains correlations by few factors, each feature with a noise of its own:
+:math:`\Sigma = W W^T + \Psi` with k columns of loadings and a diagonal of noise. Given :math:`\Psi` the loadings of
+greatest likelihood follow from the eigenpairs of :math:`\Psi^{-1/2} S \Psi^{-1/2}`, and what is left is a function of
+:math:`\log \Psi` alone, with gradient :math:`(\Sigma_{ii} - S_{ii}) / \Psi_{ii}` (Joreskog 1967), which a
+quasi-Newton method minimises. Steps of EM (Rubin and Thayer 1982) end at the same maximum, thousands of them later.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_factor, cho_solve, eigh, lstsq, svd
 
 from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, require_resolved, require_varying, rows_of
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
-from fedpca_flwr.maths.multivariate import factor_analysis as greatest_likelihood
-from fedpca_flwr.maths.multivariate import promax, varimax
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.model.solution import SCALED, certainty, solve
 
 
 @of_moments
@@ -35,28 +40,54 @@ def pca(
     ------
     ConfigError, DataError
     """
-    whole = moments.moments
-    found = solve(whole, whole.diagonal(), n_components=n_components, center=center, scale=scale)
-    rounded = float(np.sum(moments.missed if found.scale is None else moments.missed / found.scale**2))
-    pairs = replace(found.pairs, error=rounded, rank=None if rounded else found.pairs.rank)
-    certain = certainty(pairs, exact=True, ways=[] if scale else [SCALED])
     parties = moments.parties.items()
     about = {
         "method": "second moments",
-        "exact": certain.exact,
-        "options": {"n-components": n_components, "center": center, "scale": scale},
         "columns": names_digest(moments.features),
         "parties": [{"party": i, "name": key, "rows": own.count} for i, (key, own) in enumerate(parties)],
-        "rounds": [],
-        "measured": {**found.measured, **({"fixed_point_variance_share": rounded / found.total} if rounded else {})},
-        "notes": [*found.notes, *certain.notes],
     }
-    model = PCAModel.of(replace(found, pairs=pairs), about)
-    names = np.array(moments.features, dtype=object) if moments.features else None
-    return replace(model, feature_names_in_=names)
+    options: dict[str, Any] = {"n_components": n_components, "center": center, "scale": scale}
+    return PCAModel.of_moments(moments.moments, about, missed=moments.missed, **options).named(moments.features)
 
 
-ROTATIONS = ("none", "varimax", "promax")
+VARIMAX_STEPS, SMALLEST_GAIN = 10000, 1e-14
+"""Varimax ends after so many steps, or with a step that raises its criterion by no larger share."""
+
+PROMAX_POWER = 4
+
+
+def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
+    """The orthogonal matrix (k, k) by which the squares of loadings (d, k) vary most within the columns."""
+    if kaiser:
+        lengths = np.linalg.norm(loadings, axis=1)
+        loadings = loadings[lengths > 0] / lengths[lengths > 0, None]
+    rotation = np.eye(loadings.shape[1])
+    before = 0.0
+    for _ in range(VARIMAX_STEPS):
+        rotated = loadings @ rotation
+        target = rotated**3 - rotated * np.mean(rotated**2, axis=0)
+        u, strengths, vt = svd(loadings.T @ target)
+        rotation = u @ vt
+        if strengths.sum() <= before * (1 + SMALLEST_GAIN):
+            break
+        before = float(strengths.sum())
+    return rotation
+
+
+def promax(loadings: Array, *, kaiser: bool = True) -> Array:
+    """A matrix (k, k) by which loadings (d, k) come near to the fourth powers of their varimax.
+
+    Its columns are scaled so that the factors have variance 1; they may be correlated.
+    """
+    orthogonal = varimax(loadings, kaiser=kaiser)
+    rotated = loadings @ orthogonal
+    fitted, *_ = lstsq(rotated, rotated * np.abs(rotated) ** (PROMAX_POWER - 1))
+    spread = np.diagonal(np.linalg.inv(fitted.T @ fitted))
+    oblique: Array = orthogonal @ (fitted * np.sqrt(spread))
+    return oblique
+
+
+ROTATIONS: dict[str, Callable[..., Array] | None] = {"none": None, "varimax": varimax, "promax": promax}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +144,7 @@ def read(
     spread = np.where(moments.is_constant, np.inf, np.sqrt(np.diagonal(used.covariance).clip(min=0.0)))
     loadings = (components * np.sqrt(model.explained_variance_)[:, None] / spread).T
     communalities = np.sum(loadings**2, axis=1)
-    rotate = {"none": None, "varimax": varimax, "promax": promax}[rotation]
+    rotate = ROTATIONS[rotation]
     turn = np.eye(len(components)) if rotate is None else rotate(loadings, kaiser=kaiser)
     rotated = loadings @ turn
     order = np.arange(len(turn)) if rotation == "none" else np.argsort(-np.sum(rotated**2, axis=0), kind="stable")
@@ -156,6 +187,10 @@ def whitened(model: PCAModel, X: ArrayLike) -> Array:
     """
     require_resolved(model.explained_variance_)
     return model.transform(X) / np.sqrt(model.explained_variance_)
+
+
+LEAST_NOISE = 1e-9
+"""Share of a feature's variance: less noise is none (a Heywood case), and the likelihood has no maximum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +241,7 @@ class FactorModel:
 
 @of_moments
 def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
-    """The k factors of greatest likelihood (`fedpca_flwr.maths.multivariate`).
+    """The k factors of greatest likelihood.
 
     Raises
     ------
@@ -214,12 +249,41 @@ def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
     """
     require_count("k", k, min(moments.n_samples, moments.n_features) - 1)
     require_varying(moments, np.arange(moments.n_features))
-    found = greatest_likelihood(moments.scatter / moments.n_samples, k)
+    from scipy.optimize import minimize  # a tenth of a second to import, for this analysis alone
+
+    covariance = moments.scatter / moments.n_samples
+    unit = np.sqrt(np.diagonal(covariance))
+    R = covariance / unit / unit[:, None]
+    d = len(R)
+    options = {"maxiter": 15000, "maxfun": 15000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30}
+    bounds = [(np.log(LEAST_NOISE), 0.0)] * d
+    start = np.full(d, np.log(0.5))
+    found = minimize(_deviance, start, (R, k), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    noise = np.exp(found.x)
     return FactorModel(
-        components=fix_signs(found.loadings).T,
-        noise_variance=found.noise,
+        components=fix_signs(_loadings(noise, R, k) * unit[:, None]).T,
+        noise_variance=noise * unit**2,
         mean=moments.mean,
-        log_likelihood=found.log_likelihood,
-        proper=found.proper,
+        log_likelihood=-0.5 * (found.fun + d * np.log(2 * np.pi)) - float(np.log(unit).sum()),
+        proper=bool((noise > 2 * LEAST_NOISE).all()),
         features=moments.features,
     )
+
+
+def _deviance(log_noise: Array, R: Array, k: int) -> tuple[float, Array]:
+    """Minus twice the mean log likelihood but for a constant, with the best loadings, and its gradient."""
+    noise = np.exp(log_noise)
+    root = np.sqrt(noise)
+    values, vectors = eigh(R / root / root[:, None])
+    excess = np.maximum(values[-k:], 1.0)
+    explained = np.sum(np.log(excess)) + np.sum(values[-k:] / excess)
+    deviance = float(log_noise.sum() + explained + values[:-k].sum())
+    fitted = noise * (np.sum(vectors[:, -k:] ** 2 * (excess - 1), axis=1) + 1)
+    return deviance, (fitted - np.diagonal(R)) / noise
+
+
+def _loadings(noise: Array, R: Array, k: int) -> Array:
+    root = np.sqrt(noise)
+    values, vectors = eigh(R / root / root[:, None], subset_by_index=(len(R) - k, len(R) - 1))
+    loadings: Array = root[:, None] * vectors[:, ::-1] * np.sqrt((values[::-1] - 1).clip(min=0.0))
+    return loadings

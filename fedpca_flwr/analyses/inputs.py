@@ -44,7 +44,7 @@ def _of(analysis: Analysis, name: str, kind: type, how: str) -> Analysis:
     return cast(Analysis, checked)
 
 
-class Blocks(NamedTuple):
+class ScatterBlocks(NamedTuple):
     """Places of ``x`` (p,) and ``y`` (r,) among the features, their means, and the blocks of the scatter."""
 
     x: NDArray[np.intp]
@@ -56,7 +56,7 @@ class Blocks(NamedTuple):
     S_yy: Array
 
 
-def blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> Blocks:
+def blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> ScatterBlocks:
     """The blocks of features ``y`` and ``x``; without ``x`` all others.
 
     Raises
@@ -75,7 +75,7 @@ def blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> Bl
             else "there are no other features; name fewer"
         )
     S, mean = moments.scatter, moments.mean
-    return Blocks(
+    return ScatterBlocks(
         here, there, mean[here], mean[there], S[np.ix_(here, here)], S[np.ix_(here, there)], S[np.ix_(there, there)]
     )
 

@@ -1,8 +1,20 @@
-"""Regression of some features on others: least squares, ridge, on principal components, partial least squares.
+r"""Relations between features: canonical correlations, linear discriminant analysis, and linear regression.
 
-Canonical correlations of two groups of features.
+All follow from the mean m and the scatters :math:`S_{xx}` (p, p), :math:`S_{xy}` (p, r) and :math:`S_{yy}` (r, r) about
+the mean; no row is needed.
 
-Linear discriminant analysis, where classes are columns of the rows: 1 in the rows of a class, else 0.
+*Canonical correlations* are the singular values of :math:`S_{xx}^{-1/2} S_{xy} S_{yy}^{-1/2}` (Hotelling 1936).
+
+*Linear discriminant analysis* takes classes as columns of the rows: 1 in the rows of a class, else 0. The mean of such
+a column is the share of the class, and its scatter :math:`S_{xc}` with the features gives the mean of the class::
+
+    n_c = n m_c,    mu_c = m + S_xc / n_c,    S_w = S_xx - sum_c S_xc S_xc^T / n_c
+
+(Hastie, Tibshirani and Friedman 2009, section 4.3, with the maximum likelihood estimate of the covariance, divisor n;
+solved as scikit-learn's ``solver="svd"``.)
+
+*Regression*: the slopes of a ridge are :math:`(S_{xx} + \alpha I)^{-1} S_{xy}` (Hoerl and Kennard 1970); on principal
+components (Jolliffe 1982) and by partial least squares (Wold, Sjostrom and Eriksson 2001) they follow as simply.
 """
 
 from __future__ import annotations
@@ -12,13 +24,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import cho_factor, cho_solve, eigh, pinv, svd
 
-from fedpca_flwr.analyses.inputs import Blocks, blocks, of_moments, require_count, require_varying, rows_of
+from fedpca_flwr.analyses.inputs import ScatterBlocks, blocks, of_moments, require_count, require_varying, rows_of
 from fedpca_flwr.errors import ConfigError, DataError, value_text
-from fedpca_flwr.maths import multivariate
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.multivariate import discriminants
+from fedpca_flwr.maths.eigen import COLLINEAR, pseudo_inverse, roots_of_diagonal, varying_directions, whitening
 from fedpca_flwr.model.second_moments import Features, SecondMoments
+
+SMALLEST_SINGULAR_VALUE = 1e-4
+"""Singular values below this are no direction that tells classes apart, as scikit-learn's ``tol``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +83,9 @@ def canonical_correlations(
     found = blocks(moments, others.tolist() if y is None else y, x)
     most = min(moments.n_samples - 1, len(found.x), len(found.y))
     require_count("k", k, most)
-    values, left, right = multivariate.canonical_correlations(found.S_xx, found.S_xy, found.S_yy, k)
+    whiten_x, whiten_y = whitening(found.S_xx), whitening(found.S_yy)
+    u, values, vt = svd(whiten_x.T @ found.S_xy @ whiten_y, full_matrices=False)
+    values, left, right = values[:k].clip(max=1.0), whiten_x @ u[:, :k], whiten_y @ vt[:k].T
     if values.size < k:
         raise DataError(f"'k' is {k}, but collinear features leave {values.size} correlations; ask for as many")
     signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(k)])
@@ -144,12 +161,34 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
     n = moments.n_samples
     counts = np.rint(n * found.mean_y).astype(np.int64)
     _require_classes(found, counts, n)
-    told = discriminants(n, found.mean_x, found.S_xx, found.S_xy, counts / n)
     names = moments.names(found.x), moments.names(found.y)
-    return Discriminant(*told, found.mean_x, counts, *names)
+    return Discriminant(*_discriminants(found, counts / n, n), found.mean_x, counts, *names)
 
 
-def _require_classes(found: Blocks, counts: NDArray[np.int64], n: int) -> None:
+def _discriminants(found: ScatterBlocks, shares: Array, n: int) -> tuple[Array, Array, Array]:
+    """Slopes, intercepts and directions of a `Discriminant` for classes that have these ``shares`` (c,) of n rows."""
+    deviations = found.S_xy / (n * shares)  # of the classes' means from the mean of all
+    within = found.S_xx - (deviations * (n * shares)) @ deviations.T
+    unit = _deviations_within(np.diagonal(within), np.diagonal(found.S_xx), n)
+    values, vectors = eigh(within / unit / unit[:, None] / n)
+    kept = np.sqrt(values.clip(min=0.0)) > SMALLEST_SINGULAR_VALUE
+    sphere = vectors[:, kept] / unit[:, None] / np.sqrt(values[kept])
+    between = (np.sqrt(n * shares / max(1, len(shares) - 1)) * deviations).T @ sphere
+    _, strengths, directions = svd(between, full_matrices=False)
+    directions = sphere @ directions[strengths > SMALLEST_SINGULAR_VALUE * strengths[0]].T
+    scores = deviations.T @ directions
+    slopes = directions @ scores.T
+    intercepts = np.log(shares) - 0.5 * np.sum(scores**2, axis=1) - found.mean_x @ slopes
+    return slopes, intercepts, directions
+
+
+def _deviations_within(within: Array, whole: Array, n: int) -> Array:
+    """Deviations (p,) of the features within classes; 1 where there is none but rounding."""
+    rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * whole
+    return np.where(within <= rounding, 1.0, np.sqrt(within.clip(min=0.0) / n))
+
+
+def _require_classes(found: ScatterBlocks, counts: NDArray[np.int64], n: int) -> None:
     """Refuse columns that are not 1 for the rows of a class, and 0 else, each row in one: their moments tell."""
     shares = counts / n
     expected = n * (np.diag(shares) - np.outer(shares, shares))
@@ -208,7 +247,13 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
     ------
     ConfigError, DataError
     """
-    return _fitted(moments, responses, features, multivariate.least_squares)
+
+    def slopes(S_xx: Array, S_xy: Array) -> Array:
+        unit = roots_of_diagonal(S_xx)
+        inverse, _ = pseudo_inverse(S_xx / unit / unit[:, None])
+        return (inverse @ (S_xy / unit[:, None])) / unit[:, None]
+
+    return _fitted(moments, responses, features, slopes)
 
 
 @of_moments
@@ -220,7 +265,12 @@ def ridge(
         raise ConfigError(
             f"'alpha' is {value_text(alpha)}, expected a number above 0; without a penalty take least_squares"
         )
-    return _fitted(moments, responses, features, lambda S_xx, S_xy: multivariate.ridge(S_xx, S_xy, alpha))
+
+    def slopes(S_xx: Array, S_xy: Array) -> Array:
+        factor = cho_factor(S_xx + alpha * np.eye(len(S_xx)), lower=True)
+        return np.asarray(cho_solve(factor, S_xy))
+
+    return _fitted(moments, responses, features, slopes)
 
 
 @of_moments
@@ -228,9 +278,12 @@ def principal_component_regression(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = False
 ) -> Regression:
     """Regression on the first k principal components; ``scale`` as in a PCA, all else as `least_squares`."""
-    return _fitted(
-        moments, responses, features, lambda S_xx, S_xy: multivariate.on_components(S_xx, S_xy, k), [k], scale
-    )
+
+    def slopes(S_xx: Array, S_xy: Array) -> Array:
+        values, vectors = eigh(S_xx, subset_by_index=(len(S_xx) - k, len(S_xx) - 1))
+        return np.asarray(vectors @ ((vectors.T @ S_xy) / values[:, None]))
+
+    return _fitted(moments, responses, features, slopes, [k], scale)
 
 
 @of_moments
@@ -239,9 +292,26 @@ def partial_least_squares(
 ) -> Regression:
     """Partial least squares with k latent variables, as `sklearn.cross_decomposition.PLSRegression`; ``scale`` divides
     features and responses by their deviations; else as `least_squares`."""
-    return _fitted(
-        moments, responses, features, lambda S_xx, S_xy: multivariate.partial_least_squares(S_xx, S_xy, k), [k], scale
-    )
+    return _fitted(moments, responses, features, lambda S_xx, S_xy: _on_latent_variables(S_xx, S_xy, k), [k], scale)
+
+
+def _on_latent_variables(S_xx: Array, S_xy: Array, k: int) -> Array:
+    """Slopes (p, r) on k latent variables (NIPALS; several responses: PLS2), or on fewer that explain everything."""
+    weights, loadings, responses = [], [], []
+    rounding = COLLINEAR * float(np.linalg.norm(S_xy))
+    for nth in range(k):
+        if nth and np.linalg.norm(S_xy) <= rounding:
+            break
+        w = svd(S_xy, full_matrices=False)[0][:, 0]
+        through = S_xx @ w
+        squared = float(w @ through)
+        weights.append(w)
+        loadings.append(through / squared)
+        responses.append(S_xy.T @ w / squared)
+        S_xx = S_xx - squared * np.outer(loadings[-1], loadings[-1])
+        S_xy = S_xy - squared * np.outer(loadings[-1], responses[-1])
+    W, P, Q = np.array(weights).T, np.array(loadings).T, np.array(responses).T
+    return np.asarray(W @ pinv(P.T @ W) @ Q.T)
 
 
 def _fitted(
@@ -252,7 +322,7 @@ def _fitted(
     directions: Sequence[int] = (),
     scale: bool = False,
 ) -> Regression:
-    """A regression whose slopes come of the blocks of the scatter, for which the features must have ``directions``."""
+    """The regression whose slopes follow from the blocks of the scatter; the features must have the ``directions``."""
     there = blocks(moments, responses, features)
     require_varying(moments, there.y)
     unit_x = unit_y = np.ones(1)
@@ -261,25 +331,16 @@ def _fitted(
         unit_x, unit_y = spread[there.x], spread[there.y]
     S_xx, S_xy = there.S_xx / unit_x / unit_x[:, None], there.S_xy / unit_x[:, None] / unit_y
     for k in directions:
-        _require_directions(k, min(moments.n_samples - 1, len(there.x)), S_xx)
+        require_count("k", k, min(moments.n_samples - 1, len(there.x)))
+        if (left := varying_directions(S_xx)) < k:
+            raise DataError(f"'k' is {k}, but only {left} directions of the features vary by more than rounding")
     slopes = slopes_of(S_xx, S_xy) / unit_x[:, None] * unit_y
+    S_yy = np.diagonal(there.S_yy)
+    unexplained = S_yy - 2 * np.sum(slopes * there.S_xy, axis=0) + np.sum(slopes * (there.S_xx @ slopes), axis=0)
     return Regression(
         coefficients=slopes,
         intercepts=there.mean_y - there.mean_x @ slopes,
-        explained_share=multivariate.explained_share(there.S_xx, there.S_xy, np.diagonal(there.S_yy), slopes),
+        explained_share=1 - unexplained / S_yy,
         features=moments.names(there.x),
         responses=moments.names(there.y),
     )
-
-
-def _require_directions(k: int, most: int, S_xx: Array) -> None:
-    """Refuse more than the features have.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
-    require_count("k", k, most)
-    left = multivariate.directions(S_xx)
-    if left < k:
-        raise DataError(f"'k' is {k}, but only {left} directions of the features vary by more than rounding")

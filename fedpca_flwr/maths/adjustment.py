@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.multivariate import pseudo_inverse
+from fedpca_flwr.maths.eigen import pseudo_inverse, roots_of_diagonal
 
 EXPLAINED = 1e-13
 """Share of a feature's variance below which what covariates leave of it is rounding."""
@@ -102,8 +102,7 @@ def fitted(S: Array, places: NDArray[np.int64]) -> tuple[Adjustment, NDArray[np.
     if not places.size:
         return Adjustment(places, slopes), places
     S_zz = S[np.ix_(places, places)]
-    unit = np.sqrt(np.diagonal(S_zz).clip(min=0.0))
-    unit = np.where(unit > 0, unit, 1.0)
+    unit = roots_of_diagonal(S_zz)
     inverse, dropped = pseudo_inverse(S_zz / unit / unit[:, None])
     others = np.setdiff1d(np.arange(len(S)), places)
     slopes[:, others] = (inverse / unit / unit[:, None]) @ S[np.ix_(places, others)]

@@ -23,7 +23,7 @@ from scipy.linalg import blas, eigh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, unpack
+from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, symmetric, unpack
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
 
@@ -90,7 +90,7 @@ def round_to_step(triangle: Array, step: float, d: int) -> Coded:
     integers = np.rint(triangle / step)
     if np.abs(integers).max(initial=0) >= 2**27:
         raise ValueError("the step is too small: entries have more than 27 bits")
-    differences = np.diff(np.diff(_symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)[np.triu_indices(d)]
+    differences = np.diff(np.diff(symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)[np.triu_indices(d)]
     codes = [compress(_planes(candidate)) for candidate in (integers, differences)]
     best = int(codes[1].size < codes[0].size)
     return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
@@ -104,7 +104,7 @@ def from_step(coded: Coded, step: float, d: int) -> Array:
     zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
     integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
     if coded.code[0]:
-        integers = _symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
+        integers = symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
     return integers * step
 
 
@@ -112,12 +112,6 @@ def _planes(integers: Array) -> NDArray[np.uint8]:
     """Signed integers as unsigned ones (0, -1, 1, -2, ... to 0, 1, 2, 3, ...), first all low bytes, then the next."""
     zigzag = np.where(integers < 0, -2 * integers - 1, 2 * integers).astype("<u4")
     return np.ascontiguousarray(zigzag.view(np.uint8).reshape(-1, 4).T)
-
-
-def _symmetric(triangle: Array, d: int) -> Array:
-    matrix = np.zeros((d, d))
-    matrix[np.triu_indices(d)] = triangle
-    return matrix + np.triu(matrix, 1).T
 
 
 def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:

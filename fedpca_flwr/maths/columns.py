@@ -30,8 +30,8 @@ from scipy.spatial.distance import cdist, pdist, squareform
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius, rounding
-from fedpca_flwr.maths.moments import constant_features, head_and_diagonal, pack, safe_deviation, unpack
-from fedpca_flwr.maths.rows import Rows, centred_chunks, dense_rows, energy
+from fedpca_flwr.maths.moments import constant_features, head_and_diagonal, pack, safe_deviation, symmetric, unpack
+from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, dense_rows, energy
 
 
 @dataclass(frozen=True)
@@ -112,20 +112,6 @@ class Columns:
 
     def _chunks(self) -> Iterator[Any]:
         return centred_chunks(self.data, self.centre, self._divisor)
-
-
-class Transposed:
-    """``X'``, a factor from the left."""
-
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
-
-    def __matmul__(self, Q: Array) -> Array:
-        return self.columns.transposed_times(Q)
-
-    @property
-    def T(self) -> Columns:  # noqa: N802  # an array's name
-        return self.columns
 
 
 def columns_of(data: Rows, *, center: bool = True, scale: bool = False) -> Columns:
@@ -254,8 +240,7 @@ class Kernel:
         """The matrix (n, n) from what `packed_distances` or `columns.packed_gram` of all parties add up to."""
         if self.of_distances:
             return self(squareform(packed))
-        lower = unpack(packed, n)
-        return self(np.tril(lower) + np.tril(lower, -1).T)
+        return self(symmetric(packed, n))
 
 
 def packed_distances(X: Array) -> Array:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, blas, eigh, lapack, subspace_angles
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
@@ -239,6 +240,45 @@ def spectral_norm(matrix: Array) -> float:
     start = np.random.default_rng(0).standard_normal(d)
     (value,) = eigsh(operator, 1, which="LM", tol=1e-3, v0=start, return_eigenvectors=False)
     return float(abs(value)) * unit * 1.01
+
+
+COLLINEAR = 1e-12
+"""Share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding: then the
+features are collinear, and nothing is regressed on that direction."""
+
+
+def pseudo_inverse(S: Array) -> tuple[Array, Array]:
+    """The pseudo-inverse (p, p) of a symmetric positive semidefinite matrix, and a basis (p, m) of what it drops."""
+    values, vectors = eigh(S)
+    kept = _varies(values)
+    basis = vectors[:, kept]
+    return (basis / values[kept]) @ basis.T, vectors[:, ~kept]
+
+
+def varying_directions(S: Array) -> int:
+    """How many directions of a scatter (p, p) vary by more than rounding."""
+    return int(_varies(eigh(S, eigvals_only=True)).sum())
+
+
+def whitening(S: Array) -> Array:
+    """A matrix W (p, rank) with ``W' S W = I`` for a scatter ``S`` (p, p) of features in any units."""
+    unit = roots_of_diagonal(S)
+    values, vectors = eigh(S / unit / unit[:, None])
+    kept = _varies(values)
+    matrix: Array = vectors[:, kept] / np.sqrt(values[kept]) / unit[:, None]
+    return matrix
+
+
+def roots_of_diagonal(S: Array) -> Array:
+    """Roots of the diagonal of a scatter (d, d), by which features in any units are made comparable; 1 instead of 0."""
+    roots = np.sqrt(np.diagonal(S).clip(min=0.0))
+    return np.where(roots > 0, roots, 1.0)
+
+
+def _varies(values: Array) -> NDArray[np.bool_]:
+    """Which of the ascending eigenvalues of a scatter are more than rounding."""
+    varying: NDArray[np.bool_] = values > COLLINEAR * len(values) * max(values[-1], 0.0)
+    return varying
 
 
 def fix_signs(vectors: Array) -> Array:

@@ -16,7 +16,7 @@ from scipy.linalg import lapack, qr, svd
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, fix_signs, leading_eigenpairs
-from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
+from fedpca_flwr.maths.moments import Head, Moments, centred_rows, head_order, pool_heads, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows, chunks
 
 
@@ -79,11 +79,7 @@ def triangular(data: Rows) -> tuple[Head, Array]:
     R = np.empty((0, d))
     head: Head | None = None
     for chunk in chunks(data, max(2**20, d * (d + 1)) if n > d else 2**22):  # the first loses a row
-        mean = chunk.mean(axis=0, dtype=np.float64)
-        centred = np.subtract(chunk, mean, dtype=np.float64)
-        remainder = centred.mean(axis=0)
-        centred -= remainder
-        own = Head(len(chunk), mean, remainder)
+        own, centred = centred_rows(chunk)
         rows = contrasts(centred)
         if head is not None:
             pooled, deviations = pool_heads([head, own])
@@ -136,11 +132,10 @@ def stack(parts: list[Factor]) -> Factor:
 
     The order is fixed by the parts themselves, so permuting them changes no bit.
     """
-    parts = sorted(parts, key=lambda p: (p.head.n, p.head.mean.tobytes(), p.head.remainder.tobytes(), p.trace))
-    pooled, deviations = pool_heads([part.head for part in parts])
-    between = [np.sqrt(part.head.n) * deviation for part, deviation in zip(parts, deviations, strict=True)]
+    parts = sorted(parts, key=lambda part: (*head_order(part.head), part.trace))
+    pooled, between = rows_between([part.head for part in parts])
     extra = float(sum(np.vdot(row, row) for row in between))
-    rows = np.vstack([*(part.rows for part in parts), *(row[None] for row in between)])
+    rows = np.vstack([*(part.rows for part in parts), between])
     trace = sum(part.trace for part in parts) + extra
     return Factor(pooled, rows, trace, sum(part.omitted for part in parts), sum(part.floor for part in parts))
 

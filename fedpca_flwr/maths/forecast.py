@@ -19,7 +19,7 @@ from scipy.linalg import eigvalsh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.factors import triangular
-from fedpca_flwr.maths.moments import Head, Moments, pool_heads, unpack
+from fedpca_flwr.maths.moments import Head, Moments, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows
 
 GROUPS = 200
@@ -108,8 +108,7 @@ class Forecast:
     def of(cls, surveys: Sequence[Survey]) -> Forecast:
         """From the surveys of all parties, in any order."""
         surveys = sorted(surveys, key=lambda s: (s.head.n, s.head.mean.tobytes(), s.variances.tobytes()))
-        pooled, deviations = pool_heads([survey.head for survey in surveys])
-        rows = np.array([np.sqrt(s.head.n) * dev for s, dev in zip(surveys, deviations, strict=True)])
+        pooled, rows = rows_between([survey.head for survey in surveys])
         between = np.zeros(pooled.mean.size)
         values = eigvalsh(rows @ rows.T)[::-1].clip(min=0.0)[: between.size]
         between[: values.size] = values

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import roots_of_diagonal
 from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 
 FLOOR = 2.0**-40
@@ -140,8 +141,7 @@ class Correlation(NamedTuple):
         ValueError
             Where it is not.
         """
-        unit = np.sqrt(np.diagonal(covariance).clip(min=0.0))
-        unit = np.where(unit > 0, unit, 1.0)
+        unit = roots_of_diagonal(covariance)
         correlation = covariance / unit / unit[:, None]
         np.einsum("ii->i", correlation)[:] = 1.0
         precision = precision_of(correlation)

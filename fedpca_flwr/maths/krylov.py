@@ -34,7 +34,7 @@ import numpy as np
 from scipy.linalg import eigh, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius, rounding, sine_theorem
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding, sine_theorem
 
 
 @dataclass(frozen=True)
@@ -166,20 +166,6 @@ class KnownProducts:
         block = block - self.Q @ (self.Q.T @ block)
         enough = block.shape[1] and self.Q.shape[1] + block.shape[1] >= k
         return block if enough else self._filled(block, size)
-
-    def continued_block(self, size: int) -> Array:
-        """What the newest products (of at most ``size`` directions) add to the span; random directions if nothing."""
-        Z = self.AQ[:, -size:]
-        scale = frobenius(Z)
-        for _ in range(2):
-            Z = Z - self.Q @ (self.Q.T @ Z)
-        left, singular, _ = svd(Z, full_matrices=False, check_finite=False)
-        block = left[:, : min(self.room, int((singular > 1e-13 * scale).sum()))]
-        return block if block.shape[1] else self._filled(block, size)
-
-    def fresh_block(self, size: int) -> Array:
-        """A random orthonormal block (d, at most size) outside the span."""
-        return self._filled(np.empty((len(self.Q), 0)), size)
 
     @property
     def room(self) -> int:

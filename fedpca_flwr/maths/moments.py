@@ -133,9 +133,8 @@ class Moments:
         else:
             add = _add_bytes if data.dtype == np.uint8 else _add_floats
             heads = [add(scatter, chunk) for chunk in chunks(data, CHUNK_ELEMENTS)]
-        pooled, deviations = pool_heads(heads)
-        rows = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])
-        _syrk(scatter, rows)
+        pooled, between = rows_between(heads)
+        _syrk(scatter, between)
         return cls(*pooled, scatter=pack(scatter))
 
     @property
@@ -211,6 +210,25 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     return Head(total, mean, remainder), offsets
 
 
+def centred_rows(chunk: NDArray[Any]) -> tuple[Head, Array]:
+    """Count and mean of the rows of an array (n, d), and the rows less this mean.
+
+    What rounding the mean lost is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
+    scatter can come out negative.
+    """
+    mean = chunk.mean(axis=0, dtype=np.float64)
+    centred = np.subtract(chunk, mean, dtype=np.float64)
+    remainder = centred.mean(axis=0)
+    centred -= remainder
+    return Head(len(chunk), mean, remainder), centred
+
+
+def rows_between(heads: Sequence[Head]) -> tuple[Head, Array]:
+    """Pooled head, and the rows (K, d) ``sqrt(n_k) (m_k - m)``, whose scatter lies between the means of the parts."""
+    pooled, deviations = pool_heads(heads)
+    return pooled, np.array([np.sqrt(head.n) * deviation for head, deviation in zip(heads, deviations, strict=True)])
+
+
 def head_order(head: Head) -> tuple[int, bytes, bytes]:
     """A key by which the order of heads is fixed by what they say, and not by who sent them first."""
     return head.n, head.mean.tobytes(), head.remainder.tobytes()
@@ -229,18 +247,9 @@ def _syrk(scatter: Array, rows: Array, alpha: float = 1.0) -> None:
 
 
 def _add_floats(scatter: Array, chunk: NDArray[Any]) -> Head:
-    mean = chunk.mean(axis=0, dtype=np.float64)
-    centred = np.subtract(chunk, mean, dtype=np.float64)
-    remainder = centred.mean(axis=0)
-    centred -= remainder  # so that a constant feature has no scatter, and no diagonal entry can come out negative
+    head, centred = centred_rows(chunk)
     _syrk(scatter, centred)
-    return Head(len(chunk), mean, remainder)
-
-
-def _add_sparse(scatter: Array, block: Block) -> Head:
-    mean, remainder = mean_of(block)
-    add_scatter(scatter, block, mean, remainder)
-    return Head(block.shape[0], mean, remainder)
+    return head
 
 
 def _add_bytes(scatter: Array, chunk: NDArray[np.uint8]) -> Head:
@@ -269,8 +278,7 @@ def _add_bytes(scatter: Array, chunk: NDArray[np.uint8]) -> Head:
 
 def dense(moments: Moments) -> Array:
     """The whole symmetric scatter, shape (d, d)."""
-    lower = unpack(moments.scatter, moments.n_features)
-    return np.tril(lower) + np.tril(lower, -1).T
+    return symmetric(moments.scatter, moments.n_features)
 
 
 def of_features(moments: Moments, places: NDArray[np.intp]) -> Moments:
@@ -317,13 +325,10 @@ def head_and_diagonal(data: Rows) -> tuple[Head, Array]:
 
 def _measured(chunk: Block) -> tuple[Head, Array]:
     if sparse.issparse(chunk):
-        mean, remainder = mean_of(chunk)
-        return Head(chunk.shape[0], mean, remainder), squares_of(chunk, mean, remainder)
-    mean = chunk.mean(axis=0, dtype=np.float64)
-    centred = np.subtract(chunk, mean, dtype=np.float64)
-    remainder = centred.mean(axis=0)
-    centred -= remainder
-    return Head(len(chunk), mean, remainder), np.einsum("ij,ij->j", centred, centred)
+        head, centred_block = _centred_block(chunk)
+        return head, centred_block.squares()
+    head, centred = centred_rows(chunk)
+    return head, np.einsum("ij,ij->j", centred, centred)
 
 
 def scatter_product(data: Rows, head: Head, V: Array) -> Array:
@@ -338,26 +343,26 @@ STRIP = 2**19
 """Entries of the scatter that are computed at once."""
 
 
-def mean_of(block: Block) -> tuple[Array, Array]:
-    """Mean and remainder (d,) of the rows of a CSR block (m, d)."""
+def _centred_block(block: Block) -> tuple[Head, CentredBlock]:
+    """Count and mean of the rows of a CSR block (m, d), and the block about this mean.
+
+    What rounding the mean lost is taken off the dense columns too, so that a constant one has no scatter.
+    """
     m, d = block.shape
     values = block.data.astype(np.float64)
     mean: Array = np.bincount(block.indices, weights=values, minlength=d) / m
     values -= mean[block.indices]
     zeros = m - np.bincount(block.indices, minlength=d)
     remainder: Array = (np.bincount(block.indices, weights=values, minlength=d) - zeros * mean) / m
-    return mean, remainder
+    centred = CentredBlock(block, mean)
+    centred.dense -= remainder[centred.full]
+    return Head(m, mean, remainder), centred
 
 
-def squares_of(block: Block, mean: Array, remainder: Array) -> Array:
-    """Diagonal (d,) of the scatter of a CSR block about its mean."""
-    return _about_mean(block, mean, remainder).squares()
-
-
-def add_scatter(scatter: Array, block: Block, mean: Array, remainder: Array) -> None:
+def _add_sparse(scatter: Array, block: Block) -> Head:
     """Add the scatter of a CSR block about its mean to the lower triangle of ``scatter`` (d, d), in Fortran order."""
     m, d = block.shape
-    centred = _about_mean(block, mean, remainder)
+    head, centred = _centred_block(block)
     rest = centred.rest.tocsc()
     width = max(16, STRIP // d)
     for start in range(0, d, width):
@@ -365,13 +370,7 @@ def add_scatter(scatter: Array, block: Block, mean: Array, remainder: Array) -> 
         scatter[start:, start : start + width] += (rest[:, start:].T @ strip).toarray()
     blas.dsyr(-float(m), centred.centre, lower=1, a=scatter, overwrite_a=1)
     _add_full(scatter, centred)
-
-
-def _about_mean(block: Block, mean: Array, remainder: Array) -> CentredBlock:
-    """With what the mean's rounding lost taken off the dense columns, so that a constant one has no scatter."""
-    centred = CentredBlock(block, mean)
-    centred.dense -= remainder[centred.full]
-    return centred
+    return head
 
 
 def _add_full(scatter: Array, centred: CentredBlock) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Columns, gram_product
-from fedpca_flwr.maths.moments import Head, head_and_diagonal, scaled_columns
+from fedpca_flwr.maths.moments import Head, centred_rows, head_and_diagonal, scaled_columns
 from fedpca_flwr.maths.rows import Rows, whole
 from fedpca_flwr.maths.stiefel import transposed
 
@@ -127,8 +127,4 @@ def _few(rows: NDArray[Any]) -> tuple[Head, Array]:
     if not len(rows):
         none = np.zeros(rows.shape[1])
         return Head(0, none, none), rows.astype(np.float64)
-    mean = rows.mean(axis=0, dtype=np.float64)
-    centred = np.subtract(rows, mean, dtype=np.float64)
-    remainder = centred.mean(axis=0)
-    centred -= remainder
-    return Head(len(rows), mean, remainder), centred
+    return centred_rows(rows)

@@ -225,6 +225,17 @@ EMPTY_ROW = 8
 """Entries for which a row counts besides its own."""
 
 
+class Transposed:
+    """The transpose X' (d, n) of rows X that are no array, as a factor of matrix products."""
+
+    def __init__(self, rows: Any) -> None:
+        self.T = rows
+
+    def __matmul__(self, Y: Array) -> Array:
+        product: Array = self.T.transposed_times(Y)
+        return product
+
+
 class CentredBlock:
     """``X - 1c'`` for a CSR block X (m, d), divided by a scale: a factor of matrix products, as an array is.
 
@@ -279,6 +290,13 @@ class CentredBlock:
     def T(self) -> Transposed:  # noqa: N802  # an array's name
         return Transposed(self)
 
+    def transposed_times(self, Y: Array) -> Array:
+        """``(X - 1c')' Y`` (d, b) for ``Y`` (m, b)."""
+        product: Array = self.rest.T @ Y
+        product -= np.multiply.outer(self.centre, Y.sum(axis=0))
+        product[self.full] = self.dense.T @ Y
+        return product
+
     def rows(self, start: int, stop: int) -> Array:
         """Some of the rows as an array."""
         found: Array = self.rest[start:stop].toarray()
@@ -295,20 +313,6 @@ class CentredBlock:
         sums += self.zeros * self.centre**2
         sums[self.full] = np.einsum("ij,ij->j", self.dense, self.dense)
         return sums
-
-
-class Transposed:
-    """``(X - 1c')'``, a factor from the left."""
-
-    def __init__(self, block: CentredBlock) -> None:
-        self.block = block
-
-    def __matmul__(self, Y: Array) -> Array:
-        block = self.block
-        product: Array = block.rest.T @ Y
-        product -= np.multiply.outer(block.centre, Y.sum(axis=0))
-        product[block.full] = block.dense.T @ Y
-        return product
 
 
 def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Iterator[Any]:

@@ -35,7 +35,7 @@ from scipy.linalg import qr, svd
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding
-from fedpca_flwr.maths.moments import Head, pool_heads
+from fedpca_flwr.maths.moments import Head, centred_rows, head_order, pool_heads, rows_between
 from fedpca_flwr.maths.rows import Rows, pieces
 
 
@@ -264,10 +264,9 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
         What each part's singular values are multiplied by: below 1 forgets, above 1 enhances.
     """
     scaled = [_scaled(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
-    scaled.sort(key=lambda part: (part.head.n, part.head.mean.tobytes(), part.head.remainder.tobytes(), *part.sigma))
-    pooled, deviations = pool_heads([part.head for part in scaled])
-    between = np.column_stack([np.sqrt(part.head.n) * step for part, step in zip(scaled, deviations, strict=True)])
-    columns = np.hstack([*(part.vectors * part.sigma for part in scaled), between])
+    scaled.sort(key=lambda part: (*head_order(part.head), *part.sigma))
+    pooled, between = rows_between([part.head for part in scaled])
+    columns = np.hstack([*(part.vectors * part.sigma for part in scaled), between.T])
     basis, triangle = qr(columns, mode="economic", check_finite=False)
     turn, sigma, _ = svd(triangle, full_matrices=False, check_finite=False)
     sigma = _above_noise(sigma, sigma.max())
@@ -292,11 +291,7 @@ def _scaled(part: Subspace, factor: float) -> Subspace:
 
 def _centred(before: Head, rows: Array) -> tuple[Head, Array]:
     """The pooled head, and the rows about their own mean with one more for its distance from the mean ``before``."""
-    mean = rows.mean(axis=0)
-    centred = rows - mean
-    remainder = centred.mean(axis=0)
-    centred -= remainder
-    own = Head(len(rows), mean, remainder)
+    own, centred = centred_rows(rows)
     if not before.n:
         return own, centred
     pooled, (_, step) = pool_heads([before, own])

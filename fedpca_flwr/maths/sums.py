@@ -312,7 +312,7 @@ class Heads(NamedTuple):
         deviations : ndarray of shape (K, d)
         """
         heads = [Head(int(n), m, r) for n, m, r in zip(self.counts, self.means, self.remainders, strict=True)]
-        order = sorted(range(len(heads)), key=lambda i: (heads[i].n, heads[i].mean.tobytes(), heads[i][2].tobytes()))
+        order = sorted(range(len(heads)), key=lambda i: head_order(heads[i]))
         pooled, ordered = pool_heads([heads[i] for i in order])
         deviations = np.array(ordered)[np.argsort(order)]
         traces = self.traces + self.counts * np.einsum("ij,ij->i", deviations, deviations)

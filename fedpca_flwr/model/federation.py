@@ -7,35 +7,29 @@ the digits that its scatter and the others' do not share are lost, and its own m
 
 An update costs O(d^2); the members are pooled, O(K d^2), only when a model is made.
 
-The state of a federation on disk (`fedpca_flwr.state.store`): the old one or the new one, whenever the machine stops.
-
-A member's moments are named by their digest (`fedpca_flwr.model.second_moments`), and removed with the last that names
-them.
+The state is a folder on disk (`fedpca_flwr.state.store`), which holds the old state or the new one, whenever the
+machine stops. A member's moments are named there by their digest, and removed with the last member that names them.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
 import sqlite3
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpca_flwr.data.frames import column_names
+from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
-from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.second_moments import (
-    checked_moments,
-    columns_digest,
-    digest,
-    from_bytes,
-    size_in_bytes,
-    to_bytes,
-)
-from fedpca_flwr.model.solution import SCALED, certainty, solve
+from fedpca_flwr.model.second_moments import checked_moments
 from fedpca_flwr.state.store import Layout, Store
 
 LAYOUT = Layout(
@@ -53,6 +47,31 @@ CREATE TABLE event (
     sealed=("federation", "member", "part", "event"),
     old=("federation.json", "*.moments"),
 )
+
+
+def digest(moments: Moments) -> str:
+    """SHA-256 of moments, in hexadecimal: the same for a party and for the server that received them."""
+    return hashlib.sha256(to_bytes(moments)).hexdigest()
+
+
+def to_bytes(moments: Moments) -> bytes:
+    """Count, mean, remainder and packed scatter as float64, little-endian."""
+    d = moments.n_features
+    assert moments.scatter.size == packed_size(d)
+    parts = ([float(moments.count)], moments.mean, moments.remainder, moments.scatter)
+    return np.concatenate(parts).astype("<f8", copy=False).tobytes()
+
+
+def size_in_bytes(features: int) -> int:
+    """How many bytes `to_bytes` makes."""
+    return 8 * (1 + 2 * features + packed_size(features))
+
+
+def from_bytes(content: bytes | bytearray, features: int) -> Moments:
+    """The moments of which `to_bytes` made this."""
+    values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
+    count, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
+    return Moments(int(count[0]), mean, remainder, scatter)
 
 
 class StateFolder:
@@ -221,24 +240,16 @@ class Federation:
 
     def model(self, n_components: int | float = 10, *, center: bool = True, scale: bool = False) -> PCAModel:
         """The PCA of the rows of all members together; parameters as in `fedpca_flwr.model.solution.solve`."""
-        pooled = self.moments()
-        solution = solve(pooled, pooled.diagonal(), n_components=n_components, center=center, scale=scale)
-        certain = certainty(solution.pairs, exact=True, ways=[] if scale else [SCALED])
         about = {
             "method": "streaming",
-            "exact": certain.exact,
-            "options": {"n-components": n_components, "center": center, "scale": scale},
             "columns": self.columns,
             "parties": [{"party": i, "name": key, "rows": rows} for i, (key, rows) in enumerate(self.members.items())],
-            "rounds": [],
             "measured": {
-                **solution.measured,
                 "revision": self.revision,
                 "unsaved_changes": sum(entry["revision"] > self.revision for entry in self.journal),
             },
-            "notes": certain.notes,
         }
-        return PCAModel.of(solution, about)
+        return PCAModel.of_moments(self.moments(), about, n_components=n_components, center=center, scale=scale)
 
     # What changes it
 
@@ -330,7 +341,7 @@ class Federation:
         raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
 
     def _checked(self, key: str, data: ArrayLike | Moments, columns: str) -> tuple[Moments, str]:
-        moments, columns = checked_moments(key, data), columns or columns_digest(data)
+        moments, columns = checked_moments(key, data), columns or names_digest(column_names(data))
         if self.features not in (0, moments.n_features):
             raise ContractError(
                 f"the rows of '{key}' have {moments.n_features} features, those of the federation have {self.features}"

@@ -1,13 +1,8 @@
 """What a run measured: the numbers of ``model.log["measured"]``, and the lines of text that a person reads.
 
-Numbers are kept, texts are made of them where they are printed, and nothing is read back from a text. A name ends with
-its unit: ``degrees``, ``rows``, ``share`` (0 to 1), ``bytes..._per_party``. ``docs/measurements.md`` is this table.
-
-What texts and conversions read of a fitted PCA, so that `PCAModel` can offer them without a circle of imports.
-
-Texts of measurements that are more than a template: each takes the numbers, and the model for what is no number.
-
-`Measurement`: one line of a summary, and the numbers that it is made of.
+The log keeps numbers. Texts are made of them where they are printed, and nothing is read back from a text. The name of
+a number ends with its unit: ``degrees``, ``rows``, ``share`` (0 to 1), ``bytes..._per_party``. `MEASUREMENTS` is the
+table of all of them, by the lines of a summary; ``docs/measurements.md`` is made of it.
 """
 
 from __future__ import annotations
@@ -15,56 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fedpca_flwr.config.method_text import text_of
-from fedpca_flwr.maths.adjustment import Adjustment
-from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import at_most, certified
 
-
-class FittedPCA(Protocol):
-    """The part of `fedpca_flwr.model.model.PCAModel`, where each field is described, that they read."""
-
-    @property
-    def components_(self) -> Array | None: ...
-    @property
-    def explained_variance_(self) -> Array: ...
-    @property
-    def explained_variance_ratio_(self) -> Array: ...
-    @property
-    def singular_values_(self) -> Array: ...
-    @property
-    def noise_variance_(self) -> float: ...
-    @property
-    def n_samples_(self) -> int: ...
-    @property
-    def n_components_(self) -> int: ...
-    @property
-    def n_features_in_(self) -> int: ...
-    @property
-    def scale_(self) -> Array | None: ...
-    @property
-    def feature_names_in_(self) -> NDArray[Any] | None: ...
-    @property
-    def adjustment_(self) -> Adjustment | None: ...
-    @property
-    def log(self) -> dict[str, Any]: ...
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def bytes_up(self) -> int: ...
-    @property
-    def bytes_up_by_party(self) -> list[int]: ...
-    @property
-    def bytes_down(self) -> int: ...
-    def loadings(self) -> tuple[Array, Array]: ...
+if TYPE_CHECKING:
+    from fedpca_flwr.model.model import PCAModel
 
 
 Numbers = Mapping[str, float]
-Text = Callable[[Numbers, FittedPCA], str]
+Text = Callable[[Numbers, "PCAModel"], str]
+"""Makes a line of a summary of the numbers, and of what the model has besides: options, names, k."""
 
 
 def filled(template: str) -> Text:
@@ -72,36 +29,36 @@ def filled(template: str) -> Text:
     return lambda numbers, model: template.format(**numbers, options=model.log["options"])
 
 
-def certificate(numbers: Numbers, model: FittedPCA) -> str:
+def certificate(numbers: Numbers, model: PCAModel) -> str:
     first = int(numbers["certified_components"])
     every = first >= model.n_components_
     return certified(numbers["certified_angle_degrees"], first=None if every else first)
 
 
-def bound(numbers: Numbers, model: FittedPCA) -> str:
+def bound(numbers: Numbers, model: PCAModel) -> str:
     return f"{at_most(numbers['angle_bound_degrees'])} degrees (Davis and Kahan: the worst case)"
 
 
-def scatter_error(numbers: Numbers, model: FittedPCA) -> str:
+def scatter_error(numbers: Numbers, model: PCAModel) -> str:
     return f"{at_most(numbers['scatter_error_variance_share'])} of the variance at most (spectral norm)"
 
 
-def missing(numbers: Numbers, model: FittedPCA) -> str:
+def missing(numbers: Numbers, model: PCAModel) -> str:
     share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
     return f"{share:.1%}; an estimated {ahead:.2g} degrees to go (no bound)"
 
 
 def rounded_off(name: str, whole: str) -> Text:
-    """What fixed point costs."""
+    """A text for what rounding to fixed point costs."""
     return lambda numbers, model: f"rounds off {at_most(numbers[name], digits=1)} of {whole}"
 
 
-def chosen(numbers: Numbers, model: FittedPCA) -> str:
+def chosen(numbers: Numbers, model: PCAModel) -> str:
     way = model.log["chosen"]
     return f"{text_of(way['method'], way['options'])}: {_cost('forecast', numbers)}"
 
 
-def spent(numbers: Numbers, model: FittedPCA) -> str:
+def spent(numbers: Numbers, model: PCAModel) -> str:
     return _cost("spent", numbers)
 
 
@@ -111,13 +68,13 @@ def _cost(which: str, numbers: Numbers) -> str:
     return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"
 
 
-def mu(numbers: Numbers, model: FittedPCA) -> str:
+def mu(numbers: Numbers, model: PCAModel) -> str:
     found, held = numbers["mu"], numbers.get("held_out_rows")
     name = {0.0: "0 (local PCA)", math.inf: "infinity (PCA of all rows)"}.get(found, f"{found:g}")
     return name if held is None else f"{name}, chosen on {held} rows held out"
 
 
-def privacy(numbers: Numbers, model: FittedPCA) -> str:
+def privacy(numbers: Numbers, model: PCAModel) -> str:
     options, honest = model.log["options"], numbers.get("honest_parties")
     trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest parties"
     return (
@@ -126,24 +83,24 @@ def privacy(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def by_sum(prefix: str) -> Text:
-    """The numbers of DP-PCA's sums."""
+    """A text that lists the numbers whose names begin with ``prefix``, each with the name of DP-PCA's sum."""
     return lambda numbers, model: ", ".join(
         f"{value:.6g} ({name.removeprefix(prefix)})" for name, value in numbers.items() if name.startswith(prefix)
     )
 
 
-def above_noise(numbers: Numbers, model: FittedPCA) -> str:
+def above_noise(numbers: Numbers, model: PCAModel) -> str:
     above, kept = numbers["components_above_noise"], numbers["kept_features"]
     return f"{above} of {model.n_components_} components; {kept} of {model.n_features_in_} features kept"
 
 
-def left_out(numbers: Numbers, model: FittedPCA) -> str:
+def left_out(numbers: Numbers, model: PCAModel) -> str:
     share = 1 - float(model.explained_variance_ratio_.sum())
     directions = f"{numbers['left_out_directions']:.0f}"
     return f"{share:.4%} of the variance, spread over some {directions} direction{'' if directions == '1' else 's'}"
 
 
-def odd_rows(numbers: Numbers, model: FittedPCA) -> str:
+def odd_rows(numbers: Numbers, model: PCAModel) -> str:
     t_squared, spe = numbers["rows_above_t_squared_limit"], numbers["rows_above_spe_limit"]
     told = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 % of normal rows are not)"
     parties = [
@@ -154,7 +111,7 @@ def odd_rows(numbers: Numbers, model: FittedPCA) -> str:
     return f"{told}; most at {party}: {share:.1%} of its rows" if share else told
 
 
-def influence(numbers: Numbers, model: FittedPCA) -> str:
+def influence(numbers: Numbers, model: PCAModel) -> str:
     share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return share
@@ -165,12 +122,12 @@ def influence(numbers: Numbers, model: FittedPCA) -> str:
     return f"{share}; without one, the first turns by up to {axis} degrees{together}"
 
 
-def revision(numbers: Numbers, model: FittedPCA) -> str:
+def revision(numbers: Numbers, model: PCAModel) -> str:
     return f"{numbers['revision']}{', and changes that are not saved' * bool(numbers.get('unsaved_changes'))}"
 
 
 def members(word: str) -> Text:
-    """The names of the members of a federation of which something is true."""
+    """A text that lists the members of a federation to which something happened: ``"joined"``, ``"left"`` and so on."""
     return lambda numbers, model: ", ".join(model.log["members"][word])
 
 
@@ -202,7 +159,7 @@ CLIPPED = ("centre", "variances", "products", "joint")  # DP-PCA's sums
 SUMS = (*CLIPPED, "octaves", "nearer_octaves", "nearer_centre", "directions")
 
 
-def lines(model: FittedPCA) -> list[tuple[str, str]]:
+def lines(model: PCAModel) -> list[tuple[str, str]]:
     """The measurements of a model, as names and texts."""
     numbers: Numbers = model.log.get("measured", {})
     return [(one.line, one.text(numbers, model)) for one in MEASUREMENTS if one.numbers.keys() & numbers.keys()]

@@ -1,14 +1,11 @@
-"""`PCAModel`: the result of every run, with scikit-learn's names and meanings, and how it was made.
-
-What a model says of scores of new rows where features are many (`fedpca_flwr.maths.inference`).
-
-A model as scikit-learn's own.
-"""
+"""`PCAModel`: the result of every run, with scikit-learn's names and meanings, and how it was made."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,88 +18,17 @@ from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.factor_em import filled_by
 from fedpca_flwr.maths.inference import shrinkage
+from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.model import model_file
-from fedpca_flwr.model.measurements import FittedPCA
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.model.solution import Solution, variances_of
-from fedpca_flwr.model.summary import line_of, page_of, summary
+from fedpca_flwr.model.solution import SCALED, Solution, certainty, solve, variances_of
+from fedpca_flwr.model.summary import line_of, page_of, renamed, summary
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.frozen import FrozenEstimator
     from sklearn.pipeline import Pipeline
-
-
-TOLD = 0.95
-"""A note tells of scores that lie nearer the centre than this share of where they belong."""
-
-
-def shrinkage_factors(model: FittedPCA) -> Array:
-    """By what `transform` multiplies scores of new rows (k,): NaN for components that do not stand out of noise."""
-    assert model.components_ is not None
-    varying = int(model.components_.any(axis=0).sum())
-    first, share = float(model.explained_variance_[0]), float(model.explained_variance_ratio_[0])
-    if np.isnan(share):
-        return np.full(model.n_components_, np.nan)
-    total = first / share if share > 0 else 0.0
-    return shrinkage(model.explained_variance_, total, model.n_samples_, varying)
-
-
-def shrinkage_notes(model: FittedPCA) -> list[str]:
-    """A note where rows are fewer than features, and new rows' scores are much too small."""
-    found = shrinkage_factors(model)
-    found = found[~np.isnan(found)]
-    if model.n_samples_ > model.n_features_in_ or not found.size or found.min() >= TOLD:
-        return []
-    return [
-        f"scores of new rows lie at {found.min():.2f} to {found.max():.2f} of where those of these rows do "
-        "(shrinkage_), if what is left out is noise of one level (correlated variants: prune first); "
-        "analyses.projected(model, X) corrects them"
-    ]
-
-
-def frozen(model: FittedPCA) -> FrozenEstimator:
-    """A transformer for pipelines that stays as it is when it is fitted, with ``set_output`` and all else that
-    scikit-learn's have."""
-    from sklearn.frozen import FrozenEstimator
-
-    return FrozenEstimator(to_sklearn(model))
-
-
-def get_feature_names_out(model: FittedPCA, input_features: ArrayLike | None = None) -> NDArray[Any]:
-    """Names of the scores, as scikit-learn's PCA has them: ``pca0``, ``pca1``, ...; names of features are checked."""
-    names: NDArray[Any] = to_sklearn(model).get_feature_names_out(input_features)
-    return names
-
-
-def to_sklearn(model: FittedPCA) -> PCA | Pipeline:
-    """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
-    # Here, for a party's sake: its SuperNode starts a process for every message, and this import takes seconds.
-    from sklearn.decomposition import PCA
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    _, mean = model.loadings()
-    if model.adjustment_ is not None:
-        raise ContractError("scikit-learn's PCA takes no covariates out of rows: use the model's own transform")
-    pca = PCA(n_components=model.n_components_)
-    for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
-        setattr(pca, name, getattr(model, name).copy())
-    pca.mean_ = mean.copy() if model.scale_ is None else np.zeros_like(mean)
-    pca.noise_variance_ = model.noise_variance_
-    pca.n_samples_ = model.n_samples_
-    pca.n_components_ = model.n_components_
-    pca.n_features_in_ = model.n_features_in_
-    scaler = StandardScaler()
-    if model.feature_names_in_ is not None:
-        first = pca if model.scale_ is None else scaler
-        first.feature_names_in_ = model.feature_names_in_.copy()
-    if model.scale_ is None:
-        return pca
-    scaler.mean_, scaler.scale_, scaler.var_ = mean.copy(), model.scale_.copy(), model.scale_**2
-    scaler.n_samples_seen_, scaler.n_features_in_ = model.n_samples_, model.n_features_in_
-    return make_pipeline(scaler, pca)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +73,7 @@ class PCAModel:
         which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
         (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``), and where the server
         sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it) and, if
-        any, ``other_units`` (see `fedpca_flwr.model.named`).
+        any, ``other_units`` (see `fedpca_flwr.model.summary.unit_notes`).
     """
 
     components_: Array | None
@@ -178,6 +104,48 @@ class PCAModel:
             log=log,
             **variances_of(pairs.values, solution.total, solution.rows, len(pairs.vectors) - covariates),
         )
+
+    @classmethod
+    def of_moments(
+        cls,
+        moments: Moments,
+        about: Mapping[str, Any],
+        *,
+        n_components: int | float | str,
+        center: bool,
+        scale: bool,
+        missed: Array | float = 0.0,
+    ) -> PCAModel:
+        """The model that a run of p-cov over the rows of these moments makes.
+
+        Parameters
+        ----------
+        moments : Moments
+        about : mapping
+            What the log has besides what follows from the moments: ``method``, ``columns``, ``parties``, ``measured``.
+        n_components, center, scale
+            As in `fedpca_flwr.model.solution.solve`.
+        missed : ndarray of shape (d,), optional
+            Bound on what rounding to fixed point took off the diagonal of the scatter.
+
+        Raises
+        ------
+        ConfigError, DataError
+        """
+        found = solve(moments, moments.diagonal(), n_components=n_components, center=center, scale=scale)
+        rounded = float(np.sum(missed if found.scale is None else missed / found.scale**2))
+        pairs = replace(found.pairs, error=rounded, rank=None if rounded else found.pairs.rank)
+        certain = certainty(pairs, exact=True, ways=[] if scale else [SCALED])
+        share = {"fixed_point_variance_share": rounded / found.total} if rounded else {}
+        log = {
+            **about,
+            "exact": certain.exact,
+            "options": {"n-components": n_components, "center": center, "scale": scale},
+            "rounds": [],
+            "measured": {**found.measured, **share, **about.get("measured", {})},
+            "notes": [*found.notes, *certain.notes],
+        }
+        return cls.of(replace(found, pairs=pairs), log)
 
     @classmethod
     def of_scores(cls, scores: Array, values: Array, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
@@ -303,16 +271,70 @@ class PCAModel:
             rows *= self.scale_
         return rows + mean
 
-    shrinkage_ = property(shrinkage_factors)
-    to_sklearn = to_sklearn
-    frozen = frozen
-    get_feature_names_out = get_feature_names_out
-    __repr__, _repr_html_ = line_of, page_of
+    @property
+    def shrinkage_(self) -> Array:
+        """What scores of new rows are of those of the rows in the PCA (k,): `fedpca_flwr.maths.inference.shrinkage`.
+
+        NaN for components that do not stand out of the noise.
+        """
+        components, _ = self.loadings()
+        first, share = float(self.explained_variance_[0]), float(self.explained_variance_ratio_[0])
+        if np.isnan(share):
+            return np.full(self.n_components_, np.nan)
+        total = first / share if share > 0 else 0.0
+        return shrinkage(self.explained_variance_, total, self.n_samples_, int(components.any(axis=0).sum()))
+
+    def to_sklearn(self) -> PCA | Pipeline:
+        """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
+        # Here, for a party's sake: its SuperNode starts a process for every message, and this import takes seconds.
+        from sklearn.decomposition import PCA
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        _, mean = self.loadings()
+        if self.adjustment_ is not None:
+            raise ContractError("scikit-learn's PCA takes no covariates out of rows: use the model's own transform")
+        pca = PCA(n_components=self.n_components_)
+        for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
+            setattr(pca, name, getattr(self, name).copy())
+        for name in ("noise_variance_", "n_samples_", "n_components_", "n_features_in_"):
+            setattr(pca, name, getattr(self, name))
+        pca.mean_ = mean.copy() if self.scale_ is None else np.zeros_like(mean)
+        scaler = StandardScaler()
+        if self.feature_names_in_ is not None:
+            first = pca if self.scale_ is None else scaler
+            first.feature_names_in_ = self.feature_names_in_.copy()
+        if self.scale_ is None:
+            return pca
+        scaler.mean_, scaler.scale_, scaler.var_ = mean.copy(), self.scale_.copy(), self.scale_**2
+        scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples_, self.n_features_in_
+        return make_pipeline(scaler, pca)
+
+    def frozen(self) -> FrozenEstimator:
+        """A transformer for pipelines that stays as it is when it is fitted, with ``set_output`` and all else that
+        scikit-learn's have."""
+        from sklearn.frozen import FrozenEstimator
+
+        return FrozenEstimator(self.to_sklearn())
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
+        """Names of the scores, as scikit-learn's PCA has them: ``pca0``, ``pca1``; ``input_features`` are checked."""
+        names: NDArray[Any] = self.to_sklearn().get_feature_names_out(input_features)
+        return names
+
+    def named(self, names: Sequence[str]) -> PCAModel:
+        """The model, and the moments that it kept, with the names (d,) of its features, if these are known."""
+        if not names:
+            return self
+        moments = self.moments_ and replace(self.moments_, features=tuple(names))
+        log = renamed(self.log, names)
+        return replace(self, feature_names_in_=np.array(names, dtype=object), moments_=moments, log=log)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model to one file (`fedpca_flwr.model.model_file`), whole or not at all; ``.npz`` is appended.
         It leaves out `moments_`, with a warning where there are some."""
-        model_file.warn_without(self.moments_)
+        if self.moments_ is not None:
+            warnings.warn(model_file.WITHOUT_MOMENTS, UserWarning, stacklevel=2)
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -334,6 +356,4 @@ class PCAModel:
         except Exception as error:  # what is in the file may be anything
             raise model_file.not_whole(path, error) from None
 
-    def summary(self) -> str:
-        """What a person wants to know first, as lines of text."""
-        return summary(self)
+    summary, __repr__, _repr_html_ = summary, line_of, page_of

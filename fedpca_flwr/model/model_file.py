@@ -1,13 +1,12 @@
-"""A model's file: an archive of its arrays (`fedpca_flwr.state.files`) and ``model.json``.
+"""A model's file: an archive of its arrays (`fedpca_flwr.state.files`) and ``model.json`` with everything else.
 
-Measured numbers in JSON, which has none for infinity: there it is a text, spelt as in the methods' options.
+JSON has no infinity, so an infinite measured number is a text there, spelt as in the methods' options.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ FORMAT = 2
 
 TEXT = "model.json"
 VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
-"""May be NaN, all of them with the noise variance: a release that is noise alone has none."""
+"""These may be NaN, all of them and the noise variance together: a release that is noise alone has no variances."""
 
 
 class Round(BaseModel):
@@ -75,22 +74,20 @@ ARRAYS = (
     "components_",
     "mean_",
     "scale_",
-    "explained_variance_",
-    "explained_variance_ratio_",
-    "singular_values_",
+    *VARIANCES,
     "scores_",
     "covariance_",
     "factors_",
     "adjustment_places",
     "adjustment_slopes",
 )
-"""All that a model's file may hold besides its history."""
+"""The arrays that a model's file may hold."""
 
 WITHOUT_MOMENTS = (
     "this file leaves out the model's 'moments_': they tell far more than a model, and have a file of their own: "
     "model.moments_.save(path)"
 )
-"""What who saves a model with kept moments is warned of."""
+"""The warning when a model that kept moments is saved."""
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:
@@ -109,12 +106,6 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], abou
     log = {**about["log"], "measured": to_json(about["log"].get("measured", {}))}
     files.write(target, arrays, {"format": FORMAT, **about, "log": log}, text=TEXT)
     return target
-
-
-def warn_without(moments: object) -> None:
-    """Warn who saves a model that kept moments, from whose call of `PCAModel.save` this is two frames away."""
-    if moments is not None:
-        warnings.warn(WITHOUT_MOMENTS, UserWarning, stacklevel=3)
 
 
 def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -168,9 +159,7 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
         raise ContractError("the model's history is not whole")
     History.model_validate(log)
     (k,) = arrays["explained_variance_"].shape
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
-        ("explained_variance_", "explained_variance_ratio_", "singular_values_"), (k,)
-    )
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(VARIANCES, (k,))
     if "components_" in arrays:
         _, d = arrays["components_"].shape
         further = {"scale_": (d,), "covariance_": (d, d), "factors_": (len(arrays.get("factors_", ())), d)}

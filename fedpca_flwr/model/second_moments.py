@@ -3,27 +3,23 @@
 ``run("p-cov", parties, keep="moments")`` leaves them at ``model.moments_``, and `fedpca_flwr.analyses` takes them. They
 tell far more than a model of a few components: every mean, variance and covariance of the features. Who has the moments
 of all rows and those of all but one party has that party's; of fewer rows than features, moments nearly give the rows
-back. So a model's file does not hold them, and their own file can be read by its owner only.
-
-The moments of one member of a federation: made of its rows or checked, and as bytes that a digest names.
-
-The file of kept moments: an archive (`fedpca_flwr.state.files`) that its owner only may read.
+back. So a model's file does not hold them. Their own file is an archive (`fedpca_flwr.state.files`) that only its owner
+can read.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.data.frames import as_rows, column_names
-from fedpca_flwr.data.table import check, complete, names_digest
+from fedpca_flwr.data.table import check, complete
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import (
@@ -39,164 +35,14 @@ from fedpca_flwr.maths.moments import (
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.state import files
 
-
-def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
-    """The moments of a member's rows (n, d), or those that someone else made, checked as far as they can tell.
-
-    Raises
-    ------
-    ContractError, DataError
-    """
-    if isinstance(data, Moments):
-        _check(key, data)
-        return data
-    return Moments.of(complete(check(as_rows(data, f"the data of '{key}'"), column_names(data))))
-
-
-def columns_digest(data: ArrayLike | Moments) -> str:
-    """Digest of the column names of a member's data frame; empty for what has none."""
-    return names_digest(column_names(data))
-
-
-def digest(moments: Moments) -> str:
-    """SHA-256 of moments, in hexadecimal: the same for a party and for the server that received them."""
-    return hashlib.sha256(to_bytes(moments)).hexdigest()
-
-
-def to_bytes(moments: Moments) -> bytes:
-    """Count, mean, remainder and packed scatter as float64, little-endian."""
-    d = moments.n_features
-    assert moments.scatter.size == packed_size(d)
-    parts = ([float(moments.count)], moments.mean, moments.remainder, moments.scatter)
-    return np.concatenate(parts).astype("<f8", copy=False).tobytes()
-
-
-def size_in_bytes(features: int) -> int:
-    """How many bytes `to_bytes` makes."""
-    return 8 * (1 + 2 * features + packed_size(features))
-
-
-def from_bytes(content: bytes | bytearray, features: int) -> Moments:
-    """The moments of which `to_bytes` made this."""
-    values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
-    count, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
-    return Moments(int(count[0]), mean, remainder, scatter)
-
-
-def _check(key: str, moments: Moments) -> None:
-    d = moments.mean.size
-    if moments.remainder.shape != (d,) or moments.scatter.shape != (packed_size(d),) or moments.count < 1:
-        raise ContractError(
-            f"the moments of '{key}' are of {moments.count} rows, with a mean of {d}, a remainder of "
-            f"{moments.remainder.size} and a scatter of {moments.scatter.size} values, expected at least 1 row and "
-            f"{d}, {d} and {packed_size(d)} values"
-        )
-    finite = all(np.isfinite(part).all() for part in (moments.mean, moments.remainder, moments.scatter))
-    if not finite or moments.diagonal().min() < 0:
-        raise ContractError(f"the moments of '{key}' hold NaN, infinite values or a negative variance")
-
+Features = Sequence[str] | Sequence[int]
+"""Features by their names, or by their places from 0."""
 
 TEXT, FORMAT = "second-moments.json", 1
 MOST_ROWS = 2**53
-"""Whole numbers up to it are what float64 takes them for."""
+"""The largest number of rows that float64 counts."""
 
 ARRAYS = ("mean", "remainder", "scatter")
-
-
-class Kept(NamedTuple):
-    """What the file holds; `fedpca_flwr.model.second_moments.SecondMoments` says what each is."""
-
-    moments: Moments
-    features: tuple[str, ...]
-    parties: Mapping[str, Moments]
-    missed: Array
-
-
-def write(path: str | os.PathLike[str], kept: Kept) -> Path:
-    """Write it whole or not at all; ``.npz`` is appended."""
-    target = _file(path)
-    arrays = {"missed": kept.missed}
-    for prefix, moments in _prefixed(list(kept.parties.values()), kept.moments):
-        arrays |= {f"{prefix}{name}": getattr(moments, name) for name in ARRAYS}
-    about = {
-        "format": FORMAT,
-        "features": list(kept.features),
-        "parties": list(kept.parties),
-        "rows": [moments.count for moments in (kept.moments, *kept.parties.values())],
-    }
-    files.write(target, arrays, about, text=TEXT, mode=0o600)
-    return target
-
-
-def read(path: str | os.PathLike[str]) -> Kept:
-    """What `write` wrote.
-
-    Raises
-    ------
-    DataError
-        Where there is no such file.
-    ContractError
-        Where it holds something else.
-    """
-    target = _file(path)
-    if not target.exists():
-        raise DataError(f"there are no moments at {target}")
-    try:
-        arrays, about = files.read(target, text=TEXT)
-        version = about["format"]
-        kept = _whole(arrays, about) if version == FORMAT else None
-    except files.TooLargeError:
-        raise
-    except Exception as error:  # what is in the file may be anything
-        raise ContractError(f"{target} is not a whole file of moments ({type(error).__name__})") from None
-    if kept is None:
-        raise ContractError(f"{target}: the format is {version!r}, not {FORMAT}; which version wrote it?")
-    return kept
-
-
-def _whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Kept:
-    names = about["parties"]
-    whole, *parties = (
-        checked_moments("this file", Moments(_count(rows), *(_floats(arrays[f"{prefix}{name}"]) for name in ARRAYS)))
-        for (prefix, _), rows in zip(_prefixed(names, None), about["rows"], strict=True)
-    )
-    if parties and sum(party.count for party in parties) != whole.count:
-        raise ValueError("the parties' rows are not all rows")
-    if any(one.count == 1 and one.diagonal().any() for one in (whole, *parties)):
-        raise ValueError("a single row does not vary")
-    missed = _floats(arrays["missed"])
-    if missed.shape != whole.mean.shape or any(party.n_features != whole.n_features for party in parties):
-        raise ValueError("its parts are not of the same features")
-    features = tuple(map(str, about["features"]))
-    return Kept(whole, features, dict(zip(map(str, names), parties, strict=True)), missed)
-
-
-def _prefixed(parties: list[Any], whole: Any) -> list[tuple[str, Any]]:
-    """What the names of the arrays begin with: nothing for all rows, a number for a party."""
-    return [("", whole), *((f"party-{i}-", party) for i, party in enumerate(parties))]
-
-
-def _count(rows: Any) -> int:
-    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
-        raise ValueError("a number of rows is none")
-    return rows
-
-
-def _floats(array: NDArray[Any]) -> Array:
-    if array.dtype != np.float64 or array.ndim != 1 or not np.isfinite(array).all():
-        raise ValueError("an array is not one of finite float64")
-    return array
-
-
-def _file(path: str | os.PathLike[str]) -> Path:
-    target = Path(path).expanduser()
-    if target.is_dir() or not target.name:
-        raise ConfigError(f"moments are kept in a file, and {target} is a folder; give a name in it")
-    return target if target.suffix == ".npz" else target.with_name(target.name + ".npz")
-
-
-Features = Sequence[str] | Sequence[int]
-"""Features by their names, or by their places from 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,15 +239,119 @@ class SecondMoments:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file, whole or not at all, readable by its owner only; ``.npz`` is appended."""
-        return write(path, Kept(self.moments, self.features, self.parties, self.missed))
+        target, held = _file(path), (self.moments, *self.parties.values())
+        arrays = {"missed": self.missed}
+        for prefix, own in zip(_prefixes(len(self.parties)), held, strict=True):
+            arrays |= {f"{prefix}{name}": getattr(own, name) for name in ARRAYS}
+        about = {
+            "format": FORMAT,
+            "features": list(self.features),
+            "parties": list(self.parties),
+            "rows": [own.count for own in held],
+        }
+        files.write(target, arrays, about, text=TEXT, mode=0o600)
+        return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SecondMoments:
-        """Read what `save` wrote; errors as of `second_moments_file.read`. Nothing in it is executed (no pickle)."""
-        return cls(*read(path))
+        """Read what `save` wrote; nothing in the file is executed (no pickle).
+
+        Raises
+        ------
+        DataError
+            Where there is no such file.
+        ContractError
+            Where it holds something else.
+        """
+        target = _file(path)
+        if not target.exists():
+            raise DataError(f"there are no moments at {target}")
+        try:
+            arrays, about = files.read(target, text=TEXT)
+            version = about["format"]
+            held = _held(arrays, about) if version == FORMAT else None
+        except files.TooLargeError:
+            raise
+        except Exception as error:  # what is in the file may be anything
+            raise ContractError(f"{target} is not a whole file of moments ({type(error).__name__})") from None
+        if held is None:
+            raise ContractError(f"{target}: the format is {version!r}, not {FORMAT}; which version wrote it?")
+        return cls(*held)
 
     def _require_same_features(self, other: SecondMoments) -> None:
         if self.n_features != other.n_features:
             raise ContractError(f"the rows have {self.n_features} and {other.n_features} features, expected as many")
         if self.features and other.features and self.features != other.features:
             raise ConfigError("the names of the features, or their order, differ; `select` brings them into one order")
+
+
+def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
+    """The moments of a member's rows (n, d), or those that someone else made, checked as far as they can tell.
+
+    Raises
+    ------
+    ContractError, DataError
+    """
+    if isinstance(data, Moments):
+        _check(key, data)
+        return data
+    return Moments.of(complete(check(as_rows(data, f"the data of '{key}'"), column_names(data))))
+
+
+def _check(key: str, moments: Moments) -> None:
+    d = moments.mean.size
+    if moments.remainder.shape != (d,) or moments.scatter.shape != (packed_size(d),) or moments.count < 1:
+        raise ContractError(
+            f"the moments of '{key}' are of {moments.count} rows, with a mean of {d}, a remainder of "
+            f"{moments.remainder.size} and a scatter of {moments.scatter.size} values, expected at least 1 row and "
+            f"{d}, {d} and {packed_size(d)} values"
+        )
+    finite = all(np.isfinite(part).all() for part in (moments.mean, moments.remainder, moments.scatter))
+    if not finite or moments.diagonal().min() < 0:
+        raise ContractError(f"the moments of '{key}' hold NaN, infinite values or a negative variance")
+
+
+Held = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]
+"""The fields of `SecondMoments`."""
+
+
+def _held(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Held:
+    """What an archive holds, whose parts must fit together."""
+    names = about["parties"]
+    whole, *parties = (
+        checked_moments("this file", Moments(_count(rows), *(_floats(arrays[f"{prefix}{name}"]) for name in ARRAYS)))
+        for prefix, rows in zip(_prefixes(len(names)), about["rows"], strict=True)
+    )
+    if parties and sum(party.count for party in parties) != whole.count:
+        raise ValueError("the parties' rows are not all rows")
+    if any(one.count == 1 and one.diagonal().any() for one in (whole, *parties)):
+        raise ValueError("a single row does not vary")
+    missed = _floats(arrays["missed"])
+    if missed.shape != whole.mean.shape or any(party.n_features != whole.n_features for party in parties):
+        raise ValueError("its parts are not of the same features")
+    features = tuple(map(str, about["features"]))
+    return whole, features, dict(zip(map(str, names), parties, strict=True)), missed
+
+
+def _prefixes(parties: int) -> list[str]:
+    """What the names of the arrays begin with: nothing for all rows, a number for each party."""
+    return ["", *(f"party-{i}-" for i in range(parties))]
+
+
+def _count(rows: Any) -> int:
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+        raise ValueError("a number of rows is none")
+    return rows
+
+
+def _floats(array: NDArray[Any]) -> Array:
+    if array.dtype != np.float64 or array.ndim != 1 or not np.isfinite(array).all():
+        raise ValueError("an array is not one of finite float64")
+    return array
+
+
+def _file(path: str | os.PathLike[str]) -> Path:
+    target = Path(path).expanduser()
+    if target.is_dir() or not target.name:
+        raise ConfigError(f"moments are kept in a file, and {target} is a folder; give a name in it")
+    return target if target.suffix == ".npz" else target.with_name(target.name + ".npz")

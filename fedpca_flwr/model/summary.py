@@ -1,20 +1,22 @@
-"""What a model says of itself, as lines of text.
-
-How a model shows itself in a line, and in a notebook.
-"""
+"""The texts of a model: its summary, its line, its page in a notebook, and notes that a reader of it must know."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpca_flwr.errors import ContractError, printable
 from fedpca_flwr.model import measurements
-from fedpca_flwr.model.measurements import FittedPCA
+
+if TYPE_CHECKING:
+    from fedpca_flwr.model.model import PCAModel
 
 
-def summary(model: FittedPCA) -> str:
+def summary(model: PCAModel) -> str:
     """What a person wants to know first, as lines of text.
 
     Raises
@@ -50,7 +52,7 @@ def summary(model: FittedPCA) -> str:
     return "\n".join(f"  {name:<22}{printable(text)}" for name, text in lines)
 
 
-def _traffic(model: FittedPCA) -> list[tuple[str, str]]:
+def _traffic(model: PCAModel) -> list[tuple[str, str]]:
     """Lines of the summary about what travelled; none where the model was made of what was there."""
     if not model.log["rounds"]:
         return []
@@ -62,10 +64,10 @@ def _traffic(model: FittedPCA) -> list[tuple[str, str]]:
 
 
 MOST = 20
-"""Components that a table shows."""
+"""How many components a table shows at most."""
 
 
-def line_of(model: FittedPCA) -> str:
+def line_of(model: PCAModel) -> str:
     """A model in one line."""
     method, share = printable(str(model.log.get("method", "pooled"))), float(model.explained_variance_ratio_.sum())
     held = "none above the noise" if np.isnan(share) else f"{share:.2%} of the variance"
@@ -75,7 +77,7 @@ def line_of(model: FittedPCA) -> str:
     )
 
 
-def page_of(model: FittedPCA) -> str:
+def page_of(model: PCAModel) -> str:
     """A model as HTML: its line, a table of its components with bars, and its summary; in the colours of the page."""
     total, rows = 0.0, []
     for i, (variance, share) in enumerate(
@@ -95,3 +97,58 @@ def page_of(model: FittedPCA) -> str:
         f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
         f"<details><summary>how it was made</summary><pre>{told}</pre></details></div>"
     )
+
+
+NAMED = 3
+"""How many features of a party a note names at most."""
+
+
+def unit_notes(found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """One note for each party that seems to have features in another unit than the others.
+
+    Parameters
+    ----------
+    found : sequence of mappings
+        The entries of ``model.log["other_units"]`` by party: ``party``, ``feature`` (its number, from 0), ``mean`` at
+        this party and ``mean_elsewhere``.
+    names : sequence of str
+        Names of the features; empty where they are not known.
+    """
+    return [_note(party, list(units), names) for party, units in groupby(found, key=lambda unit: unit["party"])]
+
+
+def renamed(log: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A model's log in which the notes on units have the features' names."""
+    found = log.get("other_units", [])
+    new = dict(zip(unit_notes(found, ()), unit_notes(found, names), strict=True))
+    return {**log, "notes": [new.get(note, note) for note in log.get("notes", [])]}
+
+
+def _note(party: str, found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    shown = ", ".join(
+        f"{names[unit['feature']] if names else 'feature ' + str(unit['feature'] + 1)} (mean {unit['mean']:.4g} there, "
+        f"{unit['mean_elsewhere']:.4g} elsewhere)"
+        for unit in found[:NAMED]
+    )
+    more = f", and {len(found) - NAMED} more features" if len(found) > NAMED else ""
+    return (
+        f"{party} seems to have features in another unit than the others: {shown}{more}. The deviation differs by the "
+        "same factor as the mean. Ask that site: if so, this model is of no use, scaled or not"
+    )
+
+
+TOLD = 0.95
+"""A note tells of scores that lie nearer the centre than this share of where they belong."""
+
+
+def shrinkage_notes(model: PCAModel) -> list[str]:
+    """A note where rows are fewer than features, and scores of new rows are much too small."""
+    found = model.shrinkage_
+    found = found[~np.isnan(found)]
+    if model.n_samples_ > model.n_features_in_ or not found.size or found.min() >= TOLD:
+        return []
+    return [
+        f"scores of new rows lie at {found.min():.2f} to {found.max():.2f} of where those of these rows do "
+        "(shrinkage_), if what is left out is noise of one level (correlated variants: prune first); "
+        "analyses.projected(model, X) corrects them"
+    ]

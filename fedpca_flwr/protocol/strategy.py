@@ -23,7 +23,6 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
 from fedpca_flwr.maths.eigen import EXACT, Eigenpairs
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.named import named
 from fedpca_flwr.model.solution import FACTORS, SCALED, Certainty, certainty, check_features
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
@@ -154,7 +153,7 @@ class PCAStrategy(Strategy):
                 f"'{self.card.name}' has no model: {len(self.rounds_so_far)} rounds were made, and this run takes up "
                 f"to {self.rounds}; give Flower's server num_rounds=strategy.rounds"
             )
-        return named(self._model, self.config.feature_names)
+        return self._model.named(self.config.feature_names)
 
     @classmethod
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:

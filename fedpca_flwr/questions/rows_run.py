@@ -23,10 +23,10 @@ from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.rows import Rows, centred_chunks, column_sums
 from fedpca_flwr.maths.sums import mean_products, mean_squares, total_of
 from fedpca_flwr.model.loadings import Loadings
-from fedpca_flwr.model.model import PCAModel, shrinkage_notes
-from fedpca_flwr.model.named import unit_notes
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.solution import Solution, check_components
+from fedpca_flwr.model.summary import shrinkage_notes, unit_notes
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.client import PCAClient

@@ -8,9 +8,8 @@ import pytest
 from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import pool
-from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.model.federation import Federation, digest
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.model.second_moments import digest
 from fedpca_flwr.questions.fields import head_fields, moments_in
 from simulations import run
 from strategies.streaming import squared_error

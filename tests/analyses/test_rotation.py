@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition._factor_analysis import _ortho_rotation
 
-from fedpca_flwr.maths.multivariate import promax, varimax
+from fedpca_flwr.analyses.components import promax, varimax
 
 
 def spread(loadings):
