@@ -153,7 +153,7 @@ def as_they_come(question: Ask, take: Callable[[Fields, str], None]) -> Generato
     return list(replies)
 
 
-class ArrivingSum:
+class StreamingSum:
     """The sum of replies, field by field; its bits do not depend on the order in which they come."""
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +20,11 @@ from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Phase, Phases, Total
-from fedpca_flwr.protocol.transport import Answering
 from fedpca_flwr.transports.pairwise_masks import Words
 from fedpca_flwr.transports.signed import Signer
+
+if TYPE_CHECKING:
+    from fedpca_flwr.protocol.client import PCAClient
 
 MASKED = Payload((Field("masked", ("any",), "uint64"),))
 
@@ -82,7 +85,7 @@ def require_sums(method: str, phases: Phases) -> None:
         )
 
 
-def encoded(party: Answering, phase: str, own: Phase, asked: Fields) -> Words:
+def encoded(party: PCAClient, phase: str, own: Phase, asked: Fields) -> Words:
     """This party's answer in fixed point, or random words where it is beyond the limit that the server set."""
     layout = own.layout(asked, party.public)
     require_finite(layout, phase)
@@ -112,7 +115,7 @@ def require_finite(layout: Layout, phase: str) -> None:
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
 
 
-class RunningSum:
+class MaskedSum:
     """The sum of masked vectors modulo 2^64. Each is added as it comes, in any order, and need not be kept.
 
     Parameters
@@ -168,7 +171,7 @@ def missed_by(layout: Layout, parties: int) -> dict[str, Array]:
     return {name: parties * layout.resolution * limit for name, limit in layout.limits.items()}
 
 
-def secret_of(party: Answering, name: str) -> bytes:
+def secret_of(party: PCAClient, name: str) -> bytes:
     """A secret of this run.
 
     Raises

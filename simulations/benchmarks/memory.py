@@ -25,7 +25,7 @@ from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.replies import Inbox
 from fedpca_flwr.questions import rows as arriving_moments
-from fedpca_flwr.transports.encoding import MASKED, RunningSum
+from fedpca_flwr.transports.encoding import MASKED, MaskedSum
 
 from .replies import asking, message, results
 from .setting import parser
@@ -62,7 +62,7 @@ def masked(clients: int, features: int) -> Peak:
     layout, rng = Layout({"scatter": np.ones(packed_size(features))}), np.random.default_rng()
     words = ndarrays_to_parameters([rng.integers(0, 2**64 - 1, layout.size, np.uint64)])
     _begin()
-    total = RunningSum(layout)
+    total = MaskedSum(layout)
     inbox = Inbox(MASKED, {}, total.add)
     for party in range(clients):
         ((_, reply),) = results([_copied(words)], [ROWS], first=party, parties=clients)
