@@ -36,9 +36,9 @@ from fedpca_flwr.model.second_moments import (
     to_bytes,
 )
 from fedpca_flwr.model.solution import SCALED, certainty, solve
-from fedpca_flwr.state.store import Layout, Store
+from fedpca_flwr.state.store import Schema, Store
 
-LAYOUT = Layout(
+SCHEMA = Schema(
     what="federation",
     file="federation.sqlite",
     application=b"FPCf",
@@ -65,7 +65,7 @@ class StateFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._store = Store(path, LAYOUT)
+        self._store = Store(path, SCHEMA)
         self.path = self._store.folder
         self.prepare = self._store.prepare
         self._loaded = self._store.nothing

@@ -181,7 +181,7 @@ class StreamingSum:
         return Total({name: added.total() for name, added in self._sums.items()}, len(replies), replies=replies)
 
 
-class Inbox:
+class Replies:
     """The replies to one question.
 
     Parameters

@@ -23,7 +23,7 @@ from flwr.common import Parameters, ndarrays_to_parameters
 from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.secure import Layout
-from fedpca_flwr.protocol.replies import Inbox
+from fedpca_flwr.protocol.replies import Replies
 from fedpca_flwr.questions import rows as arriving_moments
 from fedpca_flwr.transports.encoding import MASKED, MaskedSum
 
@@ -63,10 +63,10 @@ def masked(clients: int, features: int) -> Peak:
     words = ndarrays_to_parameters([rng.integers(0, 2**64 - 1, layout.size, np.uint64)])
     _begin()
     total = MaskedSum(layout)
-    inbox = Inbox(MASKED, {}, total.add)
+    incoming = Replies(MASKED, {}, total.add)
     for party in range(clients):
         ((_, reply),) = results([_copied(words)], [ROWS], first=party, parties=clients)
-        inbox.receive(reply)
+        incoming.receive(reply)
     layout.decode(total.whole([]))
     return Peak(clients * layout.size * 8 / 1e6, _peak_mb())
 
