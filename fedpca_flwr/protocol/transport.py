@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Ask, Phases, Program, Sum
@@ -32,6 +34,14 @@ def relayed(program: Program, put: Callable[[Ask], Program]) -> Program:
         except StopIteration as end:
             return end.value
         answer = yield from put(question)
+
+
+def whole(answer: Fields | Sequence[Fields]) -> Fields:
+    """A party's answer, which may come as the parts that it is the sum of; a field that a part lacks is zero there."""
+    if isinstance(answer, Mapping):
+        return answer
+    names = dict.fromkeys(name for part in answer for name in part)
+    return {name: np.sum([part[name] for part in answer if name in part], axis=0) for name in names}
 
 
 class Transport(ABC):

@@ -27,7 +27,9 @@ def extra(name: str, needed: str) -> Iterator[None]:
     try:
         yield
     except ImportError:
-        raise ConfigError(f"{needed}, which this Python does not have; pip install '.[{name}]' in the repository") from None
+        raise ConfigError(
+            f"{needed}, which this Python does not have; pip install '.[{name}]' in the repository"
+        ) from None
 
 
 def column_position(name: str, names: list[str], width: int, key: str) -> int:

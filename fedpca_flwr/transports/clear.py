@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Phases, Program, Sum
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
-from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport
+from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
 
 if TYPE_CHECKING:
     from fedpca_flwr.protocol.client import PCAClient
@@ -34,11 +30,4 @@ class ClearServer(Clear, ServerTransport):
 
 class ClearParty(Clear, PartyTransport):
     def answer(self, party: PCAClient, phase: str, asked: Fields) -> Fields:
-        answer = party.statistics(phase, asked)
-        return answer if isinstance(answer, Mapping) else _added_parts(answer)
-
-
-def _added_parts(parts: Sequence[Fields]) -> dict[str, NDArray[Any]]:
-    """The sum of the parts of one party's answer; a field that a part lacks is zero there."""
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: np.sum([part[name] for part in parts if name in part], axis=0) for name in names}
+        return whole(party.statistics(phase, asked))

@@ -86,9 +86,16 @@ def require_sums(method: str, phases: Phases) -> None:
 
 
 def encoded(party: PCAClient, phase: str, own: Phase, asked: Fields) -> Words:
-    """This party's answer in fixed point, or random words where it is beyond the limit that the server set."""
+    """This party's answer in fixed point, or random words where it is beyond the limit that the server set.
+
+    Raises
+    ------
+    ContractError
+        Where that limit is beyond float64.
+    """
     layout = own.layout(asked, party.public)
-    require_finite(layout, phase)
+    if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from what was asked alone
+        raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
     try:
         answer = party.statistics(phase, asked)
     except BeyondLimitError as error:
@@ -102,17 +109,6 @@ def encoded(party: PCAClient, phase: str, own: Phase, asked: Fields) -> Words:
 def _random_words(layout: Layout, phase: str, why: Exception) -> Words:
     logger.error("phase '%s': %s; this site sent random words, so that the sum opens for nobody", phase, why)
     return np.frombuffer(secrets.token_bytes(8 * layout.size), "<u8").copy()
-
-
-def require_finite(layout: Layout, phase: str) -> None:
-    """Refuse limits beyond float64, which follow from what was asked alone.
-
-    Raises
-    ------
-    ContractError
-    """
-    if not all(np.isfinite(limit).all() for limit in layout.limits.values()):
-        raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
 
 
 class MaskedSum:
@@ -182,9 +178,3 @@ def secret_of(party: PCAClient, name: str) -> bytes:
     if value is None:
         raise ContractError("this site has no key of this run: it was started anew, or never asked for one")
     return value
-
-
-def whole_answer(answer: Fields | Sequence[Fields]) -> Fields:
-    """An answer that is not a sum of parts."""
-    assert isinstance(answer, Mapping)
-    return answer

@@ -23,9 +23,9 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program, Public, Sum
 from fedpca_flwr.protocol.quorum import Quorum
-from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport
+from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
 from fedpca_flwr.transports import neighbours
-from fedpca_flwr.transports.encoding import MASKED, Group, MaskedSum, encoded, require_sums, secret_of, whole_answer
+from fedpca_flwr.transports.encoding import MASKED, Group, MaskedSum, encoded, require_sums, secret_of
 from fedpca_flwr.transports.pairwise_masks import (
     KEY_BYTES,
     mask_of,
@@ -82,7 +82,8 @@ class Masked(Transport):
     def script(self, method: str, phases: Phases) -> Phases:
         require_sums(method, phases)
         self.own = phases
-        first = first_sum(phases)
+        first = next(name for name, phase in phases.items() if not phase.in_clear)
+        assert phases[first].times == 1  # the keys travel with it
         script: dict[str, Phase] = {}
         for name, phase in phases.items():
             if name == first:
@@ -137,7 +138,7 @@ class MaskedParty(Masked, PartyTransport):
             return self._opened(party, asked["commitments"])
         own = self.own[phase]
         if own.in_clear:
-            return whole_answer(party.statistics(phase, asked))
+            return whole(party.statistics(phase, asked))
         if "publics" in asked:
             self._accept(party, asked["publics"], asked["signatures"])
         listed, others, shared = (split_keys(secret_of(party, name)) for name in ("listed", "others", "shared"))
@@ -184,13 +185,6 @@ class MaskedParty(Masked, PartyTransport):
         party.journal.keep("listed", b"".join(listed))
         party.journal.keep("others", b"".join(shared))
         party.journal.keep("shared", b"".join(shared.values()))
-
-
-def first_sum(phases: Phases) -> str:
-    """The first phase that is a sum, with which keys travel: it is asked once."""
-    name = next(name for name, phase in phases.items() if not phase.in_clear)
-    assert phases[name].times == 1
-    return name
 
 
 def _with_keys(phase: Phase) -> Callable[[Public], Mapping[str, int]]:

@@ -140,7 +140,7 @@ def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, byte
     return {other: _agreed(key, other) for other in publics if other != own}
 
 
-def pair_key(private: bytes, other: bytes, asked: bytes) -> bytes:
+def agreed_key(key: X25519PrivateKey, other: bytes, asked: bytes) -> bytes:
     """The 256-bit key that two parties share for one request: the same from either side.
 
     Raises
@@ -148,11 +148,6 @@ def pair_key(private: bytes, other: bytes, asked: bytes) -> bytes:
     ContractError
         For a public key that is a point of small order.
     """
-    return agreed_key(X25519PrivateKey.from_private_bytes(private), other, asked)
-
-
-def agreed_key(key: X25519PrivateKey, other: bytes, asked: bytes) -> bytes:
-    """The same as `pair_key` from a key that is read already."""
     return _derived(_agreed(key, other), key.public_key().public_bytes_raw(), other, asked)
 
 

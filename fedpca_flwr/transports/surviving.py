@@ -9,8 +9,6 @@ One sum a run, because the difference of two sums over different parties is the 
 sum, a party that drops out between the two would be shown to the server. So methods that need several are refused,
 unless each sum is differentially private: then their difference tells no more than they do, and the rounds are gone
 through for each, with new keys, by the parties that are still there.
-
-A party's half of a sum over the parties that survive: its keys, its shares, and what it reveals, once.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from fedpca_flwr.maths import secure
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program, Sum, Total
 from fedpca_flwr.protocol.quorum import Quorum
-from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport
+from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
 from fedpca_flwr.transports.double_masks import (
     SEALED,
     SHARE,
@@ -47,7 +45,6 @@ from fedpca_flwr.transports.encoding import (
     missed_by,
     require_sums,
     secret_of,
-    whole_answer,
 )
 from fedpca_flwr.transports.masked import relayed_keys
 from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, mask, new_private_key, public_key, split_keys, transcript
@@ -224,7 +221,7 @@ class SurvivingParty(Surviving, PartyTransport):
         if stage:
             return stages.get(stage, self._hidden)(party, asked)
         if self.own[phase].in_clear:
-            return whole_answer(party.statistics(phase, asked))
+            return whole(party.statistics(phase, asked))
         return self._last(party, phase, asked)
 
     # One stage each
