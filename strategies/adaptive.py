@@ -46,6 +46,7 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program
 from fedpca_flwr.protocol.registry import Method
+from fedpca_flwr.protocol.transport import relayed
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
 from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases, told_frequencies
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
@@ -379,13 +380,11 @@ class AdaptiveClient(RowsClient):
 
 def _with_method(program: Program, name: str) -> Program:
     """The same questions, as those of the method that was chosen."""
-    answer = None
-    while True:
-        try:
-            question = program.send(answer)
-        except StopIteration as end:
-            return end.value
-        answer = yield replace(question, method=name)
+
+    def put(question: Ask) -> Program:
+        return (yield replace(question, method=name))
+
+    return relayed(program, put)
 
 
 def _survey(reply: Reply) -> Survey:

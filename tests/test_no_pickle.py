@@ -26,9 +26,8 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.stream_state import RunningModel
 from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.local_table import read_ids
-from fedpca_flwr.site.readers import read
-from fedpca_flwr.state.store import Layout, Store
+from fedpca_flwr.site.readers import read, read_ids
+from fedpca_flwr.state.store import Schema, Store
 from tests.families import rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
 
@@ -137,9 +136,9 @@ def a_federation(folder: Path, spoil: Spoil) -> None:
     Federation.open(folder).model(2)
 
 
-def respelt(folder: Path, layout: Layout, table: str, column: str, spoil: Spoil) -> None:
+def respelt(folder: Path, schema: Schema, table: str, column: str, spoil: Spoil) -> None:
     """A store's one large value, spoilt by whoever can name it by its digest and seal it."""
-    store = Store(folder, layout)
+    store = Store(folder, schema)
     with store.transaction() as database:
         ((value,),) = database.execute("SELECT value FROM piece").fetchall()
         database.execute("DELETE FROM piece")
@@ -151,13 +150,13 @@ def a_member_s_moments(folder: Path, spoil: Spoil) -> None:
     federation = Federation.open(folder)
     federation.join("north", rows(30))
     federation.save()
-    respelt(folder, state_folder.LAYOUT, "member", "digest", spoil)
+    respelt(folder, state_folder.SCHEMA, "member", "digest", spoil)
     Federation.open(folder).model(2)
 
 
 def a_running_model(folder: Path, spoil: Spoil) -> None:
     fit("sapca", [rows(30)], n_components=2, state=str(folder))
-    respelt(folder, stream_state.LAYOUT, "model", "subspace", spoil)
+    respelt(folder, stream_state.SCHEMA, "model", "subspace", spoil)
     assert RunningModel(folder).content is not None
 
 

@@ -1,6 +1,6 @@
 """What a site says of itself, where its data are and what it allows, validated once; the server never sees it.
 
-The url of a site's database and its query: a url told from a path, and a secret in either seen.
+Where its data are is a path or the url of a database; a password in the url or in the query is seen and refused.
 """
 
 from __future__ import annotations

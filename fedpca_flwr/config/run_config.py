@@ -1,11 +1,8 @@
 """What a run computes, the same for everybody: typed and validated once, at the door.
 
 It is the run-config (``pyproject.toml``, ``flwr run --run-config``); a site's own is `fedpca_flwr.config.node_config`.
-Keys are in kebab-case.
-
-Names of the features of a run, as its run-config has them.
-
-How errors of a configuration are told: every key at fault, its value where that may be shown, what is allowed.
+Keys are in kebab-case. An error of either names every key at fault, its value where that may be shown, and what is
+allowed.
 """
 
 from __future__ import annotations

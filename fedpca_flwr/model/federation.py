@@ -30,9 +30,9 @@ from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import checked_moments
-from fedpca_flwr.state.store import Layout, Store
+from fedpca_flwr.state.store import Schema, Store
 
-LAYOUT = Layout(
+SCHEMA = Schema(
     what="federation",
     file="federation.sqlite",
     application=b"FPCf",
@@ -84,7 +84,7 @@ class StateFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._store = Store(path, LAYOUT)
+        self._store = Store(path, SCHEMA)
         self.path = self._store.folder
         self.prepare = self._store.prepare
         self._loaded = self._store.nothing

@@ -15,9 +15,9 @@ import numpy as np
 
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.streams import Subspace
-from fedpca_flwr.state.store import Layout, Store
+from fedpca_flwr.state.store import Schema, Store
 
-LAYOUT = Layout(
+SCHEMA = Schema(
     what="running model",
     file="running-model.sqlite",
     application=b"FPCr",
@@ -75,7 +75,7 @@ class RunningModel:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._store = Store(path, LAYOUT)
+        self._store = Store(path, SCHEMA)
         self._store.prepare()
         self.path = self._store.folder
         self._loaded = self._store.nothing

@@ -1,6 +1,6 @@
-"""What clients say of themselves must fit the run and each other, before anything that they reply counts.
+"""What clients say of themselves: read where it arrives, since it may be anything, and held against the run.
 
-What a client says, checked where it arrives: it may be anything.
+All of it must fit the run and what the other clients say before anything that they reply counts.
 """
 
 from __future__ import annotations
@@ -227,18 +227,25 @@ def unlike(said: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAE
                 "parties have, in one order"
             )
             faults.append(ConfigError(_of(info.sender, text)))
-    return faults + _of_other_columns([info for info in said if info.columns])
+    named = [info for info in said if info.columns]
+    return faults + (_of_other_columns(named) if named else [])
 
 
 def _of_other_columns(said: Sequence[PartyInfo]) -> list[FedPCAError]:
     """Clients whose column names are not those of most."""
-    most = Counter(info.columns for info in said).most_common(1)
-    witness = next((info.sender for info in said if info.columns == most[0][0]), "")
+    witness, others = _minority(said, "columns")
     text = (
-        f"its column names, or their order, differ from those of {witness}. If only their order does, name them all in "
-        "the order of the model as run-config 'features'; else rename them"
+        f"its column names, or their order, differ from those of {witness.sender}. If only their order does, name them "
+        "all in the order of the model as run-config 'features'; else rename them"
     )
-    return [ConfigError(_of(info.sender, text)) for info in said if info.columns != most[0][0]]
+    return [ConfigError(_of(info.sender, text)) for info in others]
+
+
+def _minority(said: Sequence[PartyInfo], what: str) -> tuple[PartyInfo, list[PartyInfo]]:
+    """The first of most clients, which say the same of something, and those that say otherwise."""
+    (most, _), *_ = Counter(getattr(info, what) for info in said).most_common(1)
+    witness = next(info for info in said if getattr(info, what) == most)
+    return witness, [info for info in said if getattr(info, what) != most]
 
 
 def without_features(said: Sequence[PartyInfo]) -> list[FedPCAError]:
@@ -255,14 +262,9 @@ def without_features(said: Sequence[PartyInfo]) -> list[FedPCAError]:
 
 def of_other_width(said: Sequence[PartyInfo]) -> list[FedPCAError]:
     """What is wrong with clients whose rows have not as many features as those of most."""
-    said = sorted(said, key=lambda info: info.partition_id)
-    most = Counter(info.features for info in said).most_common(1)
-    witness = next((info.sender for info in said if info.features == most[0][0]), "")
-    return [
-        ContractError(_of(info.sender, f"its data has {info.features} features, {witness} has {most[0][0]}"))
-        for info in said
-        if info.features != most[0][0]
-    ]
+    witness, others = _minority(sorted(said, key=lambda info: info.partition_id), "features")
+    known = f"{witness.sender} has {witness.features}"
+    return [ContractError(_of(info.sender, f"its data has {info.features} features, {known}")) for info in others]
 
 
 def doubled(said: Sequence[PartyInfo]) -> list[FedPCAError]:

@@ -13,54 +13,23 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 
-from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import Rows
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.journal import Journal, State
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.memory import Alternatives, largest, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER, Fields
 from fedpca_flwr.protocol.question import SERVER, Phases, Public, require_as_told, require_next
 from fedpca_flwr.protocol.replies import without_warnings
 from fedpca_flwr.protocol.transport import PartyTransport
 
-
-class PartySite(Protocol):
-    """What a party needs of its site."""
-
-    state: State
-
-    @property
-    def settings(self) -> bytes: ...
-
-    @property
-    def config(self) -> RunConfig: ...
-
-    @property
-    def journal(self) -> Journal: ...
-
-    def options(self, kind: type[PCAOptions]) -> Any: ...
-
-    def data(self, split: str) -> Rows: ...
-
-    def public(self, split: str, options: PCAOptions) -> Public: ...
-
-    def about(self, split: str) -> dict[str, Any]: ...
-
-    def permit(self, card: MethodCard, exposes: str, *, sums_only: bool) -> None: ...
-
-    def require_journal(self, card: MethodCard, *, sums_only: bool) -> None: ...
-
-    def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None: ...
-
-    def permit_sum(self, split: str, members: Sequence[str]) -> None: ...
-
-    def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]: ...
+if TYPE_CHECKING:
+    from fedpca_flwr.site.site import Site
 
 
 class PCAClient(NumPyClient):
@@ -76,7 +45,7 @@ class PCAClient(NumPyClient):
         Gives how its answers travel, from the site, the card and the options, once they are known to be right.
     """
 
-    def __init__(self, card: MethodCard, site: PartySite, transport_of: Callable[..., PartyTransport]) -> None:
+    def __init__(self, card: MethodCard, site: Site, transport_of: Callable[..., PartyTransport]) -> None:
         super().__init__()
         self.card, self.site, self._transport_of = card, site, transport_of
         self.before: Phases = {}  # of the method that has chosen this one, and was asked them
@@ -183,7 +152,6 @@ class PCAClient(NumPyClient):
     def _permit(self) -> None:
         """The site's own policy, before anything is computed."""
         self.site.permit(self.card, self.exposes, sums_only=self.transport.sums_only)
-        self.site.require_journal(self.card, sums_only=self.transport.sums_only)
         self.require_ready()
 
     def _permit_sizes(self, nbytes: int, memory: int) -> None:

@@ -1,6 +1,7 @@
-"""What Flower keeps for a party over the rounds of one run, in a simulation and on a site alike.
+"""What a party must remember of a run, whatever happens to its process: how far the script is, and its keys.
 
-What a party must remember of a run, whatever happens to its process: how far the script is, and its keys.
+`Journal` says what that is; `StateJournal` keeps it in the state that Flower has for a party over the rounds of a run,
+in a simulation and on a site alike. A site's own folder is `fedpca_flwr.site.journal`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Context as Context
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import ContractError
@@ -106,8 +108,6 @@ class Journal(ABC):
     def forget(self) -> None:
         """Drop the secrets of this run."""
 
-
-__all__ = ["Context", "State", "StateJournal"]
 
 RECORD = "journal"
 

@@ -1,7 +1,4 @@
-"""Whether there is room for a run's replies: told by their phases, before anything is computed.
-
-What this machine has.
-"""
+"""Whether this machine has the memory for a run's replies: their phases say so before anything is computed."""
 
 from __future__ import annotations
 

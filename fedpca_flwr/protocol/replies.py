@@ -1,14 +1,9 @@
-"""Numbers that the server cannot compute with, and whose they are.
+"""The replies to one question: checked and added up as they come, and what a server cannot compute with.
 
-Every reply is finite. Yet one that is 1e300 times too large, or no part of anything, can let a sum, a product or an
-eigenvalue solver fail. Then the run ends in one sentence, which names the party whose numbers are out of all
-proportion to the others'.
-
-Why a client did not answer: Flower's failures in our words, since its texts may quote anything.
-
-Replies that are used as they come, in any order, so that a server holds few of them at a time.
-
-What comes in answer to one question: what is only added up is taken at once, the rest kept until all have come.
+What is only added up is taken when it comes, in any order, so that a server holds few replies at a time; the rest is
+kept until all have come. Every reply is finite. Yet one that is 1e300 times too large, or no part of anything, can let
+a sum, a product or an eigenvalue solver fail. Then the run ends in one sentence, which names the party whose numbers
+are out of all proportion to the others'. Why a client did not answer is said in our words: Flower's may quote anything.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.common import FitRes, Parameters
@@ -58,18 +53,14 @@ def size_of(fields: Fields) -> float:
     return max((float(max(array.max(), -array.min())) for array in real), default=0.0)
 
 
-def checked_arithmetic(sizes: Sequence[float]) -> AbstractContextManager[object]:
-    """Where numbers of such sizes are computed with, what overflows is an error, and no warning."""
-    if max(sizes, default=0.0) <= OUTSIZE:
-        return nullcontext()
-    return np.errstate(over="raise", invalid="raise", divide="raise")
-
-
 def without_warnings(asked: Fields) -> AbstractContextManager[object]:
     """Where a party computes with such numbers of a server, what overflows is no news: the answer is checked."""
-    if size_of(asked) <= OUTSIZE:
-        return nullcontext()
-    return np.errstate(over="ignore", invalid="ignore", divide="ignore")
+    return _overflows(size_of(asked), "ignore")
+
+
+def _overflows(largest: float, how: Literal["raise", "ignore"]) -> AbstractContextManager[object]:
+    """What becomes of an overflow where numbers up to the ``largest`` are computed with; none are expected of small."""
+    return nullcontext() if largest <= OUTSIZE else np.errstate(over=how, invalid=how, divide=how)
 
 
 class Sizes:
@@ -96,7 +87,7 @@ class Sizes:
         """
         self._rounds.append((phase, dict(sizes)))
         try:
-            with checked_arithmetic([size for _, known in self._rounds for size in known.values()]):
+            with _overflows(self._largest, "raise"):
                 yield
         except FedPCAError as error:
             raise self.explained(error, of_server=True) from error
@@ -109,14 +100,14 @@ class Sizes:
         Where the server itself finds an option wrong, that comes first and stays an error of the run-config.
         """
         off, sender, text = self._farthest()
-        if (
-            self.sums_only
-            or off < BEYOND
-            or max(size for _, sizes in self._rounds for size in sizes.values()) <= OUTSIZE
-        ):
+        if self.sums_only or off < BEYOND or self._largest <= OUTSIZE:
             return error
         sizes = ContractError(f"{sender}: {text}; look at the units and the values of its rows")
         return together([error, sizes] if of_server and isinstance(error, ConfigError) else [sizes, error])
+
+    @property
+    def _largest(self) -> float:
+        return max((size for _, sizes in self._rounds for size in sizes.values()), default=0.0)
 
     def _farthest(self) -> tuple[float, str, str]:
         """By how many digits a party's numbers are off those of the others, who it is, and that in words."""
@@ -157,7 +148,7 @@ def as_they_come(question: Ask, take: Callable[[Fields, str], None]) -> Generato
     return list(replies)
 
 
-class ArrivingSum:
+class StreamingSum:
     """The sum of replies, field by field; its bits do not depend on the order in which they come."""
 
     def __init__(self) -> None:
@@ -185,7 +176,7 @@ class ArrivingSum:
         return Total({name: added.total() for name, added in self._sums.items()}, len(replies), replies=replies)
 
 
-class Inbox:
+class Replies:
     """The replies to one question.
 
     Parameters

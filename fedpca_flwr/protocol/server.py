@@ -1,7 +1,4 @@
-"""The server that runs a strategy to its end.
-
-Looking for replies more often than Flower does.
-"""
+"""The server that runs a strategy to its end, and looks for replies more often than Flower does."""
 
 from __future__ import annotations
 

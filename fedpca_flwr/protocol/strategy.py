@@ -31,7 +31,7 @@ from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_s
 from fedpca_flwr.protocol.progress import tell
 from fedpca_flwr.protocol.question import NO_FIELDS, Ask, Phase, Program, Public, most_rounds
 from fedpca_flwr.protocol.quorum import Quorum, Results
-from fedpca_flwr.protocol.replies import Inbox, Sizes
+from fedpca_flwr.protocol.replies import Replies, Sizes
 from fedpca_flwr.protocol.transport import ServerTransport
 
 
@@ -86,7 +86,7 @@ class PCAStrategy(Strategy):
         self.rounds_so_far: list[dict[str, Any]] = []
         self._sent: dict[str, int] = {}  # its bytes to each of Flower's clients
         self._since = 0.0  # its time
-        self._inbox = Inbox(NO_FIELDS, {})  # what comes back
+        self._incoming = Replies(NO_FIELDS, {})  # what comes back
         self._sizes = Sizes(sums_only=transport.sums_only)
 
     # What a method writes
@@ -198,8 +198,8 @@ class PCAStrategy(Strategy):
         return instructions
 
     def receive(self, result: FitRes) -> None:
-        """Look at a reply that has just come (`Inbox.receive`)."""
-        self._inbox.receive(result)
+        """Look at a reply that has just come (`Replies.receive`)."""
+        self._incoming.receive(result)
 
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Sequence[Any]
@@ -209,7 +209,7 @@ class PCAStrategy(Strategy):
         except FedPCAError as error:
             raise self._sizes.explained(error) from error
         assert self._program is not None
-        with self._sizes.computing(self._asked.phase, self._inbox.sizes_of_numbers):
+        with self._sizes.computing(self._asked.phase, self._incoming.sizes_of_numbers):
             try:
                 self._asked = self._program.send(replies)
             except StopIteration:
@@ -238,9 +238,9 @@ class PCAStrategy(Strategy):
     def _checked(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies of all parties, in the order of their partitions, checked field by field."""
         replies = self.quorum.complete(results, failures)
-        self._inbox.count(replies)
+        self._incoming.count(replies)
         self._record(self._asked.phase, replies)
-        self._inbox.check(replies)
+        self._incoming.check(replies)
         hidden = self.card.differentially_private or self.transport.sums_only
         for reply in replies:
             if not hidden and "count" in reply.fields and reply.rows != int(reply.fields["count"]):
@@ -258,7 +258,7 @@ class PCAStrategy(Strategy):
     def _sending(self, instructions: Sequence[tuple[ClientProxy, FitIns]]) -> None:
         self._sent = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}
         self._since = time.monotonic()
-        self._inbox = Inbox(
+        self._incoming = Replies(
             self._phase.reply, self._phase.reply_sizes(self._asked.asked, self.public), self._asked.take
         )
 

@@ -3,46 +3,45 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from fedpca_flwr.protocol.journal import Journal
+import numpy as np
+
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Phases, Program, Public
+from fedpca_flwr.protocol.question import Ask, Phases, Program, Sum
 from fedpca_flwr.protocol.quorum import Quorum
 
-
-class Running(Protocol):
-    """What a transport must know of the strategy whose questions it carries."""
-
-    quorum: Quorum
-
-    @property
-    def public(self) -> Public: ...
+if TYPE_CHECKING:
+    from fedpca_flwr.protocol.client import PCAClient
+    from fedpca_flwr.protocol.strategy import PCAStrategy
 
 
-class Answering(Protocol):
-    """What a transport must know of the party whose answers it carries.
+def relayed(program: Program, put: Callable[[Ask], Program]) -> Program:
+    """The program with each of its questions put in another way.
 
-    Attributes
+    Parameters
     ----------
-    number : int
-        So many questions of the run came before this one.
+    program : generator
+        Its return value is that of the relayed program.
+    put : callable
+        From a question: a program that asks whatever answers it, and returns what ``program`` goes on with.
     """
+    answer = None
+    while True:
+        try:
+            question = program.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = yield from put(question)
 
-    number: int
 
-    @property
-    def journal(self) -> Journal: ...
-
-    @property
-    def public(self) -> Public: ...
-
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]: ...
-
-    def permit_sum(self, members: Sequence[str]) -> None: ...
-
-    def permit_survivors(self, dropped: int) -> None: ...
+def whole(answer: Fields | Sequence[Fields]) -> Fields:
+    """A party's answer, which may come as the parts that it is the sum of; a field that a part lacks is zero there."""
+    if isinstance(answer, Mapping):
+        return answer
+    names = dict.fromkeys(name for part in answer for name in part)
+    return {name: np.sum([part[name] for part in answer if name in part], axis=0) for name in names}
 
 
 class Transport(ABC):
@@ -70,9 +69,19 @@ class Transport(ABC):
 class ServerTransport(Transport):
     """The server's half."""
 
-    @abstractmethod
-    def questions(self, program: Program, run: Running) -> Program:
+    def questions(self, program: Program, run: PCAStrategy) -> Program:
         """A method's program of `Ask` and `Sum` as one of `Ask` alone, which goes on with lists of replies."""
+
+        def put(question: Ask) -> Program:
+            if isinstance(question, Sum):
+                return (yield from self.summed(question, run))
+            return (yield question)
+
+        return relayed(program, put)
+
+    @abstractmethod
+    def summed(self, question: Sum, run: PCAStrategy) -> Program:
+        """The questions that answer a `Sum`; returns its `Total`, or None where no sum can be had."""
 
     def measured(self, quorum: Quorum) -> dict[str, float]:
         """Numbers for the model, by the names of `fedpca_flwr.model.measurements`."""
@@ -91,5 +100,5 @@ class PartyTransport(Transport):
     """A party's half."""
 
     @abstractmethod
-    def answer(self, party: Answering, phase: str, asked: Fields) -> Fields:
+    def answer(self, party: PCAClient, phase: str, asked: Fields) -> Fields:
         """What leaves this party in a phase of the script."""

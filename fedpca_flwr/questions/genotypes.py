@@ -30,6 +30,7 @@ from fedpca_flwr.maths.genotypes import LEAST, AlleleCounts, columns_of_others
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Phase, Phases, Program, Sum, Total
+from fedpca_flwr.protocol.transport import relayed
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import ROWS, Pooled, rows_in
 
@@ -125,16 +126,16 @@ def about_zero(counts: AlleleCounts) -> Pooled:
 
 def told_frequencies(program: Program, frequencies: Array) -> Program:
     """The questions of a method, with the first of which every party is told the frequencies."""
-    first, answer = "", None
-    while True:
-        try:
-            question = program.send(answer)
-        except StopIteration as end:
-            return end.value
+    first = ""
+
+    def put(question: Ask) -> Program:
+        nonlocal first
         if first in ("", question.phase):
-            told = np.empty(0) if first else frequencies
-            first, question = question.phase, replace(question, asked={**question.asked, "frequencies": told})
-        answer = yield question
+            sent = np.empty(0) if first else frequencies
+            first, question = question.phase, replace(question, asked={**question.asked, "frequencies": sent})
+        return (yield question)
+
+    return relayed(program, put)
 
 
 def require_frequencies(asked: Fields) -> None:

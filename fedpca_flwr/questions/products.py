@@ -20,7 +20,7 @@ from fedpca_flwr.maths.moments import Head, head_order, pool_heads
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Phase, Phases, Public, Sum, Total
-from fedpca_flwr.protocol.replies import ArrivingSum, as_they_come
+from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
 from fedpca_flwr.questions.fields import HEAD, head_in
 from fedpca_flwr.questions.influence import units_of
 from fedpca_flwr.questions.row_limits import product_limits, require_bound
@@ -126,7 +126,7 @@ class ScatterProducts:
 
     def _heads(self, phase: str) -> Generator[Ask, Any, Total]:
         """Ask for what begins a run; the sum of what adds up of it. Each reply's products are not kept."""
-        heads, arriving, parties = list[Head](), ArrivingSum(), dict[str, tuple[Head, Array]]()
+        heads, arriving, parties = list[Head](), StreamingSum(), dict[str, tuple[Head, Array]]()
 
         def take(fields: Fields, sender: str) -> None:
             own = {field.name for field in HEAD}

@@ -41,7 +41,7 @@ from fedpca_flwr.maths.sums import (
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Phase, Phases, Sum, Total
-from fedpca_flwr.protocol.replies import ArrivingSum, as_they_come
+from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, moments_in, moments_of
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 from fedpca_flwr.questions.row_limits import (
@@ -80,7 +80,7 @@ def checked_sum(run: RowsStrategy, phase: str, asked: Fields) -> Generator[Ask, 
     if "mean" in known:  # a constant feature, which is not divided by its spread, is as far as its mean was rounded
         unit = np.where(known["spread"] > 0, known["spread"], 1.0)
         known["mean"] = np.abs(known["mean"]) + 1e-9 * np.abs(known["centre"]) / unit
-    limits, arriving = limits_of(known, public), ArrivingSum()
+    limits, arriving = limits_of(known, public), StreamingSum()
 
     def add(fields: Fields, sender: str) -> None:
         for name, limit in limits.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -16,22 +16,18 @@ from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.site.local_table import make_ids_secret
 from fedpca_flwr.state.files import writable
 
+Command = Callable[..., argparse.ArgumentParser]
+"""Adds a command of a name, with its help."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    _add_keys(commands)
-    _add_journal(commands)
-    _add_variants(commands)
-    _add_certificates(commands)
-    _add_node_key(commands)
-    _add_ids_secret(commands)
-    _add_rehearse(commands)
+    for add in (_keys, _journal, _variants, _certificates, _node_key, _ids_secret, _rehearse):
+        add(commands.add_parser)
     given = parser.parse_args(arguments)
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
-        sys.stdout.reconfigure(
-            encoding="utf-8"
-        )  # a file that other sites read: on Windows it were of this machine's own
+        sys.stdout.reconfigure(encoding="utf-8")  # other sites read such a file; Windows has an encoding of its own
     try:
         given.run(given)
     except FedPCAError as error:
@@ -39,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.exit(1, f"{parser.prog} {given.command}: {error}{of_here}\n")
 
 
-def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    keys = commands.add_parser(
+def _keys(command: Command) -> None:
+    keys = command(
         "keys",
         help="make this site's identity: a private key, and the line for every site's list of public keys",
         description="Write a new private key (Ed25519, readable by its owner only), which never leaves the site, and "
@@ -49,15 +45,11 @@ def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     keys.add_argument("file", help="where the private key is written (node-config 'identity'); must not exist")
     keys.add_argument("--partition-id", type=int, required=True, help="of this site, as in its node-config")
     keys.add_argument("--name", default="", help="of this site: a comment in the line")
-    keys.set_defaults(run=_keys)
+    keys.set_defaults(run=lambda given: print(make_key(given.file, given.partition_id, given.name)))
 
 
-def _keys(given: argparse.Namespace) -> None:
-    print(make_key(given.file, given.partition_id, given.name))
-
-
-def _add_journal(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    journal = commands.add_parser(
+def _journal(command: Command) -> None:
+    journal = command(
         "journal",
         help="show what this site was asked and has told, and whether a line of it was changed",
         description="Print a site's journal as a table, and whether the chain of its lines' digests is whole: the exit "
@@ -68,10 +60,10 @@ def _add_journal(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     instead = journal.add_mutually_exclusive_group()
     instead.add_argument("--export", metavar="FILE", type=Path, help="write it as JSON lines instead")
     instead.add_argument("--check", action="store_true", help="print the verdict only")
-    journal.set_defaults(run=_journal)
+    journal.set_defaults(run=_audited)
 
 
-def _journal(given: argparse.Namespace) -> None:
+def _audited(given: argparse.Namespace) -> None:
     found = audit(given.folder)
     if given.export:
         found.export(given.export)
@@ -82,8 +74,8 @@ def _journal(given: argparse.Namespace) -> None:
     print(found.verdict)
 
 
-def _add_variants(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    variants = commands.add_parser(
+def _variants(command: Command) -> None:
+    variants = command(
         "variants",
         help="print the variants that several .bim files have in common",
         description="Print, as a .bim file, the variants that all given .bim files have by chromosome, position and "
@@ -95,8 +87,8 @@ def _add_variants(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     variants.set_defaults(run=lambda given: write_common(given.files, ambiguous=given.ambiguous))
 
 
-def _add_certificates(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    certificates = commands.add_parser(
+def _certificates(command: Command) -> None:
+    certificates = command(
         "certificates",
         help="make a certificate authority and the SuperLink's certificate",
         description="Write ca.crt (every site gets it over a channel that it trusts), server.pem and server.key (for "
@@ -110,8 +102,8 @@ def _add_certificates(commands: argparse._SubParsersAction[argparse.ArgumentPars
     certificates.set_defaults(run=lambda given: make_certificates(writable(given.folder), given.host, given.days))
 
 
-def _add_node_key(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    node_key = commands.add_parser(
+def _node_key(command: Command) -> None:
+    node_key = command(
         "node-key",
         help="make the key with which this site's SuperNode signs in to the SuperLink",
         description="Write a new private key (readable by its owner only), which never leaves the site, and beside it "
@@ -121,8 +113,8 @@ def _add_node_key(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     node_key.set_defaults(run=lambda given: print(make_node_key(given.file)))
 
 
-def _add_ids_secret(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    ids = commands.add_parser(
+def _ids_secret(command: Command) -> None:
+    ids = command(
         "ids-secret",
         help="make the secret under which sites compare the ids of their rows",
         description="Write 32 random bytes (node-config 'ids-secret'). One site makes the file, all others get it over "
@@ -132,8 +124,8 @@ def _add_ids_secret(commands: argparse._SubParsersAction[argparse.ArgumentParser
     ids.set_defaults(run=lambda given: make_ids_secret(given.file))
 
 
-def _add_rehearse(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    rehearsal = commands.add_parser(
+def _rehearse(command: Command) -> None:
+    rehearsal = command(
         "rehearse",
         help="run a whole federation on this machine: certificates, four sites, a secure PCA",
         description="Make certificates, keys and four sites with rows of their own, start a SuperLink and their "
@@ -141,13 +133,12 @@ def _add_rehearse(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     rehearsal.add_argument("folder", type=Path, help="for all that it makes; new or empty")
     rehearsal.add_argument("--app", type=Path, default=Path(), help="this project's folder (the present one)")
-    rehearsal.add_argument(
-        "--dropout", action="store_true", help="kill a site during the run, which goes on without it"
-    )
-    rehearsal.set_defaults(run=_rehearse)
+    dropout = "kill a site during the run, which goes on without it"
+    rehearsal.add_argument("--dropout", action="store_true", help=dropout)
+    rehearsal.set_defaults(run=_rehearsed)
 
 
-def _rehearse(given: argparse.Namespace) -> None:
+def _rehearsed(given: argparse.Namespace) -> None:
     from fedpca_flwr.site.deployment import rehearse
 
     rehearse(given.folder, given.app, dropout=given.dropout, say=lambda line: print(line, flush=True))

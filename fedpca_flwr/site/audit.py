@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError, printable
-from fedpca_flwr.site import journal
-from fedpca_flwr.site.journal import LAYOUT
+from fedpca_flwr.site.journal import SCHEMA, Event, events, first_gap
 from fedpca_flwr.site.repeats import sentence
 from fedpca_flwr.state.files import written_whole
 from fedpca_flwr.state.store import Store
 
 SHOWN = ("time", "run", "party", "kind", "about", "bytes")
-
-
-@dataclass(frozen=True)
-class Event:
-    """A line of the journal, in the order of its digest."""
-
-    number: int
-    time: str
-    run: str
-    party: int
-    kind: str
-    about: str
-    digest: str
-    bytes: int
-    chain: str
 
 
 @dataclass(frozen=True)
@@ -75,7 +59,7 @@ class Audit:
         try:
             with written_whole(file, 0o600) as stream:
                 for event in self.events:
-                    stream.write(json.dumps(vars(event)).encode() + b"\n")
+                    stream.write(json.dumps(event._asdict()).encode() + b"\n")
         except OSError as error:
             raise ConfigError(
                 f"{file} cannot be written ({error.strerror}); name a file in a folder that can"
@@ -90,13 +74,11 @@ def audit(folder: str) -> Audit:
     ConfigError, StoreError
         Where there is none, or none that can be read.
     """
-    store = Store(folder, LAYOUT)
+    store = Store(folder, SCHEMA)
     if not store.exists():
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")
-    names = ", ".join(field.name for field in fields(Event))
     with store.transaction() as database:
-        events = [Event(*line) for line in database.execute(f"SELECT {names} FROM event ORDER BY number")]
-        return Audit(events, journal.first_gap(database))
+        return Audit(list(events(database)), first_gap(database))
 
 
 def _shown(event: Event, name: str) -> str:

@@ -1,10 +1,9 @@
-"""Variants of .bim files: which are the same, though their alleles are swapped, or read from the other strand.
+"""A .bed file of genotypes (PLINK; extra ``genotypes``) as blocks of people, and the variants of .bim files.
 
-Two are the same where chromosome, position and the pair of alleles are. What is counted at every site is then the first
-allele (PLINK's A1) of the list that all sites have; a site whose file has it second counts 2 less its own. Alleles of
-the other strand (A for T, C for G) are recognised, but not those of A/T and C/G variants, which look the same on both.
-
-A .bed file of genotypes (PLINK; extra ``genotypes``) as blocks of people, 2 bits a call until a block is read.
+Two variants are the same where chromosome, position and the pair of alleles are. What is counted at every site is then
+the first allele (PLINK's A1) of the list that all sites have; a site whose file has it second counts 2 less its own.
+Alleles of the other strand (A for T, C for G) are recognised, but not those of A/T and C/G variants, which look the
+same on both. A call takes 2 bits until a block of people is read.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, Rows
-from fedpca_flwr.site.columns import LeftOut
+from fedpca_flwr.site.columns import LeftOut, extra
 from fedpca_flwr.state.files import text_in
 
 UNKNOWN = "0"
@@ -197,12 +196,8 @@ def read_bed(file: Path, left_out: LeftOut, variants: str = "", *, ambiguous: bo
     ambiguous : bool
         Whether to take those of the list whose strand cannot be told.
     """
-    try:
+    with extra("genotypes", "a .bed file needs bed-reader"):
         import bed_reader  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "a .bed file needs bed-reader, which is not installed; pip install '.[genotypes]' in the repository"
-        ) from None
     if left_out:
         raise ConfigError(f"node-config: '{next(iter(left_out))}' names a column, but a .bed file has variants only")
     own = read_bim(file.with_suffix(".bim"))

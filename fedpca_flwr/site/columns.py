@@ -1,11 +1,9 @@
-"""A site's columns in the order of the run, by their names.
-
-Columns of a site's file that the node-config names.
-"""
+"""The columns of a site's data: those that the node-config names, and the features in the order of the run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -16,6 +14,22 @@ from fedpca_flwr.maths.rows import Rows, of_columns
 
 LeftOut = dict[str, str]
 """Columns that are no features, by the key of the node-config that names them."""
+
+
+@contextmanager
+def extra(name: str, needed: str) -> Iterator[None]:
+    """Import what only one kind of data needs (``needed`` says so), from an extra of this project.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        yield
+    except ImportError:
+        raise ConfigError(
+            f"{needed}, which this Python does not have; pip install '.[{name}]' in the repository"
+        ) from None
 
 
 def column_position(name: str, names: list[str], width: int, key: str) -> int:
@@ -33,6 +47,17 @@ def column_position(name: str, names: list[str], width: int, key: str) -> int:
         f"node-config: '{key}' names no column of the data (expected a column's name, or its number from 0)",
         local=f"{key} '{name}', columns {names or width}",
     )
+
+
+def feature_positions(left_out: LeftOut, names: list[str], width: int) -> list[int]:
+    """Where the features are among so many columns: all but those that are left out.
+
+    Raises
+    ------
+    ConfigError
+    """
+    others = {column_position(name, names, width, key) for key, name in left_out.items()}
+    return [position for position in range(width) if position not in others]
 
 
 def in_order_of(features: Sequence[str], table: Table) -> Table:

@@ -16,7 +16,7 @@ import numpy as np
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks, Rows
-from fedpca_flwr.site.columns import LeftOut, column_position
+from fedpca_flwr.site.columns import LeftOut, column_position, feature_positions
 from fedpca_flwr.site.csv_format import CsvFormat, Faults, cells_within_limits, format_of, is_missing
 
 LONGEST_CELL = 1000
@@ -26,8 +26,8 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What a .csv file holds where.
+class CsvTable:
+    """A .csv file of rows.
 
     Attributes
     ----------
@@ -60,10 +60,9 @@ def read_csv(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     if not first:
         raise DataError("the .csv file has no cell that holds anything", local=str(file))
     width, names = len(first), _header(first, left_out, written)
-    dropped = {column_position(name, names, width, key) for key, name in left_out.items()}
-    kept = [position for position in range(width) if position not in dropped]
-    layout = Layout(file, written, width, names, reader.line_num if names else 0, kept)
-    rows = Blocks(partial(_blocks, layout), len(kept), np.dtype(np.float64))
+    kept = feature_positions(left_out, names, width)
+    table = CsvTable(file, written, width, names, reader.line_num if names else 0, kept)
+    rows = Blocks(partial(_blocks, table), len(kept), np.dtype(np.float64))
     return rows, [names[position] for position in kept] if names else []
 
 
@@ -81,17 +80,17 @@ def cells_of(file: Path, column: str, rows: int, label: str) -> list[str]:
     return [line[position].strip() for line in lines[len(lines) - rows :]]
 
 
-def _blocks(layout: Layout) -> Iterator[Array]:
+def _blocks(table: CsvTable) -> Iterator[Array]:
     """Blocks of the columns that are kept; the others may be no numbers.
 
     After the first fault the rest of the file is read for others only.
     """
-    seen, faults = 0, Faults(layout.width, layout.names)
-    for before, lines in _blocks_of_lines(layout):
-        rows = None if faults else _as_numbers(layout, lines)
+    seen, faults = 0, Faults(table.width, table.names)
+    for before, lines in _blocks_of_lines(table):
+        rows = None if faults else _as_numbers(table, lines)
         if rows is None:
             with cells_within_limits():
-                rows = _cell_by_cell(layout, before, lines, faults)
+                rows = _cell_by_cell(table, before, lines, faults)
         faults.good |= bool(len(rows))
         if not faults and len(rows):
             yield rows
@@ -99,14 +98,14 @@ def _blocks(layout: Layout) -> Iterator[Array]:
     if faults:
         raise faults.error()
     if not seen:
-        raise DataError("the .csv file has column names, but no rows", local=str(layout.file))
+        raise DataError("the .csv file has column names, but no rows", local=str(table.file))
 
 
-def _blocks_of_lines(layout: Layout) -> Iterator[tuple[int, list[str]]]:
+def _blocks_of_lines(table: CsvTable) -> Iterator[tuple[int, list[str]]]:
     """Lines of whole rows, and how many lines of the file come before them."""
-    before = layout.format.skipped + layout.start
-    remaining = itertools.islice(layout.format.lines(layout.file), layout.start, None)
-    while lines := list(itertools.islice(remaining, max(64, CACHE_ELEMENTS // layout.width))):
+    before = table.format.skipped + table.start
+    remaining = itertools.islice(table.format.lines(table.file), table.start, None)
+    while lines := list(itertools.islice(remaining, max(64, CACHE_ELEMENTS // table.width))):
         quotes = sum(line.count('"') for line in lines)
         for line in itertools.islice(remaining, LONGEST_CELL if quotes % 2 else 0):
             lines.append(line)
@@ -116,41 +115,41 @@ def _blocks_of_lines(layout: Layout) -> Iterator[tuple[int, list[str]]]:
         before += len(lines)
 
 
-def _as_numbers(layout: Layout, lines: Sequence[str]) -> Array | None:
+def _as_numbers(table: CsvTable, lines: Sequence[str]) -> Array | None:
     """The rows of lines whose cells are all numbers, by NumPy's own reader; None of others."""
-    ignored: Any = {position: lambda cell: 0.0 for position in set(range(layout.width)) - set(layout.kept)} or None
-    if layout.format.decimal_comma:
+    ignored: Any = {position: lambda cell: 0.0 for position in set(range(table.width)) - set(table.kept)} or None
+    if table.format.decimal_comma:
         lines = [line.replace(".", "\0").replace(",", ".") for line in lines]
-    blank = None if layout.width > 1 else "\r\n"  # in one column, a cell of spaces is one that is missing
+    blank = None if table.width > 1 else "\r\n"  # in one column, a cell of spaces is one that is missing
     full = [line for line in lines if line.strip(blank)]
     if not full:
         return None
     try:
         rows = np.loadtxt(
-            full, delimiter=layout.format.separator, converters=ignored, ndmin=2, comments=None, quotechar='"'
+            full, delimiter=table.format.separator, converters=ignored, ndmin=2, comments=None, quotechar='"'
         )
     except ValueError:
         return None
-    if rows.shape[1] != layout.width:
+    if rows.shape[1] != table.width:
         return None
-    return np.take(rows, layout.kept, axis=1) if ignored else rows
+    return np.take(rows, table.kept, axis=1) if ignored else rows
 
 
-def _cell_by_cell(layout: Layout, before: int, lines: Sequence[str], faults: Faults) -> Array:
+def _cell_by_cell(table: CsvTable, before: int, lines: Sequence[str], faults: Faults) -> Array:
     """The same of any lines: what is missing is NaN, and what is no number is noted."""
-    reader = csv.reader(lines, delimiter=layout.format.separator)
+    reader = csv.reader(lines, delimiter=table.format.separator)
     found, line = [], before + 1
     for row in reader:
-        if len(row) == layout.width:
-            values = [_number(layout.format, row[position]) for position in layout.kept]
-            for position, value in zip(layout.kept, values, strict=True):
+        if len(row) == table.width:
+            values = [_number(table.format, row[position]) for position in table.kept]
+            for position, value in zip(table.kept, values, strict=True):
                 if value is None:
                     faults.cell(line, position, row[position])
             found.append([np.nan if value is None else value for value in values])
         elif _holds_cells(row):
             faults.length(line, row)
         line = before + reader.line_num + 1
-    return np.array(found, dtype=np.float64).reshape(len(found), len(layout.kept))
+    return np.array(found, dtype=np.float64).reshape(len(found), len(table.kept))
 
 
 def _holds_cells(row: Sequence[str]) -> bool:

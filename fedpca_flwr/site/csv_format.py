@@ -1,6 +1,6 @@
-"""How a .csv file is written: its encoding, what separates its cells, and whether decimals have a comma.
+"""How a .csv file is written, and all that is wrong in it, told as an editor counts lines and without a cell.
 
-What is wrong in a .csv file: all of it, told as an editor counts lines, and without a cell.
+How it is written is its encoding, what separates its cells, and whether decimals have a comma.
 """
 
 from __future__ import annotations

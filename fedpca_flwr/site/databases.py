@@ -1,29 +1,27 @@
-"""Rows from PostgreSQL, by ``COPY`` in its binary format.
-
-Where every value is a float64 and none is NULL, all rows of that format have one length, so a block is a view of the
-bytes that came. That takes less memory than Arrow batches (ADBC) and no more CPU; a cursor of Python rows, as
-SQLAlchemy has it, takes 20 times the CPU (``python -m simulations.benchmarks databases``).
-Format: https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-BINARY-FORMAT
-
-What a driver of a database does for a query.
-
-Rows from DuckDB: a database in a file, or files that its SQL reads (.parquet, .csv).
-
-The rows of a site's own query, from PostgreSQL or DuckDB, in blocks (extra ``sql``).
+"""The rows of a site's own query, from PostgreSQL or DuckDB, in blocks (extra ``sql``).
 
 The database makes float64 of every number and NaN of every NULL, so that a block is what the server sent, seen as an
 array. A value that is no number is refused by its column before a row is read.
+
+PostgreSQL gives rows by ``COPY`` in its binary format. Where every value is a float64 and none is NULL, all rows of
+that format have one length, so a block is a view of the bytes that came. That takes less memory than Arrow batches
+(ADBC) and no more CPU; a cursor of Python rows, as SQLAlchemy has it, takes 20 times the CPU
+(``python -m simulations.benchmarks databases``).
+Format: https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-BINARY-FORMAT
+
+DuckDB has rows in a file of its own, or reads files by its SQL (.parquet, .csv).
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Timer
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +30,7 @@ from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks
-from fedpca_flwr.site.columns import LeftOut, column_position
+from fedpca_flwr.site.columns import LeftOut, column_position, extra, feature_positions
 
 PASS_SECONDS = 3600.0
 """After so long a pass over the rows of a query is given up: what the database takes, and this site between blocks."""
@@ -62,17 +60,38 @@ class Column(NamedTuple):
     text: str
 
 
-class Session(Protocol):
-    """A connection that reads one state of the database, and writes nothing."""
+class Session(ABC):
+    """A connection that reads one state of the database, and writes nothing.
 
+    Parameters
+    ----------
+    connection : psycopg.Connection or duckdb.DuckDBPyConnection
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    @abstractmethod
     def columns(self, select: str) -> list[Column]:
         """Of what a SELECT would give; refuses a text of several statements before it runs any."""
 
+    @abstractmethod
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
         """What a SELECT of these, all float64, gives from a source (``FROM ...``), in blocks of about so many rows."""
 
+    @abstractmethod
     def texts(self, column: str, source: str) -> list[str]:
         """What a SELECT of one column of texts gives."""
+
+
+def query_error(local: str, *, too_long: bool = False, refused: str = "") -> FedPCAError:
+    """What to raise for a query that fails; ``refused`` is what the database says of its text, for the site's log."""
+    if too_long:
+        return DataError(TOO_LONG, local=local)
+    if refused:
+        text = "node-config: the database refuses the 'query' (the site's log says why)"
+        return ConfigError(text, local=f"{local}: {refused}")
+    return DataError("the database fails at the query (the site's log says how)", local=local)
 
 
 EXACT = {"BOOLEAN", "FLOAT", "DOUBLE"} | {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG")}
@@ -100,11 +119,9 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
     ConfigError, DataError
         What DuckDB says is shown where it is about the query itself, and only in the site's own log.
     """
-    try:
+    with extra("sql", "DuckDB needs duckdb and pyarrow"):
         import duckdb
         import pyarrow as pa  # by which its rows come
-    except ImportError:
-        raise ConfigError("DuckDB needs duckdb and pyarrow; pip install '.[sql]' in the repository") from None
     path = url.removeprefix("duckdb:///")
     file = Path(path).expanduser()
     if path != MEMORY and not file.is_file():
@@ -138,25 +155,16 @@ def _duckdb_words(error: Exception, duckdb: Any, *, connected: bool, file: Path)
             "the DuckDB file cannot be opened: it is damaged, of another version, or written to by another program",
             local=local,
         )
-    if isinstance(error, duckdb.InterruptException):
-        return DataError(TOO_LONG, local=local)
-    own = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException
-    if isinstance(error, own | duckdb.IOException):  # of names and files, no values
-        text = "node-config: the database refuses the 'query' (the site's log says why)"
-        return ConfigError(text, local=f"{local}: {str(error).partition(chr(10))[0]}")
-    return DataError("the database fails at the query (the site's log says how)", local=local)
+    of_names = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException | duckdb.IOException
+    return query_error(
+        local,
+        too_long=isinstance(error, duckdb.InterruptException),
+        refused=str(error).partition("\n")[0] if isinstance(error, of_names) else "",  # of files too, but no values
+    )
 
 
-class DuckDB:
-    """A connection that reads.
-
-    Parameters
-    ----------
-    connection : duckdb.DuckDBPyConnection
-    """
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+class DuckDB(Session):
+    """A connection to DuckDB."""
 
     def columns(self, select: str) -> list[Column]:
         statements = self.connection.extract_statements(select)
@@ -203,13 +211,9 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
         What the server says is shown where it is about the connection (without the user's name) or the query itself,
         and only in the site's own log: other texts of it may hold values.
     """
-    try:
+    with extra("sql", "PostgreSQL needs psycopg"):
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
-    except ImportError:
-        raise ConfigError(
-            "PostgreSQL needs psycopg, which is not installed; pip install '.[sql]' in the repository"
-        ) from None
     try:
         given = conninfo_to_dict("postgresql://" + url.partition("://")[2])
     except psycopg.Error:  # its text may quote the user
@@ -248,24 +252,12 @@ def _postgresql_words(error: Any, *, lost: bool) -> FedPCAError:
             "then run again",
             local=local,
         )
-    if code == "57014":
-        return DataError(TOO_LONG, local=local)
-    if code.startswith("42"):  # of the text of the query, before any row
-        text = "node-config: the database refuses the 'query' (the site's log says why)"
-        return ConfigError(text, local=f"{local}: {error.diag.message_primary}")
-    return DataError("the database fails at the query (the site's log says how)", local=local)
+    refused = str(error.diag.message_primary) if code.startswith("42") else ""  # the text, before any row
+    return query_error(local, too_long=code == "57014", refused=refused)
 
 
-class PostgreSQL:
-    """A transaction that reads one state of the database.
-
-    Parameters
-    ----------
-    connection : psycopg.Connection
-    """
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+class PostgreSQL(Session):
+    """A transaction of PostgreSQL."""
 
     def columns(self, select: str) -> list[Column]:
         # in the extended protocol, which takes one statement: so no text that holds several ever comes to `numbers`
@@ -353,9 +345,8 @@ class Query:
             columns = session.columns(f"SELECT * FROM ({self._query}\n) AS q LIMIT 0")
         every = [column.name for column in columns]
         left_out: LeftOut = {key: name for key, name in (("label", label), ("ids", ids)) if name}
-        places = {key: column_position(name, every, len(every), key) for key, name in left_out.items()}
-        self._kept = [position for position in range(len(every)) if position not in places.values()]
-        self._columns, self._ids = columns, places.get("ids")
+        self._kept = feature_positions(left_out, every, len(every))
+        self._columns, self._ids = columns, column_position(ids, every, len(every), "ids") if ids else None
         self.names = [every[position] for position in self._kept]
         self.ids: list[str] = []
         self.digest = ""

@@ -1,6 +1,6 @@
 """A SuperLink and its SuperNodes with TLS and node authentication, all on this machine: for rehearsals and tests.
 
-A whole federation on this machine, from certificates to scores: what the deployment guide does step by step.
+A rehearsal goes from certificates to scores: what the deployment guide does step by step.
 """
 
 from __future__ import annotations

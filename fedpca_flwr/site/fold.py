@@ -8,7 +8,6 @@ many runs there are over the same rows, they tell two sums: over all, and over a
 from __future__ import annotations
 
 import hmac
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,10 +17,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.rows import Rows, digests, fifth, held_out
 from fedpca_flwr.protocol.journal import Journal
-from fedpca_flwr.site.repeats import ALLOW
-
-FOLD = "held out"
-"""The kind of event in a journal, and the name of what a run keeps."""
+from fedpca_flwr.site.repeats import ALLOW, HeldOut
 
 INSTEAD = "run with mu=<number> or mu='infinity', which hold nothing out"
 
@@ -58,11 +54,11 @@ def fold(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[n
     """
     if not node.data:
         return held_out(rows, seed)
-    known = journal.recall(FOLD)
+    known = journal.recall(HeldOut.kind)
     if known is None:
         chosen = _drawn(journal, node, rows)
         known = np.packbits(chosen).tobytes()
-        journal.keep(FOLD, known)
+        journal.keep(HeldOut.kind, known)
     return np.unpackbits(np.frombuffer(known, np.uint8), count=len(rows)).astype(bool)
 
 
@@ -74,11 +70,11 @@ def _drawn(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
     places = [hmac.digest(whole, digest, "sha256") for digest in own]
     chosen = fifth(places)
     subset = hmac.digest(whole, b"".join(sorted(np.array(places, object)[chosen])), "sha256").hex()
-    now = json.dumps({"rows": len(rows), "held out": int(chosen.sum()), "subset": subset})
+    now = HeldOut(len(rows), int(chosen.sum()), subset).text()
 
     def decide(same: Sequence[str], others: Sequence[str]) -> str:
         near = others if node.repeat == "refuse" else []
-        few = [text for text in near if abs(json.loads(text)["rows"] - len(rows)) < node.min_rows]
+        few = [text for text in near if abs(HeldOut.of(text).rows - len(rows)) < node.min_rows]
         if node.repeat != "allow" and (few or any(earlier != now for earlier in same)):
             raise DisclosureError(
                 "this site has held other rows out to choose 'mu', of the same rows or of all but a few of them, it "
@@ -87,5 +83,5 @@ def _drawn(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
             )
         return "" if now in same else now
 
-    journal.remember(FOLD, whole.hex(), decide)
+    journal.remember(HeldOut.kind, whole.hex(), decide)
     return chosen

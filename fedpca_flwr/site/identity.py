@@ -1,14 +1,10 @@
-"""The files of an identity: a site's private key (PEM, PKCS 8), and the list of all sites' public keys.
+"""Who a site is to the other sites: an Ed25519 key pair of its own, and a list of all sites' public keys.
 
-The list is a text with a line for each party, ``<partition-id> <public key in 64 hexadecimal digits>``; what follows a
-``#`` is a comment. Every site gets it over a channel that it trusts.
-
-Who a site is to the other sites: an Ed25519 key pair of its own, and a list of all sites' public keys.
+The private key is a file (PEM, PKCS 8). The list is a text with a line for each party, ``<partition-id> <public key in
+64 hexadecimal digits>``; what follows a ``#`` is a comment. Every site gets it over a channel that it trusts.
 
 Flower's node keys are not these: by them the SuperLink knows its nodes, and they say nothing to another site, which
 sees only what whoever holds the SuperLink passes on.
-
-The files of both are in `fedpca_flwr.site.identity`.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -231,13 +227,10 @@ def _added(found: dict[int, bytes], said: str, parties: int) -> str:
     if key[:-1] + bytes([key[-1] & 127]) in FORGEABLE:
         return f"partition {party} has a key with which anybody can sign"
     if key in found.values():
-        return f"partition {party} has the key of partition {_holder(found, key)}"
+        holder = next(other for other, own in found.items() if own == key)
+        return f"partition {party} has the key of partition {holder}"
     found[party] = key
     return ""
-
-
-def _holder(found: Mapping[int, bytes], key: bytes) -> int:
-    return next(party for party, own in found.items() if own == key)
 
 
 def _unreadable(key: str, path: str, error: OSError) -> ConfigError:

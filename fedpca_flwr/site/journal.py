@@ -2,13 +2,11 @@
 
 A question is on disk before it is answered, in one transaction with the check that it may be asked, so that a process
 that dies between the two never answers twice. Secrets of a run leave it when the run has ended; what was asked, told
-and released stays, and so does what later runs over the same rows must know (`fedpca_flwr.site.repeats`). Each event
-holds a digest of the one before (`fedpca_flwr.site.journal`).
+and released stays, and so does what later runs over the same rows must know (`fedpca_flwr.site.repeats`).
 
-The events of a journal as a chain: each holds the SHA-256 of its content and of the digest before.
-
-So a line that was removed, changed or moved is found. Whoever may write the file can make the whole chain anew: that is
-found only by the last digest, where somebody else has kept it.
+The events are a chain: each holds the SHA-256 of its content and of the digest before. So a line that was removed,
+changed or moved is found. Whoever may write the file can make the whole chain anew: that is found only by the last
+digest, where somebody else has kept it.
 """
 
 from __future__ import annotations
@@ -23,21 +21,37 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.protocol.journal import CHANGED, ENDED, OVER, Journal, StateJournal
-from fedpca_flwr.site.repeats import RELEASE, Release
-from fedpca_flwr.state.store import Layout, Store, StoreError
+from fedpca_flwr.site.repeats import Release
+from fedpca_flwr.state.store import Schema, Store, StoreError
 
-TABLES = """
-CREATE TABLE event (
-    number INTEGER PRIMARY KEY, time TEXT NOT NULL, run TEXT NOT NULL, party INTEGER NOT NULL,
-    kind TEXT NOT NULL, about TEXT NOT NULL, digest TEXT NOT NULL, bytes INTEGER NOT NULL, chain TEXT NOT NULL);
-CREATE INDEX event_of_run ON event (run, party);
-CREATE TABLE chain (events INTEGER NOT NULL, last TEXT NOT NULL);
-INSERT INTO chain VALUES (0, '');
-"""
+logger = logging.getLogger("fedpca_flwr.client")
+
+
+class Event(NamedTuple):
+    """A line of the journal, in the order of its digest, which is ``chain``; ``digest`` is of what it is about."""
+
+    number: int
+    time: str
+    run: str
+    party: int
+    kind: str
+    about: str
+    digest: str
+    bytes: int
+    chain: str
+
+
+def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]:
+    """The events in their order; of those only that have the given values."""
+    condition = " AND ".join(f"{name} = :{name}" for name in values) or "TRUE"
+    names = ", ".join(Event._fields)
+    yield from map(
+        Event._make, database.execute(f"SELECT {names} FROM event WHERE {condition} ORDER BY number", values)
+    )
 
 
 def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
@@ -94,11 +108,11 @@ def following(last: str, line: tuple[Any, ...]) -> str:
 def first_gap(database: sqlite3.Connection) -> int:
     """The number of the first event that is not as it was written; 0 where all are."""
     last, number = "", 0
-    for *line, digest in database.execute("SELECT * FROM event ORDER BY number"):
+    for event in events(database):
         number += 1
-        if following(last, tuple(line)) != digest:
+        if following(last, event[:-1]) != event.chain:
             return number
-        last = digest
+        last = event.chain
     kept = database.execute("SELECT events, last FROM chain").fetchall()
     return 0 if kept == [(number, last)] else number + 1
 
@@ -118,17 +132,21 @@ def require_whole(database: sqlite3.Connection, file: Path) -> None:
         )
 
 
-logger = logging.getLogger("fedpca_flwr.client")
-
 SILENT = timedelta(days=1)
 """A run of which nothing was heard for so long has lost its keys, once another one begins."""
 
-LAYOUT = Layout(
+SCHEMA = Schema(
     what="journal",
     file="site.sqlite",
     application=b"FPCs",
     format=3,
-    tables=f"""{TABLES}
+    tables="""
+CREATE TABLE event (
+    number INTEGER PRIMARY KEY, time TEXT NOT NULL, run TEXT NOT NULL, party INTEGER NOT NULL,
+    kind TEXT NOT NULL, about TEXT NOT NULL, digest TEXT NOT NULL, bytes INTEGER NOT NULL, chain TEXT NOT NULL);
+CREATE INDEX event_of_run ON event (run, party);
+CREATE TABLE chain (events INTEGER NOT NULL, last TEXT NOT NULL);
+INSERT INTO chain VALUES (0, '');
 CREATE TABLE data_key (value BLOB NOT NULL);
 CREATE TABLE secret (
     run TEXT NOT NULL, party INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
@@ -191,13 +209,13 @@ class FileJournal(Journal):
     ) -> None:
         with self._transaction() as database:
             require_whole(database, self._store.file)  # what was spent is never nothing
-            noted: dict[bool, list[Release]] = {True: [], False: []}
-            for *run, about in database.execute("SELECT run, party, about FROM event WHERE kind = ?", (RELEASE,)):
-                noted[tuple(run) == self.key].append(Release.of(about))
-            if phase in [release.phase for release in noted[True]]:
+            own, others = list[Release](), list[Release]()
+            for event in events(database, kind=Release.kind):
+                (own if (event.run, event.party) == self.key else others).append(Release.of(event.about))
+            if phase in [release.phase for release in own]:
                 raise DisclosureError(f"this site has released '{phase}' in this run already; it does so once")
-            permit([release.multiplier for release in noted[True]], [release.multiplier for release in noted[False]])
-            self._note(database, RELEASE, Release(phase, relation, multiplier).text())
+            permit([release.multiplier for release in own], [release.multiplier for release in others])
+            self._note(database, Release.kind, Release(phase, relation, multiplier).text())
 
     @cached_property
     def data_key(self) -> bytes:
@@ -210,11 +228,9 @@ class FileJournal(Journal):
     def remember(self, kind: str, data: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
         with self._transaction() as database:
             require_whole(database, self._store.file)  # what was known is never nothing
-            noted = database.execute("SELECT digest, about FROM event WHERE kind = ? ORDER BY number", (kind,))
-            known: dict[bool, list[str]] = {True: [], False: []}
-            for digest, about in noted:
-                known[digest == data].append(about)
-            about = decide(known[True], known[False])
+            noted = list(events(database, kind=kind))
+            same = [event.about for event in noted if event.digest == data]
+            about = decide(same, [event.about for event in noted if event.digest != data])
             if about:
                 self._note(database, kind, about, data)
 
@@ -238,7 +254,7 @@ class FileJournal(Journal):
 
     @cached_property
     def _store(self) -> Store:
-        return Store(self.folder, LAYOUT)
+        return Store(self.folder, SCHEMA)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -292,10 +308,8 @@ class FileJournal(Journal):
         return bytes(found[0]) if found else None
 
     def _of_kind(self, database: sqlite3.Connection, kind: str) -> list[str]:
-        rows = database.execute(
-            "SELECT about FROM event WHERE run = ? AND party = ? AND kind = ? ORDER BY number", (*self.key, kind)
-        )
-        return [about for (about,) in rows]
+        run, party = self.key
+        return [event.about for event in events(database, run=run, party=party, kind=kind)]
 
     def _note(self, database: sqlite3.Connection, kind: str, about: str, digest: str = "", nbytes: int = 0) -> None:
         append(database, (_time(datetime.now(UTC)), *self.key, kind, about, digest, nbytes))

@@ -1,15 +1,13 @@
-"""A party's own rows: its file, or in a simulation its part of the run's data set.
+"""A party's own rows, from its file or database or in a simulation from the run's data set; and their order by ids.
 
-The salt of ids: a file of random bytes that the sites share and the server does not know.
+Where all parties hold columns of the same rows, a column of ids puts these in one order: that of their digests, which
+are all that others see. This is NOT private set intersection. A digest hides an id from whoever does not know the
+salt: the sites' ``ids-secret``, a file of random bytes that they share and the server does not know. Without one the
+salt is a text that everybody knows, and whoever can guess ids (names, numbers of few digits) finds them. Every site
+also learns that all others have exactly its own rows.
 
-Identities do not replace it: digests can be compared only where all sites make them alike. A site that hands it to the
-server gives away digests of ids that it has itself, since all sites have the same rows.
-
-The same rows at every party: an id column, seen by others as salted digests only, puts them in one order.
-
-This is NOT private set intersection. A digest hides an id from whoever does not know the salt; the salt is the
-sites' ``ids-secret``, or without one a text that everybody knows, and then whoever can guess ids (names,
-numbers of few digits) finds them. Every site also learns that all others have exactly its own rows.
+Identities do not replace the salt: digests can be compared only where all sites make them alike. A site that hands it
+to the server gives away digests of ids that it has itself, since all sites have the same rows.
 """
 
 from __future__ import annotations
@@ -30,10 +28,8 @@ from fedpca_flwr.data.partition import split, split_columns
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import whole
-from fedpca_flwr.site.columns import column_position
-from fedpca_flwr.site.csv_file import cells_of
 from fedpca_flwr.site.databases import read_query
-from fedpca_flwr.site.readers import read
+from fedpca_flwr.site.readers import read, read_ids
 from fedpca_flwr.state.files import write_new
 
 SHORTEST_SECRET = 16
@@ -76,36 +72,6 @@ def ids_secret(path: str) -> bytes:
 
 
 Digests = NDArray[np.uint64]
-
-
-def read_ids(path: str, column: str, rows: int, label: str = "") -> list[str]:
-    """The ids in a column of a .csv or .parquet file, without surrounding spaces.
-
-    Parameters
-    ----------
-    path : str
-    column : str
-        Its name, or its number from 0.
-    rows : int
-        That `readers.read` found: with a header, a .csv file has one line more.
-    label : str, optional
-        Of the column that is no feature either.
-
-    Raises
-    ------
-    ConfigError, DataError
-        Without an id in the text: it travels to the server.
-    """
-    file = Path(path).expanduser()
-    if file.suffix.lower() == ".csv":
-        return cells_of(file, column, rows, label)
-    if file.suffix.lower() == ".parquet":
-        from pyarrow import parquet
-
-        table = parquet.read_table(file)
-        position = column_position(column, table.column_names, table.num_columns, "ids")
-        return ["" if value is None else str(value).strip() for value in table.column(position).to_pylist()]
-    raise ConfigError("node-config: 'ids' names a column, which only .csv and .parquet files have")
 
 
 def digests(ids: Sequence[str], salt: bytes) -> Digests:

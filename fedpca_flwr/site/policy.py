@@ -3,17 +3,13 @@
 Further refusals are where what they need is known:
 
 - a question out of the method's script: `fedpca_flwr.protocol.question`;
-- rows beyond a run's bound, too many bounds, and a sum that with an earlier one would tell a share:
-  `fedpca_flwr.site.repeats` (both note in the journal what they allow);
+- rows beyond a run's bound, too many bounds, a sum that with an earlier one would tell a share, a spent privacy budget,
+  and products that tell all inner products: `fedpca_flwr.site.repeats`, which notes in the journal what it allows;
 - rows held out that are few, or others than before: `fedpca_flwr.site.fold`;
-- a spent privacy budget: `fedpca_flwr.site.repeats`; noise that others know, or too little of it: `dp-pca`'s client;
-- products that tell all inner products, over all runs: `fedpca_flwr.site.repeats`;
-- a bound below this site's own public one: `fedpca_flwr.site.policy`;
+- noise that others know, or too little of it: `dp-pca`'s client;
 - too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.encoding`;
 - keys and survivors whose signatures are not those of this site's list: `fedpca_flwr.transports.signed`;
 - a journal that cannot be used: `fedpca_flwr.site.journal`.
-
-A site's own public bound on its values: runs are held against it, and never against the rows.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.data.table import Table, complete, told
+from fedpca_flwr.data.table import Table, told
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, together
 from fedpca_flwr.maths.rows import Rows, chunks, largest_size
 from fedpca_flwr.protocol.card import MethodCard
@@ -147,16 +143,6 @@ def permit_rows(node: NodeConfig, rows: int) -> None:
         raise DisclosureError(
             f"this site has fewer rows than its own minimum (node-config 'min-rows' = {node.min_rows})"
         )
-
-
-def permit_missing(table: Table) -> None:
-    """Refuse missing values, where a method needs all.
-
-    Raises
-    ------
-    DataError
-    """
-    complete(table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)")
 
 
 def permit_values(node: NodeConfig, table: Table) -> None:

@@ -1,20 +1,14 @@
-"""A site's own file of rows: .npy, .npz, .csv, .parquet, .h5ad or .bed, read without leaking a value into an error.
+"""A site's own file of rows: the kinds of file in one table, read without leaking a value into an error.
 
-A kind of file is a function in `READERS`, from a path and the columns that are no features to the rows and the names of
-their columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew: `read` checks them,
-keeps those that are small, and words whatever goes wrong in them as it does here.
-
-A .parquet file as blocks of rows (extra ``parquet``).
-
-An .h5ad file of cells (AnnData; extra ``cells``) as blocks of rows, sparse where the file is.
+A kind of file is an entry of `FORMATS`. `read` checks the rows that its reader gives, keeps those that are small, and
+words whatever goes wrong in any reader: its own error may quote the file.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +21,18 @@ from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, ENTRIES, Block, Blocks, Rows, csr, of_columns, sparse_rows
 from fedpca_flwr.site.bed_file import read_bed
-from fedpca_flwr.site.columns import LeftOut, column_position
-from fedpca_flwr.site.csv_file import read_csv
+from fedpca_flwr.site.columns import LeftOut, column_position, extra, feature_positions
+from fedpca_flwr.site.csv_file import cells_of, read_csv
 
 
 def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     """The rows, of the dtype that holds all columns and what is missing in them, and the names of these."""
-    try:
+    with extra("parquet", "a .parquet file needs pyarrow"):
         from pyarrow import parquet
-    except ImportError:
-        raise ConfigError(
-            "a .parquet file needs pyarrow, which is not installed; pip install '.[parquet]' in the repository"
-        ) from None
     with parquet.ParquetFile(file) as source:
         schema, metadata = source.schema_arrow, source.metadata
     every = list(schema.names)
-    dropped = {column_position(name, every, len(every), key) for key, name in left_out.items()}
-    kept = [position for position in range(len(every)) if position not in dropped]
+    kept = feature_positions(left_out, every, len(every))
     names = [every[position] for position in kept]
     _require_numbers(schema, kept, names)
     held = [_dtype(schema.field(position).type, _is_complete(metadata, position)) for position in kept]
@@ -95,15 +84,20 @@ def _parquet_blocks(file: Path, kept: list[int], width: int, dtype: np.dtype[Any
             yield np.column_stack(columns).astype(dtype, copy=False)
 
 
+def parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
+    """The values of one column as texts; an empty one for what is missing."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(file)
+    position = column_position(column, table.column_names, table.num_columns, "ids")
+    return ["" if value is None else str(value).strip() for value in table.column(position).to_pylist()]
+
+
 def read_h5ad(file: Path, left_out: LeftOut, layer: str = "") -> tuple[Rows, list[str]]:
     """The rows of ``X`` or of a layer, and the names of its variables."""
-    try:
+    with extra("cells", "an .h5ad file needs anndata"):
         import h5py
         from anndata.io import read_elem
-    except ImportError:
-        raise ConfigError(
-            "an .h5ad file needs anndata, which is not installed; pip install '.[cells]' in the repository"
-        ) from None
     with h5py.File(file) as held:
         if layer and layer not in held.get("layers", {}):
             raise ConfigError(
@@ -115,9 +109,7 @@ def read_h5ad(file: Path, left_out: LeftOut, layer: str = "") -> tuple[Rows, lis
         matrix = _matrix(held, layer)
         width, dtype, sparse = matrix.shape[1], matrix.dtype, not isinstance(matrix, h5py.Dataset)
         every = [str(name) for name in read_elem(held["var"]).index]
-    kept = np.ones(width, dtype=bool)
-    kept[[column_position(name, every, width, key) for key, name in left_out.items()]] = False
-    columns = np.flatnonzero(kept)
+    columns = np.asarray(feature_positions(left_out, every, width), np.int64)
     rows = Blocks(lambda: _h5ad_blocks(file, layer, columns), columns.size, dtype, sparse=sparse)
     return rows, [every[position] for position in columns]
 
@@ -150,6 +142,73 @@ def _h5ad_blocks(file: Path, layer: str, columns: NDArray[np.int64]) -> Iterator
             yield block if columns.size == d else block[:, columns]
 
 
+def _npy(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
+    try:
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+    except ValueError:
+        rows = None
+    if not isinstance(rows, np.ndarray):  # NumPy opens an archive under any name
+        raise DataError("the .npy file is not a plain array of numbers", local=str(file))
+    return _without(rows, left_out), []
+
+
+def _npz(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
+    with np.load(file, allow_pickle=False) as archive:
+        if {"format", "shape", "data"} <= set(archive.files):
+            return _without(sparse_rows(sparse.load_npz(file)), left_out), []
+        key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
+        if key is None:
+            raise DataError(f"the .npz file holds {len(archive.files)} arrays and none is named 'X'", local=str(file))
+        try:
+            rows = archive[key]
+            if not isinstance(rows, np.ndarray):  # NumPy gives the bytes of what is no array
+                raise ValueError
+        except ValueError:
+            raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
+    return _without(rows, left_out), []
+
+
+def _without(rows: Rows, left_out: LeftOut) -> Rows:
+    """The rows without columns that are told by their numbers."""
+    if not left_out or rows.ndim != 2:
+        return rows
+    return of_columns(rows, np.asarray(feature_positions(left_out, [], rows.shape[1]), np.int64))
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file.
+
+    Attributes
+    ----------
+    rows : callable
+        From a path, the columns that are no features and the ``settings`` by name: the rows, and the names of their
+        columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew.
+    ids : callable, optional
+        From a path, a column, the number of rows and the column of labels: the cells of the column, without spaces
+        around them.
+    settings : tuple of str
+        Keys of the node-config that only this kind of file has.
+    """
+
+    rows: Callable[..., tuple[Rows, list[str]]]
+    ids: Callable[[Path, str, int, str], list[str]] | None = None
+    settings: tuple[str, ...] = ()
+
+
+FORMATS = {
+    ".npy": Format(_npy),
+    ".npz": Format(_npz),
+    ".csv": Format(read_csv, cells_of),
+    ".parquet": Format(read_parquet, parquet_cells),
+    ".h5ad": Format(read_h5ad, settings=("layer",)),
+    ".bed": Format(read_bed, settings=("variants", "ambiguous")),
+}
+
+SETTINGS = {"layer": "a layer", "variants": "a list of variants"}
+"""Keys of the node-config that not all kinds of file have, and what they name."""
+
+
 def read(
     path: str, label: str = "", ids: str = "", layer: str = "", variants: str = "", *, ambiguous: bool = False
 ) -> Table:
@@ -177,24 +236,52 @@ def read(
     """
     file = Path(path).expanduser()
     suffix = file.suffix.lower()
-    if suffix not in READERS:
+    if suffix not in FORMATS:
         raise ConfigError(
-            f"node-config: 'data' names a file of unknown kind, expected one of: {', '.join(READERS)}", local=str(file)
+            f"node-config: 'data' names a file of unknown kind, expected one of: {', '.join(FORMATS)}", local=str(file)
         )
     if not file.is_file():
         raise DataError("the file that node-config 'data' names does not exist", local=str(file))
-    if layer and suffix != ".h5ad":
-        raise ConfigError("node-config: 'layer' names a layer, which only .h5ad files have")
-    if variants and suffix != ".bed":
-        raise ConfigError("node-config: 'variants' names a list of variants, which only .bed files have")
-    reader = partial(read_h5ad, layer=layer) if layer else READERS[suffix]
-    if variants:
-        reader = partial(read_bed, variants=variants, ambiguous=ambiguous)
+    kind, given = FORMATS[suffix], {"layer": layer, "variants": variants, "ambiguous": ambiguous}
+    for key, named in SETTINGS.items():
+        if given[key] and key not in kind.settings:
+            raise ConfigError(f"node-config: '{key}' names {named}, which only {_suffixes(key)} files have")
+    settings = {key: given[key] for key in kind.settings}
     left_out = {key: name for key, name in (("label", label), ("ids", ids)) if name}
-    rows, names = _worded(file, lambda: reader(file, left_out))
+    rows, names = _worded(file, lambda: kind.rows(file, left_out, **settings))
     if isinstance(rows, Blocks):
         rows = replace(rows, read=_in_words(file, rows.read))
     return check(rows, names)
+
+
+def _suffixes(setting: str) -> str:
+    return " and ".join(suffix for suffix, kind in FORMATS.items() if setting in kind.settings)
+
+
+def read_ids(path: str, column: str, rows: int, label: str = "") -> list[str]:
+    """The ids in a column of a file, without surrounding spaces.
+
+    Parameters
+    ----------
+    path : str
+    column : str
+        Its name, or its number from 0.
+    rows : int
+        That `read` found: with a header, a .csv file has one line more.
+    label : str, optional
+        Of the column that is no feature either.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Without an id in the text: it travels to the server.
+    """
+    file = Path(path).expanduser()
+    cells = FORMATS[file.suffix.lower()].ids
+    if cells is None:
+        having = " and ".join(suffix for suffix, kind in FORMATS.items() if kind.ids)
+        raise ConfigError(f"node-config: 'ids' names a column, which only {having} files have")
+    return cells(file, column, rows, label)
 
 
 def _in_words(file: Path, read: Callable[[], Iterable[Block]]) -> Callable[[], Iterator[Block]]:
@@ -217,42 +304,3 @@ def _worded(file: Path, step: Callable[[], Any]) -> Any:
             f"the {file.suffix.lower()} file cannot be read: it is damaged or not what its name says",
             local=f"{type(error).__name__} in {file}",
         ) from None
-
-
-def _npy(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
-    try:
-        rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    except ValueError:
-        rows = None
-    if not isinstance(rows, np.ndarray):  # NumPy opens an archive under any name
-        raise DataError("the .npy file is not a plain array of numbers", local=str(file))
-    return _without(rows, left_out), []
-
-
-def _npz(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
-    with np.load(file, allow_pickle=False) as archive:
-        if {"format", "shape", "data"} <= set(archive.files):
-            return _without(sparse_rows(sparse.load_npz(file)), left_out), []
-        key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
-        if key is None:
-            raise DataError(f"the .npz file holds {len(archive.files)} arrays and none is named 'X'", local=str(file))
-        try:
-            rows = archive[key]
-            if not isinstance(rows, np.ndarray):  # NumPy gives the bytes of what is no array
-                raise ValueError
-        except ValueError:
-            raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
-    return _without(rows, left_out), []
-
-
-READERS = {".npy": _npy, ".npz": _npz, ".csv": read_csv, ".parquet": read_parquet, ".h5ad": read_h5ad, ".bed": read_bed}
-
-
-def _without(rows: Rows, left_out: LeftOut) -> Rows:
-    """The rows without columns that are told by their numbers."""
-    if not left_out or rows.ndim != 2:
-        return rows
-    width = rows.shape[1]
-    kept = np.ones(width, dtype=bool)
-    kept[[column_position(name, [], width, key) for key, name in left_out.items()]] = False
-    return of_columns(rows, np.flatnonzero(kept))

@@ -1,24 +1,20 @@
-"""What one run alone does not tell and several over the same rows do: a party's share of a sum, and its largest value.
+"""What a site's journal must know of earlier runs, because several tell of the same rows what one alone does not.
 
 Two secure sums over the same rows, the second without a party, differ by that party's share. Whether rows are within a
-run's `bound` is one bit, and 37 of them are the largest value to a billionth. So a site's journal remembers, beside a
-digest of the rows, whom each sum was over and which bounds were tried.
+run's `bound` is one bit, and 37 of them are the largest value to a billionth. Products add up over runs: four of one
+column each tell as much as one of four, and enough of them tell all inner products. So the journal notes, beside a
+digest of the rows, whom each sum was over, which bounds were tried, and what each run may ask for, before the run's
+first answer.
 
 A digest of all rows together knows rows that are the same, not rows that overlap. Digests of single rows would know
 those too, and a thief of the journal could test his guess of one. So rows that are not the same count as overlapping
 where their number is nearly that of earlier ones: a row more, less or corrected, or another order, leaves it so.
 
-A site's privacy ledger: what it has released, at what noise, so that a budget can stop the next release.
-
-Each entry is one noisy reply: phase, noise multiplier (standard deviation of the noise over the sensitivity), and the
-relation of neighbouring data sets by which that is meant; one for replace-one holds for add-remove too. The entries are
-events of the site's journal (`fedpca_flwr.site.journal`), in one chain with the questions and answers, so that none of
-them can go missing while the others stand. An entry is on disk before its noise is drawn: whatever left is in it.
-
-How many columns of products a site's rows were in, over all runs: enough of them tell all inner products.
-
-Runs add up: four of one column each tell as much as one of four. So what a run may ask for is noted in the journal,
-beside a digest of the rows, before the run's first answer, whatever it then asks for.
+Noisy replies spend a privacy budget. Each is noted before its noise is drawn: phase, noise multiplier (standard
+deviation of the noise over the sensitivity), and the relation of neighbouring data sets by which that is meant; one for
+replace-one holds for add-remove too. All these are events of the journal (`fedpca_flwr.site.journal`), in one chain
+with the questions and answers, so that none of them can go missing while the others stand. What they say is an
+`Account` each, which is written and read here and nowhere else.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ import hmac
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -37,29 +33,55 @@ from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
 from fedpca_flwr.maths.rows import Rows, chunks, largest_size
 from fedpca_flwr.protocol.journal import Journal
 
-RELEASE = "release"
-"""The kind of the ledger's events."""
-
 
 @dataclass(frozen=True)
-class Noted:
-    """What an event of a journal is about, as the journal holds it."""
+class Account:
+    """What an event of a journal says, as the journal holds it: JSON by the names of the fields.
+
+    Attributes
+    ----------
+    kind : str
+        Of the events.
+    """
+
+    kind: ClassVar[str]
 
     def text(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items()})
 
     @classmethod
     def of(cls, text: str) -> Self:
-        return cls(**json.loads(text))
+        return cls(**{name.replace(" ", "_"): value for name, value in json.loads(text).items()})
+
+    def sentence(self) -> str:
+        """The same for people."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Release(Noted):
+class Release(Account):
     """A noisy reply."""
 
+    kind = "release"
     phase: str
     relation: str
     multiplier: float
+
+    def sentence(self) -> str:
+        return f"{self.phase}, noise multiplier {self.multiplier:.6g}, {self.relation}"
+
+
+@dataclass(frozen=True)
+class HeldOut(Account):
+    """The rows that were held out of some sums (`fedpca_flwr.site.fold`): how many of how many, and their digest."""
+
+    kind = "held out"
+    rows: int
+    held_out: int
+    subset: str
+
+    def sentence(self) -> str:
+        return f"{self.held_out} of {self.rows} rows held out"
 
 
 def require_budget(
@@ -160,7 +182,7 @@ ALLOW = ". If this site is content with that, set repeat='allow' in its node-con
 
 
 @dataclass(frozen=True)
-class SecureSum(Noted):
+class SecureSum(Account):
     """A secure sum that this site's rows were in, or may have been in.
 
     Attributes
@@ -171,16 +193,24 @@ class SecureSum(Noted):
         This site's.
     """
 
+    kind = "opened"
     members: Sequence[str]
     rows: int
 
+    def sentence(self) -> str:
+        return f"{self.rows} rows in a sum over {len(self.members)} parties"
+
 
 @dataclass(frozen=True)
-class Bounded(Noted):
+class Bounded(Account):
     """Whether this site's rows are within a bound."""
 
+    kind = "bound"
     bound: float
     within: bool
+
+    def sentence(self) -> str:
+        return f"rows {'within' if self.within else 'beyond'} {self.bound:g}"
 
     def tells(self, bound: float) -> bool:
         """Whether from this follows whether they are within another."""
@@ -216,7 +246,7 @@ def permit_sum(journal: Journal, node: NodeConfig, rows: Rows, members: Sequence
             require_same_members(now, earlier, nearly, least=node.min_rows)
         return "" if now.text() in same else now.text()
 
-    journal.remember("opened", rows_digest(journal.data_key, rows), decide)
+    journal.remember(SecureSum.kind, rows_digest(journal.data_key, rows), decide)
 
 
 def permit_bound(journal: Journal, node: NodeConfig, rows: Rows, bound: float) -> None:
@@ -240,7 +270,7 @@ def permit_bound(journal: Journal, node: NodeConfig, rows: Rows, bound: float) -
 
     known = repr(bound).encode()
     if journal.data_key and journal.recall("bound") != known:  # else this run was told
-        journal.remember("bound", rows_digest(journal.data_key, rows), decide)
+        journal.remember(Bounded.kind, rows_digest(journal.data_key, rows), decide)
         journal.keep("bound", known)
     if not now.within:
         raise DataError(
@@ -269,21 +299,12 @@ def permit_slopes(journal: Journal, node: NodeConfig, rows: Rows, asked: str) ->
         journal.remember("harmonised", rows_digest(journal.data_key, rows), decide)
 
 
+ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, HeldOut, SecureSum, Bounded)}
+
+
 def sentence(kind: str, about: str) -> str:
-    """What an event of a journal is about, for people."""
-    if kind == "opened":
-        summed = SecureSum.of(about)
-        return f"{summed.rows} rows in a sum over {len(summed.members)} parties"
-    if kind == "bound":
-        bounded = Bounded.of(about)
-        return f"rows {'within' if bounded.within else 'beyond'} {bounded.bound:g}"
-    if kind == "held out":
-        drawn = json.loads(about)
-        return f"{drawn['held out']} of {drawn['rows']} rows held out"
-    if kind == RELEASE:
-        release = Release.of(about)
-        return f"{release.phase}, noise multiplier {release.multiplier:.6g}, {release.relation}"
-    return about
+    """What an event of a journal says, for people."""
+    return ACCOUNTS[kind].of(about).sentence() if kind in ACCOUNTS else about
 
 
 def rows_digest(key: bytes, rows: Rows) -> str:

@@ -1,6 +1,6 @@
-"""Which of a site's rows are odd: T2 and SPE with their limits in a file beside the scores, and what is counted.
+"""A site's own files of its rows: their scores, and beside these which rows are odd (T2 and SPE with their limits).
 
-A site's own scores: its rows projected, written whole or not at all.
+Each is written whole or not at all.
 """
 
 from __future__ import annotations

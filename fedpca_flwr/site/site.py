@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.method_text import canonical, options_of
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import Table
+from fedpca_flwr.data.table import Table, complete
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.maths.rows import Rows, whole
 from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
@@ -31,8 +31,6 @@ from fedpca_flwr.site.databases import require_same
 from fedpca_flwr.site.fold import fold
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
-from fedpca_flwr.site.policy import permit_under
-from fedpca_flwr.site.repeats import permit_products
 
 Load = Callable[[NodeConfig, RunConfig], Table]
 
@@ -144,7 +142,7 @@ class Site:
 
         Raises
         ------
-        ConfigError, DisclosureError
+        ConfigError, DataError, DisclosureError
         """
         policy.permit_method(self.node, card, sums_only=sums_only)
         policy.require_files(self.node)
@@ -154,7 +152,8 @@ class Site:
         if card.incomplete or getattr(self.options(card.options), "genotypes", False):
             policy.permit_values(self.node, self.table)
         else:
-            policy.permit_missing(self.table)
+            complete(self.table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)")
+        policy.require_journal(self.node, card, sums_only=sums_only)
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
         """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not.
@@ -164,15 +163,6 @@ class Site:
         DisclosureError
         """
         policy.permit_size(self.node, nbytes, alternatives)
-
-    def require_journal(self, card: MethodCard, *, sums_only: bool) -> None:
-        """Refuse a run whose rules hold only as long as what was answered is not forgotten.
-
-        Raises
-        ------
-        ConfigError
-        """
-        policy.require_journal(self.node, card, sums_only=sums_only)
 
     def permit_sum(self, split: str, members: Sequence[str]) -> None:
         """Refuse a secure sum that with an earlier one would tell a party's share (`fedpca_flwr.site.repeats`).
@@ -192,7 +182,7 @@ class Site:
         DataError, DisclosureError
         """
         if self.node.bound is not None:
-            permit_under(self.node.bound, self.data(split), self.config.bound)
+            policy.permit_under(self.node.bound, self.data(split), self.config.bound)
         else:
             repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
 
@@ -204,7 +194,7 @@ class Site:
         ConfigError, DisclosureError
         """
         rows = self._in_own_order(split)
-        permit_products(self.journal, self.node, rows, asked, columns=columns, counted=counted)
+        repeats.permit_products(self.journal, self.node, rows, asked, columns=columns, counted=counted)
 
     def permit_slopes(self, split: str, asked: str) -> None:
         """Refuse to harmonise by other slopes than before (`fedpca_flwr.site.repeats`).

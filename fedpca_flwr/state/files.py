@@ -1,7 +1,6 @@
-"""Files that appear whole or not at all, in folders that are known to take them.
+"""Files that appear whole or not at all, in folders that are known to take them; among them files of arrays.
 
-A file of arrays with what is to be said of them: a zip of ``.npy``, which `numpy.load` opens too, and JSON; no
-pickle.
+A file of arrays is a zip of ``.npy``, which `numpy.load` opens too, and JSON that says what they are; no pickle.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class StoreError(ContractError):
 
 
 @dataclass(frozen=True)
-class Layout:
+class Schema:
     """What a store holds.
 
     Attributes
@@ -72,7 +72,7 @@ class Store:
     Parameters
     ----------
     folder : path-like
-    layout : Layout
+    schema : Schema
 
     Raises
     ------
@@ -80,18 +80,18 @@ class Store:
         If the path is a file, or can be none.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], layout: Layout) -> None:
+    def __init__(self, folder: str | os.PathLike[str], schema: Schema) -> None:
         self.folder = Path(folder).expanduser().absolute()
-        self.file = self.folder / layout.file
-        self.layout = layout
+        self.file = self.folder / schema.file
+        self.schema = schema
         try:
             no_folder = self.folder.is_file()
             self.file.exists()
         except OSError as error:
             raise ConfigError(f"the folder {self.folder} cannot be used ({error.strerror}); name another") from None
         if no_folder:
-            raise ConfigError(f"a {layout.what} is a folder, and {self.folder} is a file; name another")
-        self._application = int.from_bytes(layout.application, "big")
+            raise ConfigError(f"a {schema.what} is a folder, and {self.folder} is a file; name another")
+        self._application = int.from_bytes(schema.application, "big")
         self.nothing = self._digest(None)  # that of sealed tables without rows
 
     def prepare(self) -> None:
@@ -107,11 +107,11 @@ class Store:
         """Whether anything was ever written; refuses a folder that an earlier version wrote."""
         if self.file.exists():
             return True
-        for file in self.folder.glob(f"{self.layout.file}-*"):
+        for file in self.folder.glob(f"{self.schema.file}-*"):
             if self.file.exists():  # another process has made it meanwhile, and is in its first transaction
                 return True
-            raise StoreError(f"{file} stands alone: the {self.layout.what} beside it is missing; put it back")
-        for file in (file for pattern in self.layout.old for file in self.folder.glob(pattern)):
+            raise StoreError(f"{file} stands alone: the {self.schema.what} beside it is missing; put it back")
+        for file in (file for pattern in self.schema.old for file in self.folder.glob(pattern)):
             raise StoreError(
                 f"{file} was written by a version of fedpca-flwr before 0.1.0, whose files this version does not read: "
                 "once no run is under way, move it away or name another folder, and begin anew"
@@ -160,7 +160,7 @@ class Store:
         """
         if self.sealed(database) != digest:
             raise ContractError(
-                f"another run changed the {self.layout.what} in {self.folder} after this one had read it; nothing is "
+                f"another run changed the {self.schema.what} in {self.folder} after this one had read it; nothing is "
                 "saved: run this one again"
             )
 
@@ -198,8 +198,8 @@ class Store:
         try:
             with closing(sqlite3.connect(name, isolation_level=None)) as database:
                 database.executescript(
-                    f"BEGIN; PRAGMA application_id = {self._application}; PRAGMA user_version = {self.layout.format};"
-                    f"{OWN_TABLES} {self.layout.tables} INSERT INTO seal VALUES ('{self.nothing}'); COMMIT"
+                    f"BEGIN; PRAGMA application_id = {self._application}; PRAGMA user_version = {self.schema.format};"
+                    f"{OWN_TABLES} {self.schema.tables} INSERT INTO seal VALUES ('{self.nothing}'); COMMIT"
                 )
             with suppress(FileExistsError):  # another process was faster
                 self.file.hardlink_to(name)
@@ -214,15 +214,15 @@ class Store:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if application != self._application:
             raise self._damaged()
-        if version != self.layout.format:
+        if version != self.schema.format:
             raise StoreError(
-                f"{self.file} has format {version}, and this version of fedpca-flwr reads format {self.layout.format}; "
+                f"{self.file} has format {version}, and this version of fedpca-flwr reads format {self.schema.format}; "
                 "use the version that wrote it, or name another folder"
             )
 
     def _digest(self, database: sqlite3.Connection | None) -> str:
         sha = hashlib.sha256()
-        for table in self.layout.sealed:
+        for table in self.schema.sealed:
             sha.update(f"{table}\n".encode())
             for row in database.execute(f"SELECT * FROM {table} ORDER BY rowid") if database else ():
                 sha.update(f"{row!r}\n".encode())
@@ -230,7 +230,7 @@ class Store:
 
     def _damaged(self) -> StoreError:
         return StoreError(
-            f"{self.file} is damaged, or not a {self.layout.what}; restore it from a copy, or name another folder"
+            f"{self.file} is damaged, or not a {self.schema.what}; restore it from a copy, or name another folder"
         )
 
     def _unusable(self, error: Exception) -> StoreError:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Phases, Program, Sum
-from fedpca_flwr.protocol.replies import ArrivingSum, as_they_come
-from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
+from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
+from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
+
+if TYPE_CHECKING:
+    from fedpca_flwr.protocol.client import PCAClient
+    from fedpca_flwr.protocol.strategy import PCAStrategy
 
 
 class Clear(Transport):
@@ -22,28 +22,12 @@ class Clear(Transport):
 
 
 class ClearServer(Clear, ServerTransport):
-    def questions(self, program: Program, run: Running) -> Program:
-        answer = None
-        while True:
-            try:
-                question = program.send(answer)
-            except StopIteration:
-                return
-            if not isinstance(question, Sum):
-                answer = yield question
-                continue
-            arriving = ArrivingSum()
-            replies = yield from as_they_come(question, arriving.add)
-            answer = arriving.total(replies)
+    def summed(self, question: Sum, run: PCAStrategy) -> Program:
+        total = StreamingSum()
+        replies = yield from as_they_come(question, total.add)
+        return total.total(replies)
 
 
 class ClearParty(Clear, PartyTransport):
-    def answer(self, party: Answering, phase: str, asked: Fields) -> Fields:
-        answer = party.statistics(phase, asked)
-        return answer if isinstance(answer, Mapping) else _added_parts(answer)
-
-
-def _added_parts(parts: Sequence[Fields]) -> dict[str, NDArray[Any]]:
-    """The sum of the parts of one party's answer; a field that a part lacks is zero there."""
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: np.sum([part[name] for part in parts if name in part], axis=0) for name in names}
+    def answer(self, party: PCAClient, phase: str, asked: Fields) -> Fields:
+        return whole(party.statistics(phase, asked))

@@ -48,7 +48,8 @@ SEALED = 2 * SHARE + 16
 """Bytes of the shares of a seed and of a key, encrypted."""
 
 WRONG_SHARES = (
-    "the masks of the survivors do not come off: a party revealed a wrong share, or its vector was altered on its way"
+    "the masks of the survivors do not come off: a party revealed a wrong share, or its vector was altered on its way; "
+    "nothing can be read from the sum"
 )
 
 
@@ -205,14 +206,14 @@ def unmasked(
         try:
             found = secure.combine({own: shares[place] for own, shares in revealed.items()})
         except ValueError:
-            raise ContractError(f"{WRONG_SHARES}; nothing can be read from the sum") from None
+            raise ContractError(WRONG_SHARES) from None
         if place in survivors:
             combine(total, found, np.subtract)
             continue
         if public_key(found) != ring.publics[place][KEY_BYTES:]:
-            raise ContractError(f"{WRONG_SHARES}; nothing can be read from the sum")
+            raise ContractError(WRONG_SHARES)
         keys = ring.mask_keys([place, *survivors])
         total += mask(found, keys, context, total.size)
     if int(total[0]) != len(survivors):
-        raise ContractError(f"{WRONG_SHARES}; nothing can be read from the sum")
+        raise ContractError(WRONG_SHARES)
     return total

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +20,11 @@ from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Phase, Phases, Total
-from fedpca_flwr.protocol.transport import Answering
 from fedpca_flwr.transports.pairwise_masks import Words
 from fedpca_flwr.transports.signed import Signer
+
+if TYPE_CHECKING:
+    from fedpca_flwr.protocol.client import PCAClient
 
 MASKED = Payload((Field("masked", ("any",), "uint64"),))
 
@@ -82,10 +85,17 @@ def require_sums(method: str, phases: Phases) -> None:
         )
 
 
-def encoded(party: Answering, phase: str, own: Phase, asked: Fields) -> Words:
-    """This party's answer in fixed point, or random words where it is beyond the limit that the server set."""
+def encoded(party: PCAClient, phase: str, own: Phase, asked: Fields) -> Words:
+    """This party's answer in fixed point, or random words where it is beyond the limit that the server set.
+
+    Raises
+    ------
+    ContractError
+        Where that limit is beyond float64.
+    """
     layout = own.layout(asked, party.public)
-    require_finite(layout, phase)
+    if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from what was asked alone
+        raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
     try:
         answer = party.statistics(phase, asked)
     except BeyondLimitError as error:
@@ -101,18 +111,7 @@ def _random_words(layout: Layout, phase: str, why: Exception) -> Words:
     return np.frombuffer(secrets.token_bytes(8 * layout.size), "<u8").copy()
 
 
-def require_finite(layout: Layout, phase: str) -> None:
-    """Refuse limits beyond float64, which follow from what was asked alone.
-
-    Raises
-    ------
-    ContractError
-    """
-    if not all(np.isfinite(limit).all() for limit in layout.limits.values()):
-        raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
-
-
-class RunningSum:
+class MaskedSum:
     """The sum of masked vectors modulo 2^64. Each is added as it comes, in any order, and need not be kept.
 
     Parameters
@@ -168,7 +167,7 @@ def missed_by(layout: Layout, parties: int) -> dict[str, Array]:
     return {name: parties * layout.resolution * limit for name, limit in layout.limits.items()}
 
 
-def secret_of(party: Answering, name: str) -> bytes:
+def secret_of(party: PCAClient, name: str) -> bytes:
     """A secret of this run.
 
     Raises
@@ -179,9 +178,3 @@ def secret_of(party: Answering, name: str) -> bytes:
     if value is None:
         raise ContractError("this site has no key of this run: it was started anew, or never asked for one")
     return value
-
-
-def whole_answer(answer: Fields | Sequence[Fields]) -> Fields:
-    """An answer that is not a sum of parts."""
-    assert isinstance(answer, Mapping)
-    return answer

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,9 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program, Public, Sum
 from fedpca_flwr.protocol.quorum import Quorum
-from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
+from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
 from fedpca_flwr.transports import neighbours
-from fedpca_flwr.transports.encoding import MASKED, Group, RunningSum, encoded, require_sums, secret_of, whole_answer
+from fedpca_flwr.transports.encoding import MASKED, Group, MaskedSum, encoded, require_sums, secret_of
 from fedpca_flwr.transports.pairwise_masks import (
     KEY_BYTES,
     mask_of,
@@ -35,6 +36,10 @@ from fedpca_flwr.transports.pairwise_masks import (
     transcript,
 )
 from fedpca_flwr.transports.signed import SIGNATURE, SIZES
+
+if TYPE_CHECKING:
+    from fedpca_flwr.protocol.client import PCAClient
+    from fedpca_flwr.protocol.strategy import PCAStrategy
 
 KEYS = (Field("publics", ("parties", "key"), "uint8"), Field("signatures", ("parties", "signature"), "uint8"))
 """The parties' public keys, which the server sends with the first sum."""
@@ -77,7 +82,8 @@ class Masked(Transport):
     def script(self, method: str, phases: Phases) -> Phases:
         require_sums(method, phases)
         self.own = phases
-        first = first_sum(phases)
+        first = next(name for name, phase in phases.items() if not phase.in_clear)
+        assert phases[first].times == 1  # the keys travel with it
         script: dict[str, Phase] = {}
         for name, phase in phases.items():
             if name == first:
@@ -90,28 +96,24 @@ class Masked(Transport):
 
 
 class MaskedServer(Masked, ServerTransport):
-    def questions(self, program: Program, run: Running) -> Program:
-        keys: Fields | None = None
-        relayed, answer = False, None
-        while True:
-            try:
-                question = program.send(answer)
-            except StopIteration:
-                return
-            if not isinstance(question, Sum):
-                answer = yield question
-                continue
-            if keys is None:
-                replies = yield Ask("keys")
-                keys = relayed_keys(replies)
-                if self.commits(run.public.parties):
-                    replies = yield Ask("openings", {"commitments": keys["publics"]})
-                    keys = {**keys, "publics": np.stack([reply.fields["public"] for reply in replies])}
-            asked = question.asked if relayed else {**keys, **question.asked}
-            relayed = True
-            total = RunningSum(self.own[question.phase].layout(question.asked, run.public))
-            replies = yield Ask(question.phase, asked, take=total.add)
-            answer = total.decoded(replies)
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys_are_relayed = False
+
+    def summed(self, question: Sum, run: PCAStrategy) -> Program:
+        keys = {} if self._keys_are_relayed else (yield from self._keys(run.public.parties))
+        self._keys_are_relayed = True
+        total = MaskedSum(self.own[question.phase].layout(question.asked, run.public))
+        replies = yield Ask(question.phase, {**keys, **question.asked}, take=total.add)
+        return total.decoded(replies)
+
+    def _keys(self, parties: int) -> Program:
+        """Ask for the parties' keys; those that are to be relayed to all of them."""
+        keys = relayed_keys((yield Ask("keys")))
+        if not self.commits(parties):
+            return keys
+        replies = yield Ask("openings", {"commitments": keys["publics"]})
+        return {**keys, "publics": np.stack([reply.fields["public"] for reply in replies])}
 
     def measured(self, quorum: Quorum) -> dict[str, float]:
         return {"pairwise_masked_parties": quorum.expected}
@@ -129,14 +131,14 @@ class MaskedParty(Masked, PartyTransport):
         super().__init__()
         self.group = group
 
-    def answer(self, party: Answering, phase: str, asked: Fields) -> Fields:
+    def answer(self, party: PCAClient, phase: str, asked: Fields) -> Fields:
         if phase == "keys":
             return self._new_key(party)
         if phase == "openings":
             return self._opened(party, asked["commitments"])
         own = self.own[phase]
         if own.in_clear:
-            return whole_answer(party.statistics(phase, asked))
+            return whole(party.statistics(phase, asked))
         if "publics" in asked:
             self._accept(party, asked["publics"], asked["signatures"])
         listed, others, shared = (split_keys(secret_of(party, name)) for name in ("listed", "others", "shared"))
@@ -150,7 +152,7 @@ class MaskedParty(Masked, PartyTransport):
     def _place(self) -> int:
         return self.group.signer.identity.party
 
-    def _new_key(self, party: Answering) -> Fields:
+    def _new_key(self, party: PCAClient) -> Fields:
         """A new public key or a commitment to it, and this party's signature under the key."""
         private = new_private_key()
         public = public_key(private)
@@ -159,14 +161,14 @@ class MaskedParty(Masked, PartyTransport):
         shown = neighbours.commitment(self._place, public) if self.commits(party.public.parties) else public
         return {"public": np.frombuffer(shown, np.uint8), "signature": self.group.signer.sign("run keys", public)}
 
-    def _opened(self, party: Answering, commitments: NDArray[np.uint8]) -> Fields:
+    def _opened(self, party: PCAClient, commitments: NDArray[np.uint8]) -> Fields:
         """This party's public key, now that it has bound all others to theirs."""
         public = secret_of(party, "public")
         neighbours.require_committed(commitments, self._place, public)
         party.journal.keep("commitments", commitments.tobytes())
         return {"public": np.frombuffer(public, np.uint8)}
 
-    def _accept(self, party: Answering, keys: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
+    def _accept(self, party: PCAClient, keys: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
         """Take the public keys of this run, if those that count are their parties', and the parties are enough."""
         publics = [key.tobytes() for key in keys]
         self.group.require(len(publics))
@@ -183,13 +185,6 @@ class MaskedParty(Masked, PartyTransport):
         party.journal.keep("listed", b"".join(listed))
         party.journal.keep("others", b"".join(shared))
         party.journal.keep("shared", b"".join(shared.values()))
-
-
-def first_sum(phases: Phases) -> str:
-    """The first phase that is a sum, with which keys travel: it is asked once."""
-    name = next(name for name, phase in phases.items() if not phase.in_clear)
-    assert phases[name].times == 1
-    return name
 
 
 def _with_keys(phase: Phase) -> Callable[[Public], Mapping[str, int]]:

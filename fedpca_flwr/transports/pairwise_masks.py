@@ -103,13 +103,13 @@ def mask(private: bytes, publics: Sequence[bytes], asked: bytes, size: int) -> W
 
 def mask_of(own: bytes, shared: Mapping[bytes, bytes], asked: bytes, size: int) -> Words:
     """The same from this party's public key and what it shares with each other one (`shared_secrets`)."""
-    total, room = np.zeros(size, np.uint64), Room(size)
+    total, buffers = np.zeros(size, np.uint64), Buffers(size)
     for other, secret in shared.items():
-        combine(total, _derived(secret, own, other, asked), np.add if own < other else np.subtract, room)
+        combine(total, _derived(secret, own, other, asked), np.add if own < other else np.subtract, buffers)
     return total
 
 
-class Room:
+class Buffers:
     """Buffers for the keystreams of vectors of so many words, made once for all of them."""
 
     def __init__(self, size: int) -> None:
@@ -118,13 +118,13 @@ class Room:
         self.zeros = memoryview(bytes(self.words.nbytes))
 
 
-def combine(words: Words, key: bytes, how: np.ufunc, room: Room | None = None) -> None:
+def combine(words: Words, key: bytes, how: np.ufunc, buffers: Buffers | None = None) -> None:
     """Add the keystream of ``key`` to ``words``, or subtract it, in place."""
-    stream, room = keystream(key), room or Room(words.size)
+    stream, buffers = keystream(key), buffers or Buffers(words.size)
     for start in range(0, words.size, BLOCK):
         block = words[start : start + BLOCK]
-        stream.update_into(room.zeros[: block.nbytes], room.bytes[: block.nbytes])
-        how(block, room.words[: block.size], out=block)
+        stream.update_into(buffers.zeros[: block.nbytes], buffers.bytes[: block.nbytes])
+        how(block, buffers.words[: block.size], out=block)
 
 
 def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -140,7 +140,7 @@ def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, byte
     return {other: _agreed(key, other) for other in publics if other != own}
 
 
-def pair_key(private: bytes, other: bytes, asked: bytes) -> bytes:
+def agreed_key(key: X25519PrivateKey, other: bytes, asked: bytes) -> bytes:
     """The 256-bit key that two parties share for one request: the same from either side.
 
     Raises
@@ -148,11 +148,6 @@ def pair_key(private: bytes, other: bytes, asked: bytes) -> bytes:
     ContractError
         For a public key that is a point of small order.
     """
-    return agreed_key(X25519PrivateKey.from_private_bytes(private), other, asked)
-
-
-def agreed_key(key: X25519PrivateKey, other: bytes, asked: bytes) -> bytes:
-    """The same as `pair_key` from a key that is read already."""
     return _derived(_agreed(key, other), key.public_key().public_bytes_raw(), other, asked)
 
 

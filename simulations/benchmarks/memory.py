@@ -25,9 +25,9 @@ from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.packages import strategies
-from fedpca_flwr.protocol.replies import Inbox
+from fedpca_flwr.protocol.replies import Replies
 from fedpca_flwr.questions import rows as arriving_moments
-from fedpca_flwr.transports.encoding import MASKED, RunningSum
+from fedpca_flwr.transports.encoding import MASKED, MaskedSum
 
 from .. import run
 from ..loopback import assemble
@@ -70,11 +70,11 @@ def masked(clients: int, features: int) -> Peak:
     layout, rng = Layout({"scatter": np.ones(packed_size(features))}), np.random.default_rng()
     words = ndarrays_to_parameters([rng.integers(0, 2**64 - 1, layout.size, np.uint64)])
     begin()
-    total = RunningSum(layout)
-    inbox = Inbox(MASKED, {}, total.add)
+    total = MaskedSum(layout)
+    incoming = Replies(MASKED, {}, total.add)
     for party in range(clients):
         ((_, reply),) = results([copied(words)], [ROWS], first=party, parties=clients)
-        inbox.receive(reply)
+        incoming.receive(reply)
     layout.decode(total.whole([]))
     return Peak(clients * layout.size * 8 / 1e6, taken_mb())
 

@@ -12,7 +12,7 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.protocol.replies import Inbox
+from fedpca_flwr.protocol.replies import Replies
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.questions import rows as arriving_moments
 from tests.families import rows
@@ -105,7 +105,7 @@ def test_the_bits_are_those_of_a_server_that_keeps_all(monkeypatch):
 @pytest.mark.parametrize("method", ["p-cov", "sub-it"])
 def test_the_sum_is_the_same_whether_replies_are_taken_or_not(method, monkeypatch):
     taken = finish(server(6, method))
-    monkeypatch.setattr(Inbox, "receive", lambda inbox, result: None)
+    monkeypatch.setattr(Replies, "receive", lambda incoming, result: None)
     kept = finish(server(6, method))
     assert taken.components_.tobytes() == kept.components_.tobytes()
     assert [entry["up"] for entry in taken.log["rounds"]] == [entry["up"] for entry in kept.log["rounds"]]

@@ -8,7 +8,8 @@ import pytest
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.site.local_table import digests, local_table, read_ids
+from fedpca_flwr.site.local_table import digests, local_table
+from fedpca_flwr.site.readers import read_ids
 from simulations import run
 from strategies import build_client
 from tests.families import rows

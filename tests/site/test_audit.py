@@ -13,7 +13,7 @@ import pytest
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.repeats import Bounded, SecureSum
+from fedpca_flwr.site.repeats import ACCOUNTS, Bounded, HeldOut, Release, SecureSum, sentence
 
 
 def written(folder):
@@ -189,3 +189,22 @@ def test_an_export_that_cannot_be_written_is_named(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["journal", str(written(tmp_path / "journal")), "--export", str(tmp_path / "file" / "out")])
     assert "out cannot be written (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("account", "text"),
+    [
+        (Release("sums", "replace-one", 2.5), '{"phase": "sums", "relation": "replace-one", "multiplier": 2.5}'),
+        (HeldOut(100, 20, "ab"), '{"rows": 100, "held out": 20, "subset": "ab"}'),
+        (SecureSum(["a", "b"], 5), '{"members": ["a", "b"], "rows": 5}'),
+        (Bounded(16.0, True), '{"bound": 16.0, "within": true}'),
+    ],
+)
+def test_what_an_event_says_is_written_and_read_by_its_class(account, text):
+    assert account.text() == text
+    assert ACCOUNTS[account.kind].of(text) == account
+    assert sentence(account.kind, text) == account.sentence()
+
+
+def test_what_no_class_reads_is_shown_as_it_stands():
+    assert sentence("question", "sums") == "sums"

@@ -14,8 +14,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
 from fedpca_flwr.site import csv_file, readers
-from fedpca_flwr.site.local_table import read_ids
-from fedpca_flwr.site.readers import read
+from fedpca_flwr.site.readers import read, read_ids
 from tests.families import rows
 
 X = rows(20, 4)
@@ -386,3 +385,23 @@ def test_which_column_is_missing_stays_here():
         complete(check(bad))
     assert caught.value.local == "columns (from 0): [2]"
     assert "2" not in str(caught.value)
+
+
+def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
+    def columns_of(file, left_out, variants=""):
+        return np.array([line.split("/") for line in file.read_text().splitlines()], float), [f"a{variants}", "b"]
+
+    kind = readers.Format(columns_of, lambda file, column, rows, label: [column] * rows, settings=("variants",))
+    monkeypatch.setitem(readers.FORMATS, ".slashes", kind)
+    path = tmp_path / "own.SLASHES"
+    path.write_text("1/2\n3/4\n")
+    np.testing.assert_array_equal(read(str(path)).rows, [[1, 2], [3, 4]])
+    assert read(str(path), variants="listed").names == ("alisted", "b")
+    assert read_ids(str(path), "id", 2) == ["id", "id"]
+    with pytest.raises(ConfigError, match=r"'layer'.*only \.h5ad files"):
+        read(str(path), layer="counts")
+    (tmp_path / "own.npy").touch()
+    with pytest.raises(ConfigError, match=r"'variants'.*only \.bed and \.slashes files"):
+        read(str(tmp_path / "own.npy"), variants="listed")
+    with pytest.raises(ConfigError, match=r"'ids'.*only \.csv and \.parquet and \.slashes files"):
+        read_ids(str(tmp_path / "own.npy"), "id", 2)

@@ -13,9 +13,9 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.state import store
-from fedpca_flwr.state.store import Layout, Store, StoreError
+from fedpca_flwr.state.store import Schema, Store, StoreError
 
-LAYOUT = Layout(
+SCHEMA = Schema(
     what="shelf",
     file="shelf.sqlite",
     application=b"TEST",
@@ -27,7 +27,7 @@ LAYOUT = Layout(
 
 
 def add(folder, title):
-    held = Store(folder, LAYOUT)
+    held = Store(folder, SCHEMA)
     with held.transaction() as database:
         held.sealed(database)
         database.execute("INSERT INTO book VALUES (?)", (title,))
@@ -35,7 +35,7 @@ def add(folder, title):
 
 
 def titles(folder):
-    held = Store(folder, LAYOUT)
+    held = Store(folder, SCHEMA)
     with held.transaction() as database:
         held.sealed(database)
         return [title for (title,) in database.execute("SELECT title FROM book ORDER BY rowid")]
@@ -43,7 +43,7 @@ def titles(folder):
 
 def test_only_its_owner_may_read_it(tmp_path):
     folder = tmp_path / "shelf"
-    with Store(folder, LAYOUT).transaction() as database:
+    with Store(folder, SCHEMA).transaction() as database:
         database.execute("INSERT INTO book VALUES ('one')")
         assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}  # SQLite's own too
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -51,7 +51,7 @@ def test_only_its_owner_may_read_it(tmp_path):
 
 
 def add_and_fail(folder, error):
-    with Store(folder, LAYOUT).transaction() as database:
+    with Store(folder, SCHEMA).transaction() as database:
         database.execute("INSERT INTO book VALUES ('two')")
         raise error
 
@@ -69,7 +69,7 @@ def test_a_transaction_keeps_others_out_from_its_beginning(tmp_path):
     add(tmp_path, "one")
     with (
         closing(sqlite3.connect(tmp_path / "shelf.sqlite", timeout=0)) as other,
-        Store(tmp_path, LAYOUT).transaction(),
+        Store(tmp_path, SCHEMA).transaction(),
         pytest.raises(sqlite3.OperationalError, match="locked"),
     ):
         other.execute("BEGIN IMMEDIATE")
@@ -89,14 +89,14 @@ def test_transactions_that_meet_wait_for_each_other(tmp_path):
 def test_a_file_that_another_process_makes_meanwhile_does_not_stand_without_it(tmp_path, monkeypatch):
     """The fault: between two looks the other made the file and began; its journal then seemed to stand alone."""
     add(tmp_path, "one")
-    held, looks, exists = Store(tmp_path, LAYOUT), iter([False]), Path.exists
+    held, looks, exists = Store(tmp_path, SCHEMA), iter([False]), Path.exists
     (tmp_path / "shelf.sqlite-journal").touch()
     monkeypatch.setattr(Path, "exists", lambda path: next(looks, True) and exists(path))
     assert held.exists()
 
 
 def test_what_changed_after_it_was_read_is_not_overwritten(tmp_path):
-    held = Store(tmp_path, LAYOUT)
+    held = Store(tmp_path, SCHEMA)
     with held.transaction() as database:
         seen = held.sealed(database)
     assert seen == held.nothing
@@ -108,7 +108,7 @@ def test_what_changed_after_it_was_read_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize("size", [1, 9, 10, 11, 1000])
 def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
     monkeypatch.setattr(store, "PIECE", 10)
-    held, value = Store(tmp_path, LAYOUT), bytes(i % 251 for i in range(size))
+    held, value = Store(tmp_path, SCHEMA), bytes(i % 251 for i in range(size))
     with held.transaction() as database:
         name = held.put(database, value)
         assert held.put(database, value) == name
@@ -125,7 +125,7 @@ def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
 
 
 def test_what_was_deleted_is_not_in_the_file(tmp_path):
-    held, secret = Store(tmp_path, LAYOUT), b"\x17\x2b" * 5000
+    held, secret = Store(tmp_path, SCHEMA), b"\x17\x2b" * 5000
     with held.transaction() as database:
         held.put(database, secret)
     assert secret[:1000] in held.file.read_bytes()
@@ -153,13 +153,13 @@ def test_a_database_of_another_program_is_named(tmp_path):
 def test_another_format_is_named(tmp_path):
     add(tmp_path, "one")
     with pytest.raises(StoreError, match="has format 3, and this version of fedpca-flwr reads format 4; use the"):
-        Store(tmp_path, replace(LAYOUT, format=4)).transaction().__enter__()
+        Store(tmp_path, replace(SCHEMA, format=4)).transaction().__enter__()
 
 
 def test_files_of_an_earlier_version_are_refused_until_there_is_a_store(tmp_path):
     old = tmp_path / "my.shelf"
     old.touch()
-    for ask in (Store(tmp_path, LAYOUT).exists, lambda: titles(tmp_path)):
+    for ask in (Store(tmp_path, SCHEMA).exists, lambda: titles(tmp_path)):
         with pytest.raises(StoreError, match=f"{old} was written by a version of fedpca-flwr before 0.1.0"):
             ask()
     old.unlink()
@@ -171,7 +171,7 @@ def test_files_of_an_earlier_version_are_refused_until_there_is_a_store(tmp_path
 def test_a_folder_that_takes_no_file_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="a shelf is a folder, and .*file is a file"):
-        Store(tmp_path / "file", LAYOUT)
+        Store(tmp_path / "file", SCHEMA)
     with pytest.raises(StoreError, match=r"shelf\.sqlite cannot be used \(Not a directory\)"):
         titles(tmp_path / "file" / "deeper")
     (tmp_path / "shelf.sqlite").mkdir()
@@ -190,5 +190,5 @@ def test_an_error_holds_nothing_of_what_lies_in_the_file(tmp_path):
 
 def test_what_is_committed_is_on_disk(tmp_path):
     """SQLite's level 3, EXTRA: also the folder is synchronised, so that no power cut brings a transaction back."""
-    with Store(tmp_path, LAYOUT).transaction() as database:
+    with Store(tmp_path, SCHEMA).transaction() as database:
         assert database.execute("PRAGMA synchronous").fetchall() == [(3,)]

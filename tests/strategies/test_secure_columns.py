@@ -10,7 +10,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.secure import Layout
-from fedpca_flwr.transports.encoding import RunningSum
+from fedpca_flwr.transports.encoding import MaskedSum
 from simulations import run
 from tests.families import FAMILIES, rows
 from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
@@ -206,8 +206,8 @@ def test_a_party_that_is_missing_ends_the_run(way):
 
 
 def test_a_sum_without_one_party_is_noise(monkeypatch):
-    server, add = secure_server(), RunningSum.add
-    monkeypatch.setattr(RunningSum, "add", lambda *args: None if args[-1] == "client 2" else add(*args))
+    server, add = secure_server(), MaskedSum.add
+    monkeypatch.setattr(MaskedSum, "add", lambda *args: None if args[-1] == "client 2" else add(*args))
     with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
         finish(server)
 

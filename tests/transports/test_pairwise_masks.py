@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy.stats import chi2
 
 from fedpca_flwr.errors import ContractError
@@ -15,10 +16,10 @@ from fedpca_flwr.transports import pairwise_masks
 from fedpca_flwr.transports.pairwise_masks import (
     BLOCK,
     PURPOSE,
+    agreed_key,
     keystream,
     mask,
     new_private_key,
-    pair_key,
     public_key,
     transcript,
 )
@@ -40,6 +41,10 @@ def masks(parties, *, size=SIZE):
     privates = [new_private_key() for _ in range(parties)]
     publics = [public_key(private) for private in privates]
     return [mask(private, publics, ASKED, size) for private in privates]
+
+
+def pair_key(private, other, asked):
+    return agreed_key(X25519PrivateKey.from_private_bytes(private), other, asked)
 
 
 def total(vectors):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.replies import Inbox
+from fedpca_flwr.protocol.replies import Replies
 from tests.families import rows
 from tests.harness import finish, server_of, tamper
 
@@ -43,7 +43,7 @@ def test_four_times_the_parties_do_not_need_the_memory_of_their_replies():
 @pytest.mark.parametrize("way", WAYS)
 def test_the_sum_is_the_same_whether_replies_are_taken_or_kept(way, monkeypatch):
     taken = finish(secure_server(6, **WAYS[way]))
-    monkeypatch.setattr(Inbox, "receive", lambda inbox, result: None)
+    monkeypatch.setattr(Replies, "receive", lambda incoming, result: None)
     kept = finish(secure_server(6, **WAYS[way]))
     np.testing.assert_array_equal(taken.components_, kept.components_)
     assert [entry["up"] for entry in taken.log["rounds"]] == [entry["up"] for entry in kept.log["rounds"]]

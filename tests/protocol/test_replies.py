@@ -9,7 +9,7 @@ from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.protocol.admission import PartyInfo, reply_of
 from fedpca_flwr.protocol.payload import Field, Payload
-from fedpca_flwr.protocol.replies import Inbox
+from fedpca_flwr.protocol.replies import Replies
 
 PAYLOAD = Payload((Field("count", (), "int64", kind="count"), Field("product", ("d",))))
 
@@ -24,13 +24,13 @@ def said_by(party, width):
 def test_a_reply_of_another_width_is_named_and_in_no_sum():
     """It came first: nobody knew yet which one is odd."""
     taken = []
-    inbox = Inbox(PAYLOAD, {"d": 2}, lambda fields, sender: taken.append((sender, fields["product"].size)))
+    incoming = Replies(PAYLOAD, {"d": 2}, lambda fields, sender: taken.append((sender, fields["product"].size)))
     results = [said_by(party, width) for party, width in enumerate((3, 2, 2))]
     replies = []
     for result in results:
-        inbox.receive(result)
+        incoming.receive(result)
         replies.append(reply_of(result, PartyInfo.parse(result.metrics)))
     assert taken == [("client 1", 2), ("client 2", 2)]
-    inbox.count(replies)
+    incoming.count(replies)
     with pytest.raises(ContractError, match="client 0: .*its data has 3 features, client 1 has 2"):
-        inbox.check(replies)
+        incoming.check(replies)
