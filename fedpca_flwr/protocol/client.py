@@ -2,7 +2,7 @@
 
 A party does not trust the server: whoever holds it may ask anything, in any order, any number of times. Every question
 is held against the run's script (`fedpca_flwr.protocol.question`) and noted before it is answered; the first that is
-not in it ends the run for this party. A method adds `statistics`.
+not in it ends the run for this party. What it answers stands with the question (`Question.answer`).
 
 A party that cannot take part: its run-config is none.
 """
@@ -10,7 +10,6 @@ A party that cannot take part: its run-config is none.
 from __future__ import annotations
 
 import hashlib
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -25,7 +24,7 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, largest, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER, Fields
-from fedpca_flwr.protocol.question import SERVER, Phases, Public, require_as_told, require_next
+from fedpca_flwr.protocol.question import SERVER, Public, Questions, require_as_told, require_next
 from fedpca_flwr.protocol.replies import without_warnings
 from fedpca_flwr.protocol.transport import PartyTransport
 
@@ -64,7 +63,7 @@ class PartySite(Protocol):
 
 
 class PCAClient(NumPyClient):
-    """Base of every method's client. A method adds `statistics`.
+    """Base of every method's client: it looks up the answer to each question.
 
     Parameters
     ----------
@@ -79,15 +78,17 @@ class PCAClient(NumPyClient):
     def __init__(self, card: MethodCard, site: PartySite, transport_of: Callable[..., PartyTransport]) -> None:
         super().__init__()
         self.card, self.site, self._transport_of = card, site, transport_of
-        self.before: Phases = {}  # of the method that has chosen this one, and was asked them
+        self.before: Questions = {}  # of the method that has chosen this one, and was asked them
         self.number = 0
         self.alternatives: Alternatives = no_alternatives
 
     # What a method writes
 
-    @abstractmethod
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """The fields that this party returns in a phase, or the parts of which they are the sum; no row leaves."""
+        answer = self.questions[phase].answer
+        assert answer is not None, phase
+        return answer(self, asked)
 
     def take(self, asked: Fields) -> None:
         """Keep of a question what those after it need too."""
@@ -107,11 +108,6 @@ class PCAClient(NumPyClient):
         """What every reply says of this party."""
         return self.site.about(self.card.split)
 
-    @property
-    def exposes(self) -> str:
-        """What this run shows of single rows (see `MethodCard.exposes`)."""
-        return self.card.exposes
-
     # What it knows
 
     @cached_property
@@ -125,12 +121,14 @@ class PCAClient(NumPyClient):
         return self._transport_of(self.site, self.card, self.options)
 
     @cached_property
-    def script(self) -> Phases:
-        """The questions of this run, in their order."""
-        return {
-            **self.before,
-            **self.transport.script(self.card.name, self.card.phases(self.site.config, self.options)),
-        }
+    def questions(self) -> Questions:
+        """The method's own questions in this run, each with its answer."""
+        return self.card.phases(self.site.config, self.options)
+
+    @cached_property
+    def script(self) -> Questions:
+        """All questions of this run, in their order."""
+        return {**self.before, **self.transport.script(self.card.name, self.questions)}
 
     @property
     def data(self) -> Rows:
@@ -182,7 +180,7 @@ class PCAClient(NumPyClient):
 
     def _permit(self) -> None:
         """The site's own policy, before anything is computed."""
-        self.site.permit(self.card, self.exposes, sums_only=self.transport.sums_only)
+        self.site.permit(self.card, self.options.exposes or self.card.exposes, sums_only=self.transport.sums_only)
         self.site.require_journal(self.card, sums_only=self.transport.sums_only)
         self.require_ready()
 

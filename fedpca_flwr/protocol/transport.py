@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Phases, Program, Public
+from fedpca_flwr.protocol.question import Program, Public, Questions
 from fedpca_flwr.protocol.quorum import Quorum
 
 
@@ -57,7 +57,7 @@ class Transport(ABC):
     sums_only: bool = False
 
     @abstractmethod
-    def script(self, method: str, phases: Phases) -> Phases:
+    def script(self, method: str, phases: Questions) -> Questions:
         """The script of a run, from the method's own phases: what travels in each, and what comes around them.
 
         Raises

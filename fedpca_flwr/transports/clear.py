@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Phases, Program, Sum
+from fedpca_flwr.protocol.question import Program, Questions, Sum
 from fedpca_flwr.protocol.replies import ArrivingSum, as_they_come
 from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, ServerTransport, Transport
 
@@ -17,7 +17,7 @@ from fedpca_flwr.protocol.transport import Answering, PartyTransport, Running, S
 class Clear(Transport):
     """Every phase as it is."""
 
-    def script(self, method: str, phases: Phases) -> Phases:
+    def script(self, method: str, phases: Questions) -> Questions:
         return phases
 
 

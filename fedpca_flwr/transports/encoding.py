@@ -18,7 +18,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Phase, Phases, Total
+from fedpca_flwr.protocol.question import SERVER, Question, Questions, Total
 from fedpca_flwr.protocol.transport import Answering
 from fedpca_flwr.transports.pairwise_masks import Words
 from fedpca_flwr.transports.signed import Signer
@@ -67,7 +67,7 @@ class Group:
             )
 
 
-def require_sums(method: str, phases: Phases) -> None:
+def require_sums(method: str, phases: Questions) -> None:
     """Refuse a method that needs more than sums of the parties' replies.
 
     Raises
@@ -82,7 +82,7 @@ def require_sums(method: str, phases: Phases) -> None:
         )
 
 
-def encoded(party: Answering, phase: str, own: Phase, asked: Fields) -> Words:
+def encoded(party: Answering, phase: str, own: Question, asked: Fields) -> Words:
     """This party's answer in fixed point, or random words where it is beyond the limit that the server set."""
     layout = own.layout(asked, party.public)
     require_finite(layout, phase)
