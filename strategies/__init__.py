@@ -19,7 +19,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError, together, 
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.journal import Context
-from fedpca_flwr.protocol.question import Phases, Public
+from fedpca_flwr.protocol.question import Public, Questions
 from fedpca_flwr.protocol.registry import Method, Registry
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
@@ -42,31 +42,28 @@ ALIKE = ("split", "differentially_private", "incomplete", "exposes")
 METHODS = Registry(
     __name__,
     {
-        "p-cov": ("pooled_covariance:PooledCovariance", "pooled_covariance:PooledCovarianceClient"),
-        "ap-cov": (
-            "approximate_covariance:ApproximateCovariance",
-            "approximate_covariance:ApproximateCovarianceClient",
-        ),
-        "sub-it": ("subspace_iteration:SubspaceIteration", "subspace_iteration:SubspaceIterationClient"),
-        "qr-pca": ("qr_pca:QRPCA", "qr_pca:QRPCAClient"),
-        "ap-stack": ("approximate_stack:ApproximateStack", "approximate_stack:ApproximateStackClient"),
-        "compressed": ("compressed:Compressed", "compressed:CompressedClient"),
-        "adaptive": ("adaptive:Adaptive", "adaptive:AdaptiveClient"),
-        "em": ("em:EM", "em:EMClient"),
-        "dsa": ("dsa:DSA", "dsa:DSAClient"),
-        "fast-pca": ("fast_pca:FastPCA", "fast_pca:FastPCAClient"),
-        "streaming": ("streaming:Streaming", "streaming:StreamingClient"),
-        "dp-pca": ("dp_pca.method:DPPCA", "dp_pca.party:DPPCAClient"),
-        "personalised": ("personalised.method:Personalised", "personalised.party:PersonalisedClient"),
-        "sapca": ("sapca:SAPCA", "sapca:SAPCAClient"),
-        "vertical": ("vertical:Vertical", "vertical:VerticalClient"),
-        "vertical-kernel": ("vertical_kernel:VerticalKernel", "vertical_kernel:VerticalKernelClient"),
-        "vertical-scores": ("vertical_scores:VerticalScores", "vertical_scores:VerticalScoresClient"),
-        "vfedpca": ("vfedpca:VFedPCA", "vfedpca:VFedPCAClient"),
-        "vfedakpca": ("vfedakpca:VFedAKPCA", "vfedakpca:VFedAKPCAClient"),
+        "p-cov": "pooled_covariance:PooledCovariance",
+        "ap-cov": "approximate_covariance:ApproximateCovariance",
+        "sub-it": "subspace_iteration:SubspaceIteration",
+        "qr-pca": "qr_pca:QRPCA",
+        "ap-stack": "approximate_stack:ApproximateStack",
+        "compressed": "compressed:Compressed",
+        "adaptive": "adaptive:Adaptive",
+        "em": "em:EM",
+        "dsa": "dsa:DSA",
+        "fast-pca": "fast_pca:FastPCA",
+        "streaming": "streaming:Streaming",
+        "dp-pca": "dp_pca.method:DPPCA",
+        "personalised": "personalised.method:Personalised",
+        "sapca": "sapca:SAPCA",
+        "vertical": "vertical:Vertical",
+        "vertical-kernel": "vertical_kernel:VerticalKernel",
+        "vertical-scores": "vertical_scores:VerticalScores",
+        "vfedpca": "vfedpca:VFedPCA",
+        "vfedakpca": "vfedakpca:VFedAKPCA",
     },
 )
-"""By name, where strategy and client are; a method is imported when it is first asked for."""
+"""By name, where the strategy is; a method is imported when it is first asked for."""
 
 
 def method_named(name: str) -> Method:
@@ -264,7 +261,7 @@ def transports_of(method: Method) -> tuple[str, ...]:
     )
 
 
-def script_of(method: Method, config: RunConfig, options: Mapping[str, Any]) -> Phases | None:
+def script_of(method: Method, config: RunConfig, options: Mapping[str, Any]) -> Questions | None:
     """All that a run may ask, in its order; None where the method's answers cannot travel so."""
     card = method.strategy.card
     try:

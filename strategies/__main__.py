@@ -20,7 +20,7 @@ from fedpca_flwr.config.run_config import Config, RunConfig
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.model.measurements import MEASUREMENTS
 from fedpca_flwr.protocol.card import Shown
-from fedpca_flwr.protocol.question import Phase
+from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.protocol.registry import Method
 
 from . import METHODS, TRAVEL, script_of, transports_of
@@ -148,7 +148,7 @@ def _questions(method: Method, travel: str) -> str:
     return "; or ".join(f"{text}{further}" for text in texts.values()) or "-"
 
 
-def _question(name: str, phase: Phase, own: Phase | None) -> str:
+def _question(name: str, phase: Question, own: Question | None) -> str:
     """A question, and the fields that come with it, but for those of the transport and of the last round."""
     fields = "" if own is None or own.closing else ", ".join(field.name for field in own.asked.fields)
     text = f"`{name}({fields})`" if fields else f"`{name}`"

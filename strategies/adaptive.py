@@ -44,7 +44,7 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program
+from fedpca_flwr.protocol.question import Ask, Program, Question, Questions
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.protocol.transport import relayed
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
@@ -190,8 +190,21 @@ def _corrected(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candida
         yield min(ways, key=options.cost)
 
 
-SURVEY: Phases = {
-    "survey": Phase(
+def _own_survey(party: RowsClient, asked: Fields) -> Fields:
+    """Count, mean and variances of a party's rows, the eigenvalues of its scatter, and a sketch of it."""
+    head, diagonal = head_and_diagonal(party.data)
+    unit = diagonal.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
+    first = random_block(party.data.shape[1], SKETCH, party.site.config.seed)
+    return {
+        **head_fields(head, diagonal),
+        "spectrum": (spectrum(party.data) / unit).astype(np.float32),
+        "sketch": (scatter_product(party.data, head, first) / unit).astype(np.float32),
+        "variances": diagonal,
+    }
+
+
+SURVEY: Questions = {
+    "survey": Question(
         reply=Payload(
             (
                 *HEAD,
@@ -200,6 +213,7 @@ SURVEY: Phases = {
                 Field("variances", ("d",)),
             )
         ),
+        answer=_own_survey,
         sizes=lambda public: {"s": SKETCH},
     )
 }
@@ -225,10 +239,59 @@ CARD = MethodCard(
 )
 
 
+class AdaptiveClient(RowsClient):
+    """Answers the survey, and then as the chosen method's client."""
+
+    options: AdaptiveOptions
+    others: ClassVar[Mapping[str, Method]] = {}
+    """As the strategy's."""
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        if "method" not in config:
+            return super().fit(parameters, config)
+        try:
+            inner = self._chosen(str(config["method"]))
+        except Exception as error:
+            return [], 0, self._report(error)
+        return inner.fit(parameters, config)
+
+    def _chosen(self, text: str) -> PCAClient:
+        """The chosen method's client, with this party's own policy, data and memory.
+
+        A run chooses once, and once more where that did not suffice: an exact method.
+        """
+        method, _ = words_of(text)
+        if method not in CANDIDATES:
+            raise ContractError(f"the server chose '{method[:20]}', expected one of: {', '.join(CANDIDATES)}")
+        before = self._before(text, method)
+        site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": text})
+        other = self.others[method]
+        inner = other.client(other.strategy.card, site, self._transport_of)
+        inner.before, inner.alternatives = before, self.alternatives
+        return inner
+
+    def _before(self, text: str, method: str) -> Questions:
+        """The questions that come before those of the chosen method."""
+        kept = [self.journal.recall(name) for name in ("chosen", "chosen then")]
+        if kept[0] is None:
+            self.journal.keep("chosen", text.encode())
+        elif text.encode() not in kept:
+            if kept[1] is not None or method == CORRECTED:
+                raise ContractError("the server chose a method twice in one run")
+            self.journal.keep("chosen then", text.encode())
+        if kept[0] is None or text.encode() == kept[0]:
+            return self.card.phases(self.site.config, self.options)
+        asked = self._chosen(kept[0].decode()).script
+        return {name: phase for name, phase in asked.items() if name != "project"}
+
+
 class Adaptive(RowsStrategy):
     """Adaptive; ``measured`` holds the choice, what it was forecast to cost, and what it cost."""
 
     card = CARD
+    party = AdaptiveClient
     options: AdaptiveOptions
     others: ClassVar[Mapping[str, Method]] = {}
     """All methods, which the registry gives it: it imports none, and goes on as one of `CANDIDATES`."""
@@ -289,7 +352,7 @@ class Adaptive(RowsStrategy):
         assert self._inner is not None
         return self._inner
 
-    def _go_on_as(self, chosen: Candidate, script: dict[str, Phase]) -> Program:
+    def _go_on_as(self, chosen: Candidate, script: dict[str, Question]) -> Program:
         """Go on as another method, whose questions follow those of the ``script`` so far."""
         self._chosen = chosen
         kind = self.others[chosen.method].strategy
@@ -315,67 +378,6 @@ class Adaptive(RowsStrategy):
 
     def projected(self, model: PCAModel, solution: Solution) -> Program:
         return (yield from _with_method(self.inner.projected(model, solution), self._chosen.text))
-
-
-class AdaptiveClient(RowsClient):
-    """Answers the survey, and then as the chosen method's client."""
-
-    options: AdaptiveOptions
-    others: ClassVar[Mapping[str, Method]] = {}
-    """As the strategy's."""
-
-    def fit(
-        self, parameters: list[NDArray[Any]], config: dict[str, Any]
-    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        if "method" not in config:
-            return super().fit(parameters, config)
-        try:
-            inner = self._chosen(str(config["method"]))
-        except Exception as error:
-            return [], 0, self._report(error)
-        return inner.fit(parameters, config)
-
-    def statistics(self, phase: str, asked: Fields) -> Any:
-        if phase != "survey":
-            return super().statistics(phase, asked)
-        head, diagonal = head_and_diagonal(self.data)
-        unit = diagonal.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
-        first = random_block(self.data.shape[1], SKETCH, self.site.config.seed)
-        return {
-            **head_fields(head, diagonal),
-            "spectrum": (spectrum(self.data) / unit).astype(np.float32),
-            "sketch": (scatter_product(self.data, head, first) / unit).astype(np.float32),
-            "variances": diagonal,
-        }
-
-    def _chosen(self, text: str) -> PCAClient:
-        """The chosen method's client, with this party's own policy, data and memory.
-
-        A run chooses once, and once more where that did not suffice: an exact method.
-        """
-        method, _ = words_of(text)
-        if method not in CANDIDATES:
-            raise ContractError(f"the server chose '{method[:20]}', expected one of: {', '.join(CANDIDATES)}")
-        before = self._before(text, method)
-        site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": text})
-        other = self.others[method]
-        inner = other.client(other.strategy.card, site, self._transport_of)
-        inner.before, inner.alternatives = before, self.alternatives
-        return inner
-
-    def _before(self, text: str, method: str) -> Phases:
-        """The questions that come before those of the chosen method."""
-        kept = [self.journal.recall(name) for name in ("chosen", "chosen then")]
-        if kept[0] is None:
-            self.journal.keep("chosen", text.encode())
-        elif text.encode() not in kept:
-            if kept[1] is not None or method == CORRECTED:
-                raise ContractError("the server chose a method twice in one run")
-            self.journal.keep("chosen then", text.encode())
-        if kept[0] is None or text.encode() == kept[0]:
-            return self.card.phases(self.site.config, self.options)
-        asked = self._chosen(kept[0].decode()).script
-        return {name: phase for name, phase in asked.items() if name != "project"}
 
 
 def _with_method(program: Program, name: str) -> Program:

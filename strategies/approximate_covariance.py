@@ -21,7 +21,7 @@ from fedpca_flwr.model.solution import Solution, solve
 from fedpca_flwr.protocol.card import MethodCard, ScaledOptions, Shown
 from fedpca_flwr.protocol.question import Ask
 from fedpca_flwr.questions.rows import averaged_moments, moments_phases, projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_run import RowsStrategy
 
 CARD = MethodCard(
     name="ap-cov",
@@ -73,14 +73,6 @@ class ApproximateCovariance(RowsStrategy):
 
     def _solved(self, moments: Moments, diagonal: Array) -> Solution:
         return solve(moments, diagonal, **self.options.model_dump())
-
-
-class ApproximateCovarianceClient(RowsClient):
-    """Sends the moments of its rows; where only sums are shown its scatter about its own mean."""
-
-    @property
-    def within(self) -> bool:
-        return bool(self.options.center)
 
 
 def _require_some_within(solution: Solution) -> None:

@@ -23,11 +23,10 @@ from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.maths.factors import Factor, leading_of_factor, stack
 from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
-from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Ask, Phase, Phases
+from fedpca_flwr.protocol.question import Ask, Question, Questions
 from fedpca_flwr.questions.fields import TRUNCATED, factor_of, truncated_fields
 from fedpca_flwr.questions.rows import projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_run import RowsStrategy
 
 
 class StackOptions(CountOptions):
@@ -43,9 +42,13 @@ class StackOptions(CountOptions):
         return min(max(self.rank, self.n_components), d)
 
 
-def phases(config: RunConfig, options: StackOptions) -> Phases:
+def phases(config: RunConfig, options: StackOptions) -> Questions:
     """One truncated factor."""
-    truncated = Phase(reply=TRUNCATED, sizes=lambda public: {"r": options.rows(public.features)})
+    truncated = Question(
+        reply=TRUNCATED,
+        answer=lambda party, asked: truncated_fields(party.data, options.rows(party.public.features)),
+        sizes=lambda public: {"r": options.rows(public.features)},
+    )
     return {"truncated": truncated, **projection_phase(config)}
 
 
@@ -98,17 +101,6 @@ class ApproximateStack(RowsStrategy):
             notes=[] if bounded else [UNBOUNDED],
             measured={"angle_bound_degrees": angle_bound(pooled.error, pairs)} if bounded else {},
         )
-
-
-class ApproximateStackClient(RowsClient):
-    """Returns its own leading eigenvectors, times the roots of their eigenvalues."""
-
-    options: StackOptions
-
-    def statistics(self, phase: str, asked: Fields) -> Any:
-        if phase == "truncated":
-            return truncated_fields(self.data, self.options.rows(self.data.shape[1]))
-        return super().statistics(phase, asked)
 
 
 def _average(parts: list[Factor], pooled: Factor) -> Factor:

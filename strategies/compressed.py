@@ -62,7 +62,7 @@ from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Phase, Phases
+from fedpca_flwr.protocol.question import SERVER, Ask, Question, Questions
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
 from fedpca_flwr.questions.rows import projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
@@ -185,15 +185,17 @@ ERRORS = Field("wrong", ("2",), kind="size")
 """Spectral norms of what a party's approximation gets wrong: everywhere, and on the block of the correction."""
 
 
-def phases(config: RunConfig, options: CompressedOptions) -> Phases:
+def phases(config: RunConfig, options: CompressedOptions) -> Questions:
     """The scale of the step, the encoded scatters, the corrections."""
     step = Field("step", (), kind="size")
-    scale = {"scale": Phase(reply=Payload((*HEAD, TRACE)))}
-    encoded = {"encoded": Phase(asked=Payload((step,)), reply=Payload((*CODE, *HEAD, TRACE, ERRORS)), forms=TRIANGLE)}
+    scale = {"scale": Question(reply=Payload((*HEAD, TRACE)), answer=_own_scale)}
+    reply = Payload((*CODE, *HEAD, TRACE, ERRORS))
+    encoded = {"encoded": Question(asked=Payload((step,)), reply=reply, answer=_encoded, forms=TRIANGLE)}
     correction = {
-        "correction": Phase(
+        "correction": Question(
             asked=Payload((*CODE, BITS)),
             reply=Payload((*CODE, ERRORS)),
+            answer=lambda party, asked: _correction(party, _block(party, asked)),
             forms=TRIANGLE,
             times=options.most_corrections,
             optional=options.tolerance > 0,
@@ -207,65 +209,62 @@ def phases(config: RunConfig, options: CompressedOptions) -> Phases:
     }
 
 
-class CompressedClient(RowsClient):
-    """Returns an encoding of its own scatter, and what that gets wrong."""
+def _own_scale(party: RowsClient, asked: Fields) -> Fields:
+    """Count, mean, and the trace of a party's scatter."""
+    head, diagonal = head_and_diagonal(party.data)
+    return {**head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
 
-    options: CompressedOptions
 
-    def statistics(self, phase: str, asked: Fields) -> Any:
-        if phase == "project":
-            return super().statistics(phase, asked)
-        if phase == "scale":
-            head, diagonal = head_and_diagonal(self.data)
-            return {**head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
-        if phase == "correction":
-            return self._correction(self._block(asked))
-        moments = Moments.of(self.data)
-        d = moments.n_features
-        diagonal = moments.diagonal()
-        unit = unit_of(float(diagonal.sum()))
-        scatter = moments.scatter / unit
-        codec = codec_of(self.options, d, float(asked["step"]) / unit, self.site.config.seed)
-        try:
-            coded = codec.encode(scatter, d)
-        except ValueError as error:
-            raise ConfigError(f"run-config: 'step' is {self.options.step}: {error}") from None
-        missing = scatter - codec.decode(coded, d)
-        if self.options.most_corrections:
-            self.site.state["missing"] = [missing, unit]
-        wrong = unit * spectral_norm(unpack(missing, d))
-        return {
-            "code": coded.code,
-            "scales": coded.scales,
-            **head_fields(moments.head, diagonal),
-            "trace": np.array([diagonal.sum()]),
-            "wrong": np.array([wrong, wrong]),
-        }
+def _encoded(party: RowsClient, asked: Fields) -> Fields:
+    """A party's scatter in code, and what that gets wrong."""
+    moments = Moments.of(party.data)
+    d = moments.n_features
+    diagonal = moments.diagonal()
+    unit = unit_of(float(diagonal.sum()))
+    scatter = moments.scatter / unit
+    codec = codec_of(party.options, d, float(asked["step"]) / unit, party.site.config.seed)
+    try:
+        coded = codec.encode(scatter, d)
+    except ValueError as error:
+        raise ConfigError(f"run-config: 'step' is {party.options.step}: {error}") from None
+    missing = scatter - codec.decode(coded, d)
+    if party.options.most_corrections:
+        party.site.state["missing"] = [missing, unit]
+    wrong = unit * spectral_norm(unpack(missing, d))
+    return {
+        "code": coded.code,
+        "scales": coded.scales,
+        **head_fields(moments.head, diagonal),
+        "trace": np.array([diagonal.sum()]),
+        "wrong": np.array([wrong, wrong]),
+    }
 
-    def _block(self, asked: Fields) -> Array:
-        """The block (d, b) that is asked about."""
-        coded, d = Coded(asked["scales"], asked["code"]), self.data.shape[1]
-        most, bits = self.options.block(d), int(asked["bits"])
-        if coded.scales.size > most or bits > MOST_BITS:
-            raise ContractError(
-                f"{SERVER}: asked about a block of {coded.scales.size} columns in {bits} bits, expected at most {most} "
-                f"columns and {MOST_BITS} bits"
-            )
-        try:
-            return orthonormal_block(coded, bits, (d, coded.scales.size))
-        except ValueError as error:
-            raise ContractError(f"{SERVER}: its block does not decode: {error}") from None
 
-    def _correction(self, V: Array) -> Fields:
-        """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
-        packed, unit = self.site.state["missing"]
-        lower = unpack(packed, len(V))
-        missing = lower + np.tril(lower, -1).T
-        coded = encoded_block(missing @ V, CORRECTION_BITS)
-        missing = corrected(missing, V, -decoded_block(coded, CORRECTION_BITS, V.shape))
-        self.site.state["missing"] = [pack(missing), unit]
-        wrong = float(unit) * np.array([spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
-        return {"code": coded.code, "scales": coded.scales, "wrong": wrong}
+def _block(party: RowsClient, asked: Fields) -> Array:
+    """The block (d, b) that is asked about."""
+    coded, d = Coded(asked["scales"], asked["code"]), party.data.shape[1]
+    most, bits = party.options.block(d), int(asked["bits"])
+    if coded.scales.size > most or bits > MOST_BITS:
+        raise ContractError(
+            f"{SERVER}: asked about a block of {coded.scales.size} columns in {bits} bits, expected at most {most} "
+            f"columns and {MOST_BITS} bits"
+        )
+    try:
+        return orthonormal_block(coded, bits, (d, coded.scales.size))
+    except ValueError as error:
+        raise ContractError(f"{SERVER}: its block does not decode: {error}") from None
+
+
+def _correction(party: RowsClient, V: Array) -> Fields:
+    """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
+    packed, unit = party.site.state["missing"]
+    lower = unpack(packed, len(V))
+    missing = lower + np.tril(lower, -1).T
+    coded = encoded_block(missing @ V, CORRECTION_BITS)
+    missing = corrected(missing, V, -decoded_block(coded, CORRECTION_BITS, V.shape))
+    party.site.state["missing"] = [pack(missing), unit]
+    wrong = float(unit) * np.array([spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
+    return {"code": coded.code, "scales": coded.scales, "wrong": wrong}
 
 
 CARD = MethodCard(

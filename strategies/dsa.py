@@ -44,12 +44,6 @@ CARD = MethodCard(
 )
 
 
-class DSA(GraphStrategy):
-    """DSA."""
-
-    card = CARD
-
-
 class DSAClient(GraphClient):
     """Follows its own Sanger direction."""
 
@@ -60,3 +54,10 @@ class DSAClient(GraphClient):
 
     def advance(self, own: list[Array], average: list[Array]) -> list[Array]:
         return self.begin(average[0] + self.step_size * own[1])
+
+
+class DSA(GraphStrategy):
+    """DSA."""
+
+    card = CARD
+    party = DSAClient

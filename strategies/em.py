@@ -54,7 +54,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, check_components, require_variance, solve
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields
-from fedpca_flwr.protocol.question import Ask, Phases
+from fedpca_flwr.protocol.question import Ask, Questions
 from fedpca_flwr.questions.incomplete import (
     ObservedValues,
     expected,
@@ -105,7 +105,7 @@ class EMOptions(PCAOptions):
         return self
 
 
-def phases(config: RunConfig, options: EMOptions) -> Phases:
+def phases(config: RunConfig, options: EMOptions) -> Questions:
     """What was observed, the steps, and the last question, with what rows are completed by."""
     if options.model == "factors":
         step = {"products": factor_phase(options.max_rounds, options.factors or int(options.n_components) + MORE)}
@@ -217,6 +217,7 @@ class EM(RowsStrategy):
     """
 
     card = CARD
+    party = IncompleteClient
     options: EMOptions
     every: int
     covariance: Array | None = None
@@ -268,10 +269,6 @@ class EM(RowsStrategy):
 
     def rows_here(self, model: PCAModel) -> int:
         return self.every
-
-
-class EMClient(IncompleteClient):
-    """Sends sums of what its rows are expected to be."""
 
 
 def _turned(before: Solution, after: Solution) -> float:

@@ -48,12 +48,6 @@ CARD = MethodCard(
 )
 
 
-class FastPCA(GraphStrategy):
-    """FAST-PCA."""
-
-    card = CARD
-
-
 class FastPCAClient(GraphClient):
     """Follows the direction that it tracks."""
 
@@ -69,3 +63,10 @@ class FastPCAClient(GraphClient):
         X = average[0] + self.step_size * tracked
         direction = self.direction(X)
         return [X, average[1] + (direction - before), direction]
+
+
+class FastPCA(GraphStrategy):
+    """FAST-PCA."""
+
+    card = CARD
+    party = FastPCAClient

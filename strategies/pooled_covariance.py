@@ -36,7 +36,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, check_components, solve
 from fedpca_flwr.protocol.card import MethodCard, ScaledOptions, Shown
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import SERVER, Ask, Phases, Total
+from fedpca_flwr.protocol.question import SERVER, Ask, Questions, Total
 from fedpca_flwr.questions.adjustment import (
     Adjusted,
     AdjustOptions,
@@ -57,12 +57,12 @@ class PooledOptions(LastRoundOptions, AdjustOptions, GenotypeOptions):
     """Options of P-COV."""
 
 
-def phases(config: RunConfig, options: PooledOptions) -> Phases:
+def phases(config: RunConfig, options: PooledOptions) -> Questions:
     """The moments, and the last question."""
     return with_more(genotype_phases(config, options, _of_moments), options)
 
 
-def _of_moments(config: RunConfig, options: PooledOptions) -> Phases:
+def _of_moments(config: RunConfig, options: PooledOptions) -> Questions:
     return with_adjustment(
         {**adjusted_phases(config, options), **projection_phase(config, about="" if options.genotypes else "centre")},
         options,
@@ -78,14 +78,6 @@ class PooledCovarianceClient(RowsClient):
     options: PooledOptions
     odd: OddRows | None = None
 
-    @property
-    def exposes(self) -> str:
-        return "distribution" if self.options.tells_more else self.card.exposes
-
-    @property
-    def within(self) -> bool:
-        return self.options.within
-
     @cached_property
     def places(self) -> NDArray[np.int64]:
         """Of the covariates."""
@@ -99,14 +91,9 @@ class PooledCovarianceClient(RowsClient):
         super().require_ready()
         assert self.places is not None  # or it was refused
 
-    def statistics(self, phase: str, asked: Fields) -> Any:
-        if phase == "harmonised":
-            return {"scatter": self._adjusted(asked).scatter()}
-        return super().statistics(phase, asked)
-
     def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
         adjusted = self.options.adjusts
-        for centred in self._adjusted(asked).centred(rows) if adjusted else super().centred(rows, asked):
+        for centred in self.adjusted(asked).centred(rows) if adjusted else super().centred(rows, asked):
             if self.odd is not None:
                 for part in dense_rows(centred):
                     self.odd.add(part)
@@ -115,7 +102,7 @@ class PooledCovarianceClient(RowsClient):
     def squared_error(self, asked: Fields) -> float:
         if not self.options.adjusts:
             return super().squared_error(asked)
-        return self._adjusted(asked).squared_error(self.loadings(asked))
+        return self.adjusted(asked).squared_error(self.loadings(asked))
 
     @property
     def writes_scores(self) -> bool:
@@ -124,7 +111,7 @@ class PooledCovarianceClient(RowsClient):
     def own_loadings(self, asked: Fields, components: Array) -> Loadings:
         if not self.options.adjusts:
             return super().own_loadings(asked, components)
-        return self._adjusted(asked).loadings(components, self.site.table.columns)
+        return self.adjusted(asked).loadings(components, self.site.table.columns)
 
     def project(self, asked: Fields) -> Fields:
         if "variances" not in asked:
@@ -138,11 +125,12 @@ class PooledCovarianceClient(RowsClient):
         counts = [told_count(int(count), len(self.data), self.site.node.min_rows) for count in self.odd.above]
         return {**reply, "above": np.array(counts), "fourth": self.odd.fourth}
 
-    def _adjusted(self, asked: Fields) -> OwnAdjustment:
+    def adjusted(self, asked: Fields) -> OwnAdjustment:
+        """How this party's rows are adjusted, by what the run tells."""
         if self.transport.sums_only and self.options.harmonise == "variances":
             said = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
             self.site.permit_slopes(self.card.split, hashlib.sha256(said).hexdigest())
-        return OwnAdjustment(self.own, self.places, self.within, asked)
+        return OwnAdjustment(self.own, self.places, self.options.within, asked)
 
 
 CARD = MethodCard(
@@ -178,6 +166,7 @@ class PooledCovariance(RowsStrategy):
     """
 
     card = CARD
+    party = PooledCovarianceClient
     options: PooledOptions
     adjusted: Adjusted | None = None
 

@@ -45,7 +45,7 @@ from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases
+from fedpca_flwr.protocol.question import Ask, Question, Questions
 from fedpca_flwr.questions.fields import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
 from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.questions.influence import Contributions
@@ -71,7 +71,7 @@ class QROptions(PCAOptions, GenotypeOptions):
     """Divide each feature by its pooled standard deviation."""
 
 
-def phases(config: RunConfig, options: QROptions) -> Phases:
+def phases(config: RunConfig, options: QROptions) -> Questions:
     """One factor, whole or truncated."""
     narrow = options.wire == "float32"
     if narrow and (options.rank or options.scale):
@@ -79,7 +79,8 @@ def phases(config: RunConfig, options: QROptions) -> Phases:
     if not options.rank:
         unit = (Field("unit", (), kind="positive"),) if narrow else ()
         factor = Payload((*HEAD, *unit, Field("factor", ("trapezoid",), dtype=options.wire)))
-        return {"factor": Phase(reply=factor), **projection_phase(config)}
+        answer = _narrow_factor if narrow else _whole_factor
+        return {"factor": Question(reply=factor, answer=answer), **projection_phase(config)}
     if options.scale or not options.center:
         raise ConfigError("run-config: 'rank' goes only with center=true and scale=false")
     if isinstance(options.n_components, float):
@@ -89,8 +90,25 @@ def phases(config: RunConfig, options: QROptions) -> Phases:
             f"run-config: 'rank' is {options.rank}, expected at least n-components = {options.n_components}, "
             "and better twice that: with less, whole directions are lost"
         )
-    truncated = Phase(reply=TRUNCATED, sizes=lambda public: {"r": min(options.rank, public.features)})
+    truncated = Question(
+        reply=TRUNCATED,
+        answer=lambda party, asked: truncated_fields(party.data, min(options.rank, party.public.features)),
+        sizes=lambda public: {"r": min(options.rank, public.features)},
+    )
     return {"truncated": truncated, **projection_phase(config)}
+
+
+def _whole_factor(party: RowsClient, asked: Fields) -> Fields:
+    """The triangular factor of a party's centred rows."""
+    head, R = triangular(party.data)
+    return {**head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE), "factor": pack_trapezoid(R)}
+
+
+def _narrow_factor(party: RowsClient, asked: Fields) -> Fields:
+    """The same in float32, and its unit."""
+    fields = _whole_factor(party, asked)
+    unit = _unit(fields["factor"])
+    return {**fields, "unit": np.asarray(unit), "factor": (fields["factor"] / unit).astype(np.float32)}
 
 
 CARD = MethodCard(
@@ -158,25 +176,6 @@ class QRPCA(RowsStrategy):
         wanted = self.n_components(head.n, head.mean.size)
         require_variance(pooled.diagonal(), head.n, head.mean / scale)
         return Solution(pairs=leading_of_factor(pooled, wanted), mean=head.mean, total=total, rows=head.n)
-
-
-class QRPCAClient(RowsClient):
-    """Returns a triangular or truncated factor of its own centred rows."""
-
-    options: QROptions
-
-    def statistics(self, phase: str, asked: Fields) -> Any:
-        if phase == "truncated":
-            return truncated_fields(self.data, min(self.options.rank, self.data.shape[1]))
-        if phase == "factor":
-            head, R = triangular(self.data)
-            fields = head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE)
-            packed = pack_trapezoid(R)
-            if self.options.wire == "float64":
-                return {**fields, "factor": packed}
-            unit = _unit(packed)
-            return {**fields, "unit": np.asarray(unit), "factor": (packed / unit).astype(np.float32)}
-        return super().statistics(phase, asked)
 
 
 def _factor(reply: Reply) -> Factor:

@@ -42,7 +42,7 @@ from fedpca_flwr.model.stream_state import Content, RunningModel, subspace_diges
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Phase, Phases, Program, Public
+from fedpca_flwr.protocol.question import SERVER, Ask, Program, Public, Question, Questions
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.fields import HEAD, remainder_if_needed
 from fedpca_flwr.questions.rows import projection_phase
@@ -120,12 +120,14 @@ class SAPCAOptions(PCAOptions):
         return min(self.tracked or most, features)
 
 
-def phases(config: RunConfig, options: SAPCAOptions) -> Phases:
+def phases(config: RunConfig, options: SAPCAOptions) -> Questions:
     """Everybody's own subspace; in a tree, level by level, what two parties have together."""
-    known: dict[str, Phase] = {"summary": Phase(reply=SUMMARY, sizes=_sizes)}
+    known: dict[str, Question] = {"summary": Question(reply=SUMMARY, answer=_summary, sizes=_sizes)}
     if options.topology == "tree":
         merged = Payload((COUNT, *SUBSPACE))
-        known["merged"] = Phase(asked=Payload(SUBSPACE), reply=merged, sizes=_sizes, times=_merges, optional=True)
+        known["merged"] = Question(
+            asked=Payload(SUBSPACE), reply=merged, answer=_with_child, sizes=_sizes, times=_merges, optional=True
+        )
     return {**known, **projection_phase(config)}
 
 
@@ -137,43 +139,32 @@ def _merges(public: Public) -> int:
     return levels_of(public.parties) - 1 if public.parties else DEEPEST
 
 
-class SAPCAClient(RowsClient):
-    """Tracks its rows; keeps its subspace over the rounds of a tree."""
+def _summary(party: RowsClient, asked: Fields) -> Fields:
+    """The subspace of a party's rows."""
+    options, d = party.options, party.data.shape[1]
+    r = options.tracks(d)
+    tracker = Tracker(d, options.rule(), tracked=r, forgetting=options.forgetting, center=options.center)
+    for block in pieces(party.data, options.block_size):
+        tracker.update(block)
+    own = fields_of(tracker.subspace, tracker.rank, r)
+    return {**_kept(party, own, level=0), "measures": own["measures"], "mean": own["mean"]}
 
-    options: SAPCAOptions
 
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
-        answers = {"summary": self.summary, "merged": self.with_child, "project": self.project}
-        return answers[phase](asked)
+def _with_child(party: RowsClient, asked: Fields) -> Fields:
+    """A party's subspace with what another gave it."""
+    *arrays, level = party.site.state["subspace"]
+    own: Fields = dict(zip(NO_ROWS, arrays, strict=True))
+    if asked["measures"].any():
+        require_subspace(asked, SERVER)
+        own = merged([own, asked], party.options.tracks(party.public.features))
+    return _kept(party, own, level=int(level) + 1)
 
-    def summary(self, asked: Fields) -> Fields:
-        """The subspace of this party's rows."""
-        options, r = self.options, self._directions
-        d = self.data.shape[1]
-        tracker = Tracker(d, options.rule(), tracked=r, forgetting=options.forgetting, center=options.center)
-        for block in pieces(self.data, options.block_size):
-            tracker.update(block)
-        own = fields_of(tracker.subspace, tracker.rank, r)
-        return {**self._kept(own, level=0), "measures": own["measures"], "mean": own["mean"]}
 
-    def with_child(self, asked: Fields) -> Fields:
-        """This party's subspace with what another gave it."""
-        *arrays, level = self.site.state["subspace"]
-        own: Fields = dict(zip(NO_ROWS, arrays, strict=True))
-        if asked["measures"].any():
-            require_subspace(asked, SERVER)
-            own = merged([own, asked], self._directions)
-        return self._kept(own, level=int(level) + 1)
-
-    @property
-    def _directions(self) -> int:
-        return self.options.tracks(self.data.shape[1])
-
-    def _kept(self, own: Fields, *, level: int) -> Fields:
-        """Keep it; return it where it is this party's turn to send."""
-        self.site.state["subspace"] = [*(own[name] for name in NO_ROWS), np.asarray(level)]
-        sends = sends_at(self.site.node.partition_id, level, self.public.parties, self.options.topology)
-        return {**(own if sends else NO_ROWS), "count": np.asarray(len(self.data))}
+def _kept(party: RowsClient, own: Fields, *, level: int) -> Fields:
+    """Keep a party's subspace; return it where it is its turn to send."""
+    party.site.state["subspace"] = [*(own[name] for name in NO_ROWS), np.asarray(level)]
+    sends = sends_at(party.site.node.partition_id, level, party.public.parties, party.options.topology)
+    return {**(own if sends else NO_ROWS), "count": np.asarray(len(party.data))}
 
 
 def require_subspace(fields: Fields, sender: str) -> None:

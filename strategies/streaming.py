@@ -36,11 +36,11 @@ from fedpca_flwr.model.solution import Certainty, Solution, solve
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, ScaledOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program
+from fedpca_flwr.protocol.question import Ask, Program, Question, Questions
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in, moments_of
 from fedpca_flwr.questions.influence import Contributions
-from fedpca_flwr.questions.rows import moments_phases, pooled_moments, projection_phase
+from fedpca_flwr.questions.rows import moments_phases, own_moments, pooled_moments, projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
 
@@ -58,47 +58,38 @@ class StreamingOptions(ScaledOptions):
 COUNT, MEAN, REMAINDER = HEAD
 
 
-def phases(config: RunConfig, options: StreamingOptions) -> Phases:
+def phases(config: RunConfig, options: StreamingOptions) -> Questions:
     """Who has what, and the moments that the server does not have; with masks who is there, and the sums of all."""
     if config.transport == "masked":
         return {
-            "members": Phase(reply=Payload(()), in_clear=True),
+            "members": Question(reply=Payload(()), answer=lambda party, asked: {}, in_clear=True),
             **moments_phases(config),
             **projection_phase(config),
         }
     return {
-        "digest": Phase(reply=Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN))),
-        "moments": Phase(
+        "digest": Question(reply=Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN)), answer=_digest),
+        "moments": Question(
             asked=Payload((Field("wanted", (), "bool"),)),
             reply=Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter", optional=True))),
+            answer=_moments,
             optional=True,
         ),
         **projection_phase(config),
     }
 
 
-class StreamingClient(RowsClient):
-    """Says the digest of its moments, and sends those that the server does not have."""
+def _digest(party: RowsClient, asked: Fields) -> Fields:
+    """Count, mean and the digest of the moments, as the server will understand them."""
+    fields = own_moments(party, asked)
+    own = bytes.fromhex(digest(moments_in(fields)))
+    return {**fields, "digest": np.frombuffer(own, np.uint8)}
 
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
-        own = {"members": self.members, "digest": self.digest}
-        return own[phase](asked) if phase in own else super().statistics(phase, asked)
 
-    def members(self, asked: Fields) -> Fields:
-        """Nothing but who this party is, which every reply says."""
-        return {}
-
-    def digest(self, asked: Fields) -> Fields:
-        """Count, mean and the digest of the moments, as the server will understand them."""
-        fields = super().moments(asked)
-        own = bytes.fromhex(digest(moments_in(fields)))
-        return {**fields, "digest": np.frombuffer(own, np.uint8)}
-
-    def moments(self, asked: Fields) -> Fields:
-        """Count, mean, and where it is wanted the scatter."""
-        if asked["wanted"]:
-            return super().moments(asked)
-        return {**head_fields(*head_and_diagonal(self.data)), "scatter": np.empty(0)}
+def _moments(party: RowsClient, asked: Fields) -> Fields:
+    """Count, mean, and where it is wanted the scatter."""
+    if asked["wanted"]:
+        return own_moments(party, asked)
+    return {**head_fields(*head_and_diagonal(party.data)), "scatter": np.empty(0)}
 
 
 TOGETHER = "sum of "

@@ -59,7 +59,7 @@ from fedpca_flwr.model.solution import Solution, check_rounds, require_variance
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Public
+from fedpca_flwr.protocol.question import Ask, Public, Question, Questions
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
 from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.questions.products import ScatterProducts, product_phases
@@ -107,12 +107,12 @@ class SubspaceOptions(CountOptions, GenotypeOptions):
         return min(self.warm_rank or 4 * self.n_components, public.features)
 
 
-def phases(config: RunConfig, options: SubspaceOptions) -> Phases:
+def phases(config: RunConfig, options: SubspaceOptions) -> Questions:
     """The script of products, of genotypes with allele counts first."""
     return genotype_phases(config, options, _phases)
 
 
-def _phases(config: RunConfig, options: SubspaceOptions) -> Phases:
+def _phases(config: RunConfig, options: SubspaceOptions) -> Questions:
     """Products with blocks; in a warm start what a first sketch gets wrong about them."""
     if options.acceleration == "none" and 0 < options.block_size < options.n_components:
         raise ConfigError(
@@ -133,15 +133,20 @@ def _phases(config: RunConfig, options: SubspaceOptions) -> Phases:
             "be 'random'"
         )
     factor = (Field("trace", ()), Field("floor", ()), Field("rows", ("r", "d"), dtype="float32"))
-    sketch = Phase(reply=Payload((*HEAD, *factor)), sizes=lambda public: {"r": options.sketch_rank(public)})
+    sketch = Question(
+        reply=Payload((*HEAD, *factor)),
+        answer=lambda party, asked: _sketch(party, options.sketch_rank(party.public)),
+        sizes=lambda public: {"r": options.sketch_rank(public)},
+    )
     asked = [Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")]
     reply = [Field("product", ("d", "b"), options.wire)]
     if options.wire == "float32":
         asked.append(Field("vectors", ("d", "<=k"), kind="orthonormal columns"))
         reply.append(Field("again", ("d", "k")))
-    refine = Phase(
+    refine = Question(
         asked=Payload(tuple(asked)),
         reply=Payload(tuple(reply)),
+        answer=_refine,
         sizes=lambda public: {"b": options.width(public), "k": options.n_components},
         times=options.max_rounds,
         optional=True,
@@ -149,42 +154,29 @@ def _phases(config: RunConfig, options: SubspaceOptions) -> Phases:
     return {"sketch": sketch, "refine": refine, **projection_phase(config)}
 
 
-class SubspaceIterationClient(RowsClient):
-    """Returns products of its own scatter with the blocks that it receives."""
+def _sketch(party: RowsClient, rank: int) -> Fields:
+    """A truncated factor of a party's scatter, in float32; the party keeps what it sends."""
+    factor = truncated_moments(party.own.moments(), rank) if party.own.formed else truncated(party.data, rank)
+    factor = factor.filled()
+    root = root_unit(factor.trace)
+    rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
+    party.site.state["sketch"] = [rows, floor, root]
+    head = head_fields(*party.own.head_and_diagonal())
+    return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
 
-    options: SubspaceOptions
 
-    def statistics(self, phase: str, asked: Fields) -> Any:
-        if phase == "sketch":
-            return self._sketch()
-        if phase == "refine":
-            product = self._correction(asked["block"].astype(np.float64)).astype(self.options.wire)
-            return {"product": product, **({"again": self._correction(asked["vectors"])} if "vectors" in asked else {})}
-        return super().statistics(phase, asked)
+def _refine(party: RowsClient, asked: Fields) -> Fields:
+    """What the sketch of a party's scatter gets wrong about a block, and about the components."""
+    product = _correction(party, asked["block"].astype(np.float64)).astype(party.options.wire)
+    return {"product": product, **({"again": _correction(party, asked["vectors"])} if "vectors" in asked else {})}
 
-    def first_block(self) -> Array:
-        return random_block(self.data.shape[1], self.options.width(self.public), self.site.config.seed)
 
-    @property
-    def columns(self) -> int:
-        return self.options.columns(self.public)
-
-    def _sketch(self) -> Fields:
-        rank = self.options.sketch_rank(self.public)
-        factor = truncated_moments(self.own.moments(), rank) if self.own.formed else truncated(self.data, rank)
-        factor = factor.filled()
-        root = root_unit(factor.trace)
-        rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
-        self.site.state["sketch"] = [rows, floor, root]
-        head = head_fields(*self.own.head_and_diagonal())
-        return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
-
-    def _correction(self, V: Array) -> Array:
-        """What the sketch of this party's scatter gets wrong about a block, in the unit of that scatter."""
-        kept, floor, root = self.site.state["sketch"]
-        rows = kept.astype(np.float64) * root
-        missed = self.own.times(V) - rows.T @ (rows @ V) - float(floor) * V
-        return np.asarray(missed / float(root) ** 2)
+def _correction(party: RowsClient, V: Array) -> Array:
+    """What the sketch of a party's scatter gets wrong about a block ``V`` (d, b), in the unit of that scatter."""
+    kept, floor, root = party.site.state["sketch"]
+    rows = kept.astype(np.float64) * root
+    missed = party.own.times(V) - rows.T @ (rows @ V) - float(floor) * V
+    return np.asarray(missed / float(root) ** 2)
 
 
 def root_unit(trace: float) -> float:

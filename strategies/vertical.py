@@ -15,7 +15,7 @@ at home.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -33,7 +33,7 @@ from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.model.solution import check_rounds
 from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
 from fedpca_flwr.questions.columns import (
     bounded,
     energies_phase,
@@ -70,8 +70,16 @@ class VerticalOptions(ColumnsOptions):
         """Directions that each party sends to ``merge``."""
         return min(self.rank or 2 * self.n_components, rows)
 
+    def products(self, rows: int) -> int:
+        asked = {"krylov": self.max_rounds * self.width(rows), "merge": self.directions_sent(rows), "gram": 0}
+        return asked[self.solver]
 
-def phases(config: RunConfig, options: VerticalOptions) -> Phases:
+    @property
+    def exposes(self) -> str:
+        return "inner products" if self.solver == "gram" else ""
+
+
+def phases(config: RunConfig, options: VerticalOptions) -> Questions:
     """The questions of the run's solver."""
     if options.solver == "merge" and config.transport != "clear":
         raise ConfigError(
@@ -80,18 +88,23 @@ def phases(config: RunConfig, options: VerticalOptions) -> Phases:
         )
     if options.solver == "krylov":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 5, options.n_components)
-    product = Phase(
+    product = Question(
         asked=Payload((Field("block", ("n", "<=b"), kind="orthonormal columns"),)),
         reply=Payload((Field("product", ("n", "b")),)),
+        answer=lambda party, asked: {"product": gram_product(party.own_columns, asked["block"])},
         sizes=lambda public: {"b": public.options.width(public.rows)},
         times=options.max_rounds,
     )
-    gram = Phase(reply=Payload((Field("gram", ("n(n+1)/2",), kind="scatter"),)))
-    merge = Phase(
+    gram = Question(
+        reply=Payload((Field("gram", ("n(n+1)/2",), kind="scatter"),)),
+        answer=lambda party, asked: {"gram": packed_gram(party.own_columns.X)},
+    )
+    merge = Question(
         reply=Payload((Field("directions", ("n", "r")),)),
+        answer=_own_directions,
         sizes=lambda public: {"r": public.options.directions_sent(public.rows)},
     )
-    solvers: dict[str, Phases] = {
+    solvers: dict[str, Questions] = {
         "krylov": {
             "product": bounded(config, product, lambda energy, asked, _: product_limits(energy, asked["block"]))
         },
@@ -101,6 +114,11 @@ def phases(config: RunConfig, options: VerticalOptions) -> Phases:
         "merge": {"merge": merge, **energies_phase()},
     }
     return {**rows_phases(config, options), **solvers[options.solver], **projection_phase(config)}
+
+
+def _own_directions(party: ColumnsClient, asked: Fields) -> Fields:
+    """The leading directions of a party's rows over its own columns, times their singular values."""
+    return {"directions": leading_directions(party.own_columns.X, party.options.directions_sent(len(party.data)))}
 
 
 CARD = MethodCard(
@@ -188,30 +206,3 @@ class Vertical(ColumnsStrategy):
             notes=shortfall_notes(found, f"max-rounds = {options.max_rounds}"),
             measured=measured(found),
         )
-
-
-class VerticalClient(ColumnsClient):
-    """Returns its part of what the solver adds."""
-
-    @property
-    def exposes(self) -> Literal["scores", "inner products"]:
-        return "inner products" if self.options.solver == "gram" else "scores"
-
-    @property
-    def products(self) -> int:
-        options, n = self.options, len(self.data)
-        asked: dict[str, int] = {
-            "krylov": options.max_rounds * options.width(n),
-            "merge": options.directions_sent(n),
-            "gram": 0,
-        }
-        return asked[options.solver]
-
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
-        if phase == "product":
-            return {"product": gram_product(self.own_columns, asked["block"])}
-        if phase == "gram":
-            return {"gram": packed_gram(self.own_columns.X)}
-        if phase == "merge":
-            return {"directions": leading_directions(self.own_columns.X, self.options.directions_sent(len(self.data)))}
-        return super().statistics(phase, asked)

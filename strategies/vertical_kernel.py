@@ -14,9 +14,8 @@ What a run of VERTICAL-KERNEL may ask: its options, and its phases.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import replace
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -44,7 +43,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum, Total
 from fedpca_flwr.questions.columns import (
     DIRECTIONS,
     ENERGY,
@@ -57,6 +56,7 @@ from fedpca_flwr.questions.columns import (
     keeping_phase,
     landmark_limits,
     measures_phase,
+    own_energy,
     require_distances,
     resolved,
     rows_phases,
@@ -95,7 +95,7 @@ class KernelOptions(ColumnsOptions):
         return "distances" if self.function.of_distances else "products"
 
 
-def phases(config: RunConfig, options: KernelOptions) -> Phases:
+def phases(config: RunConfig, options: KernelOptions) -> Questions:
     """The questions of the run's kernel."""
     if options.landmarks and not options.function.semidefinite:
         raise ConfigError(
@@ -105,19 +105,26 @@ def phases(config: RunConfig, options: KernelOptions) -> Phases:
     known = {
         "distances": bounded(
             config,
-            Phase(reply=Payload((Field("distances", ("n(n-1)/2",)),))),
+            Question(
+                reply=Payload((Field("distances", ("n(n-1)/2",)),)),
+                answer=lambda party, asked: {"distances": packed_distances(_compared(party))},
+            ),
             lambda energy, asked, public: distance_limits(energy, public.rows),
         ),
         "products": bounded(
             config,
-            Phase(reply=Payload((Field("products", ("n(n+1)/2",), kind="scatter"),))),
+            Question(
+                reply=Payload((Field("products", ("n(n+1)/2",), kind="scatter"),)),
+                answer=lambda party, asked: {"products": packed_gram(party.own_columns.X)},
+            ),
             lambda energy, asked, public: inner_product_limits("products", energy, public.rows),
         ),
         "landmarks": bounded(
             config,
-            Phase(
+            Question(
                 asked=Payload((Field("places", ("c",), "int64", kind="size"),)),
                 reply=Payload((Field("landmarks", ("n", "c")),)),
+                answer=_to_landmarks,
                 sizes=lambda public: {"c": public.options.landmarks},
             ),
             lambda energy, asked, public: landmark_limits(energy, public.rows, asked["places"].size),
@@ -126,11 +133,53 @@ def phases(config: RunConfig, options: KernelOptions) -> Phases:
     measures = (ENERGY, Field("level", ()), Field("spread", (), kind="size"))
     sums = ("energy",) if options.gamma else ("energy", "sum")
     begin = rows_phases(
-        config, options, measures=measures, sums=sums, centred=["energy"] * options.function.of_distances
+        config,
+        options,
+        measures=measures,
+        measure=_of_entries,
+        sums=sums,
+        add=_energy_and_sum,
+        centred=["energy"] * options.function.of_distances,
     )
     if config.transport != "clear" and not options.gamma:
-        begin = {**begin, "spread": measures_phase(options, ("spread",), Field("level", ()))}
-    return {**begin, options.asked: known[options.asked], **keeping_phase(DIRECTIONS, SINGULAR)}
+        begin = {**begin, "spread": measures_phase(options, ("spread",), _spread, Field("level", ()))}
+    last = keeping_phase(lambda asked: asked["directions"] * asked["singular"], DIRECTIONS, SINGULAR)
+    return {**begin, options.asked: known[options.asked], **last}
+
+
+def _of_entries(party: ColumnsClient) -> Fields:
+    """Energy of a party's columns, and mean and variance of all their entries together."""
+    X = party.own_columns.X
+    return {**own_energy(party), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
+
+
+def _energy_and_sum(party: ColumnsClient) -> Fields:
+    """Energy of what is compared, and the sum of all entries."""
+    compared = _compared(party)
+    return {"energy": np.asarray(np.vdot(compared, compared)), "sum": np.asarray(party.own_columns.X.sum())}
+
+
+def _spread(party: ColumnsClient, asked: Fields) -> Fields:
+    """Squares of all entries less a level: of their own mean it is subtracted, and of no single entry."""
+    X = party.own_columns.X
+    mean = X.mean()
+    deviation = X - mean
+    return {"spread": np.asarray(np.vdot(deviation, deviation) + X.size * (mean - asked["level"]) ** 2)}
+
+
+def _compared(party: ColumnsClient) -> Array:
+    """What distances and inner products are of: distances do not change when the columns are centred, but lose fewer
+    digits, and their limit is the less."""
+    of_distances = party.options.function.of_distances
+    return columns_of(party.data, scale=party.options.scale).X if of_distances else party.own_columns.X
+
+
+def _to_landmarks(party: ColumnsClient, asked: Fields) -> Fields:
+    """Distances of the rows from landmarks, or inner products with them."""
+    places, rows = asked["places"], len(party.data)
+    if places.max() >= rows or len(set(places.tolist())) < places.size:
+        raise ContractError(f"the server's {places.size} landmarks are not different ones of the {rows} rows")
+    return {"landmarks": to_landmarks(_compared(party), places, distances=party.options.function.of_distances)}
 
 
 CARD = MethodCard(
@@ -245,48 +294,3 @@ class VerticalKernel(ColumnsStrategy):
         if pairs.values[0] * (n - 1) < 3 * total:
             notes.append("the kernel matrix is nearly the identity, and its components mean little: lower 'gamma'")
         return ScoresSolution(pairs=pairs, total=total, notes=notes, measured={"gamma": kernel.gamma})
-
-
-class VerticalKernelClient(ColumnsClient):
-    """Returns distances or inner products of rows over its own columns."""
-
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
-        if phase == "spread":
-            return {"spread": self._spread(asked["level"])}
-        if phase == "distances":
-            return {"distances": packed_distances(self._compared)}
-        if phase == "products":
-            return {"products": packed_gram(self.own_columns.X)}
-        if phase == "landmarks":
-            return self._to_landmarks(asked["places"])
-        return super().statistics(phase, asked)
-
-    def _spread(self, level: Array) -> Array:
-        """Squares of all entries less a ``level``: of their own mean it is subtracted, and of no single entry."""
-        X = self.own_columns.X
-        mean = X.mean()
-        deviation = X - mean
-        return np.asarray(np.vdot(deviation, deviation) + X.size * (mean - level) ** 2)
-
-    @cached_property
-    def _compared(self) -> Array:
-        """What distances and inner products are of: distances do not change when the columns are centred, but lose
-        fewer digits, and their limit is the less."""
-        of_distances = self.options.function.of_distances
-        return columns_of(self.data, scale=self.options.scale).X if of_distances else self.own_columns.X
-
-    def _to_landmarks(self, places: NDArray[np.int64]) -> Fields:
-        rows = len(self.data)
-        if places.max() >= rows or len(set(places.tolist())) < places.size:
-            raise ContractError(f"the server's {places.size} landmarks are not different ones of the {rows} rows")
-        return {"landmarks": to_landmarks(self._compared, places, distances=self.options.function.of_distances)}
-
-    def measures(self, asked: Fields) -> Fields:
-        X = self.own_columns.X
-        if not self.transport.sums_only:
-            return {**super().measures(asked), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
-        return {"energy": np.asarray(np.vdot(self._compared, self._compared)), "sum": np.asarray(X.sum())}
-
-    def project(self, asked: Fields) -> Fields:
-        with np.errstate(all="ignore"):
-            return self.keep_and_count(asked["directions"] * asked["singular"])

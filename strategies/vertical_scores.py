@@ -10,7 +10,6 @@ Loadings are of one run where they hold the same digest of its scores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +23,7 @@ from fedpca_flwr.model.solution import Certainty
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum, Total
 from fedpca_flwr.questions.columns import (
     aligned_rows,
     bounded,
@@ -48,20 +47,30 @@ SCALED = Field("scaled", (), "int64", kind="size")
 """1 where loadings divide by deviations: of the new rows no bound in their own unit holds then."""
 
 
-def phases(config: RunConfig, options: ScoresOptions) -> Phases:
+def phases(config: RunConfig, options: ScoresOptions) -> Questions:
     """Rows, their scores, and the sum of these for everyone."""
     of_loadings = (Field("run", (), "uint64"), Field("components", (), "int64", kind="count"), SCALED)
-    scores = Phase(
+    scores = Question(
         asked=Payload((Field("components", ("<=k",), "int64", kind="size"),)),
         reply=Payload((Field("scores", ("n", "k")),)),
+        answer=lambda party, asked: {"scores": party.own_columns @ party.own.components[asked["components"]].T},
         sizes=k_of_options,
     )
     return {
-        **rows_phases(config, None, of_party=of_loadings, asked=(SCALED,)),
+        **rows_phases(config, None, of_party=of_loadings, own=_of_loadings, asked=(SCALED,)),
         "scores": bounded(
             config, scores, lambda energy, asked, public: score_limits(energy, public.rows, asked["components"].size)
         ),
-        **keeping_phase(Field("scores", ("n", "<=k"))),
+        **keeping_phase(lambda asked: asked["scores"], Field("scores", ("n", "<=k"))),
+    }
+
+
+def _of_loadings(party: VerticalScoresClient) -> Fields:
+    """Of which run a party's loadings are, how many components they have, and whether they divide by deviations."""
+    return {
+        "run": np.asarray(party.own.run, np.uint64),
+        "components": np.asarray(len(party.own.components)),
+        "scaled": np.asarray(int((party.own.scale != 1).any())),
     }
 
 
@@ -90,36 +99,6 @@ CARD = MethodCard(
     exposes="scores",
     after="vertical",
 )
-
-
-class VerticalScores(ColumnsRun):
-    """VERTICAL-SCORES."""
-
-    card = CARD
-    options: ScoresOptions
-
-    def n_components(self, rows: int, columns: int) -> int:
-        return self.options.n_components  # nothing is fitted: one row is enough
-
-    def set_total(self, total: float) -> None:
-        if not 0 < total < np.inf:
-            raise DataError("the new rows have no energy about the means of the fitted ones: all are equal to these")
-        self.total = total
-
-    def program(self) -> Program:
-        replies = yield from aligned_rows(self)
-        held = components_of_one_run(replies)
-        scaled = max(int(reply.fields["scaled"]) for reply in replies)
-        yield from total_energy(self, replies, scaled=np.asarray(scaled))
-        k = min(self.options.n_components, held)
-        sums: Total = yield Sum("scores", self.with_energy({"components": np.arange(k)}))
-        notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
-        log = self.history(Certainty(self.exact, []), [*notes, *self.order_notes()], {})
-        scores = sums["scores"]
-        values = np.einsum("ij,ij->j", scores, scores)  # of the new rows, about the means of the fitted ones
-        model = PCAModel.of_scores(scores, values, total=self.total, features=self.columns, log=log)
-        yield Ask("project", {"scores": scores})
-        self._model = model
 
 
 class VerticalScoresClient(ColumnsClient):
@@ -159,21 +138,36 @@ class VerticalScoresClient(ColumnsClient):
         none = np.zeros_like(self.own.mean)
         return Columns(self.data, self.own.mean, none, self.own.scale, none.astype(bool))
 
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
-        if phase == "scores":
-            return {"scores": self.own_columns @ self.own.components[asked["components"]].T}
-        return super().statistics(phase, asked)
 
-    def rows(self, asked: Fields) -> Fields:
-        of_loadings = {
-            "run": np.asarray(self.own.run, np.uint64),
-            "components": np.asarray(len(self.own.components)),
-            "scaled": np.asarray(int((self.own.scale != 1).any())),
-        }
-        return {**super().rows(asked), **of_loadings}
+class VerticalScores(ColumnsRun):
+    """VERTICAL-SCORES."""
 
-    def project(self, asked: Fields) -> Fields:
-        return self.keep_and_count(asked["scores"])
+    card = CARD
+    party = VerticalScoresClient
+    options: ScoresOptions
+
+    def n_components(self, rows: int, columns: int) -> int:
+        return self.options.n_components  # nothing is fitted: one row is enough
+
+    def set_total(self, total: float) -> None:
+        if not 0 < total < np.inf:
+            raise DataError("the new rows have no energy about the means of the fitted ones: all are equal to these")
+        self.total = total
+
+    def program(self) -> Program:
+        replies = yield from aligned_rows(self)
+        held = components_of_one_run(replies)
+        scaled = max(int(reply.fields["scaled"]) for reply in replies)
+        yield from total_energy(self, replies, scaled=np.asarray(scaled))
+        k = min(self.options.n_components, held)
+        sums: Total = yield Sum("scores", self.with_energy({"components": np.arange(k)}))
+        notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
+        log = self.history(Certainty(self.exact, []), [*notes, *self.order_notes()], {})
+        scores = sums["scores"]
+        values = np.einsum("ij,ij->j", scores, scores)  # of the new rows, about the means of the fitted ones
+        model = PCAModel.of_scores(scores, values, total=self.total, features=self.columns, log=log)
+        yield Ask("project", {"scores": scores})
+        self._model = model
 
 
 def components_of_one_run(replies: list[Reply]) -> int:

@@ -16,7 +16,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Kernel, Name, centred, default_gamma, kernel_pairs, packed_distances, packed_gram
 from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.questions.columns import finite_kernel
-from fedpca_flwr.questions.merging import MergeClient, MergeOptions, MergeStrategy, merge_phases
+from fedpca_flwr.questions.merging import MergeOptions, MergeStrategy, merge_phases
 
 
 class VFedAKPCAOptions(MergeOptions):
@@ -35,6 +35,17 @@ class VFedAKPCAOptions(MergeOptions):
     """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
     periods: Annotated[Count, Limits(examples=[1, 2, 4])] = 1
     """Communication periods for each component."""
+
+    def local(self, X: Array, start: Array) -> tuple[float, Array]:
+        """Of its own kernel matrix, weighted by the root of the eigenvalue (the authors')."""
+        entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
+        kernel = Kernel(self.kernel, self.gamma or default_gamma(*entries), self.coef0, self.degree)
+        packed = packed_distances(X) if kernel.of_distances else packed_gram(X)
+        K = finite_kernel(kernel.matrix(packed, len(X)))
+        pairs, _, _ = kernel_pairs(centred(K), 1)
+        rounding = len(X) * np.finfo(np.float64).eps * float(np.abs(K).max())
+        value = float(pairs.values[0]) if pairs.values[0] > rounding else 0.0
+        return value**0.5, pairs.vectors[:, 0]
 
 
 CARD = MethodCard(
@@ -66,18 +77,3 @@ class VFedAKPCA(MergeStrategy):
     """VFedAKPCA."""
 
     card = CARD
-
-
-class VFedAKPCAClient(MergeClient):
-    """Takes the leading eigenvector of its own kernel matrix, weighted by the root of the eigenvalue (the authors')."""
-
-    def local(self, X: Array, start: Array) -> tuple[float, Array]:
-        options = self.options
-        entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
-        kernel = Kernel(options.kernel, options.gamma or default_gamma(*entries), options.coef0, options.degree)
-        packed = packed_distances(X) if kernel.of_distances else packed_gram(X)
-        K = finite_kernel(kernel.matrix(packed, len(X)))
-        pairs, _, _ = kernel_pairs(centred(K), 1)
-        rounding = len(X) * np.finfo(np.float64).eps * float(np.abs(K).max())
-        value = float(pairs.values[0]) if pairs.values[0] > rounding else 0.0
-        return value**0.5, pairs.vectors[:, 0]

@@ -15,7 +15,7 @@ from fedpca_flwr.config.run_config import Count
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import local_product, power_iteration
 from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.questions.merging import MergeClient, MergeOptions, MergeStrategy, merge_phases
+from fedpca_flwr.questions.merging import MergeOptions, MergeStrategy, merge_phases
 
 
 class VFedPCAOptions(MergeOptions):
@@ -29,6 +29,10 @@ class VFedPCAOptions(MergeOptions):
     @property
     def from_merged(self) -> bool:
         return self.warm_start == "previous"
+
+    def local(self, X: Array, start: Array) -> tuple[float, Array]:
+        """By the power method on its own matrix."""
+        return power_iteration(local_product(X, faithful=self.faithful), start, self.local_iterations)
 
 
 CARD = MethodCard(
@@ -59,10 +63,3 @@ class VFedPCA(MergeStrategy):
     """VFedPCA."""
 
     card = CARD
-
-
-class VFedPCAClient(MergeClient):
-    """Iterates on its own matrix."""
-
-    def local(self, X: Array, start: Array) -> tuple[float, Array]:
-        return power_iteration(local_product(X, faithful=self.options.faithful), start, self.options.local_iterations)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.moments import pack, packed_size
-from fedpca_flwr.protocol.question import Phase
+from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.site.identity import identity_of
 from fedpca_flwr.site.repeats import Release
 from strategies import build_client, run_config_of
@@ -116,7 +116,7 @@ class Questions:
         self.sizes = sizes
         self._centre: NDArray | None = None  # sites take one in a run only
 
-    def arrays(self, phase: Phase, session: HostileSession, known: dict[str, int]) -> list[NDArray]:
+    def arrays(self, phase: Question, session: HostileSession, known: dict[str, int]) -> list[NDArray]:
         if self.rng.random() < 0.02:
             return [self._real((3,)) for _ in range(self.rng.integers(0, 5))]
         arrays = {field.name: self._field(field, session, known) for field in phase.asked.fields}

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.config.run_config import Config, Count, Fraction, RunConfig, Wanted
-from fedpca_flwr.protocol.question import Phases
+from fedpca_flwr.protocol.question import Public, Questions
 
 Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
 
@@ -25,6 +25,19 @@ class PCAOptions(Config):
 
     n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10
     """How many components, or the fraction of the variance that they must exceed."""
+
+    def columns(self, public: Public) -> int:
+        """About how many columns a party's scatter will be multiplied with in the whole run."""
+        return 0
+
+    def products(self, rows: int) -> int:
+        """Columns of products with a party's ``X X'`` (rows x rows) that a run may ask for in all, at most."""
+        return 0
+
+    @property
+    def exposes(self) -> str:
+        """What these options show of single rows, where that is more than `MethodCard.exposes` says."""
+        return ""
 
 
 def _counted(wanted: object) -> object:
@@ -140,7 +153,7 @@ class MethodCard:
     exact: bool
     rounds: str
     options: type[PCAOptions]
-    phases: Callable[[RunConfig, Any], Phases]
+    phases: Callable[[RunConfig, Any], Questions]
     reference: str
     upload: str
     server_sees: str

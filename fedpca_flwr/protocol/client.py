@@ -2,7 +2,7 @@
 
 A party does not trust the server: whoever holds it may ask anything, in any order, any number of times. Every question
 is held against the run's script (`fedpca_flwr.protocol.question`) and noted before it is answered; the first that is
-not in it ends the run for this party. A method adds `statistics`.
+not in it ends the run for this party. What it answers stands with the question (`Question.answer`).
 
 A party that cannot take part: its run-config is none.
 """
@@ -10,7 +10,6 @@ A party that cannot take part: its run-config is none.
 from __future__ import annotations
 
 import hashlib
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.memory import Alternatives, largest, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER, Fields
-from fedpca_flwr.protocol.question import SERVER, Phases, Public, require_as_told, require_next
+from fedpca_flwr.protocol.question import SERVER, Public, Questions, require_as_told, require_next
 from fedpca_flwr.protocol.replies import without_warnings
 from fedpca_flwr.protocol.transport import PartyTransport
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class PCAClient(NumPyClient):
-    """Base of every method's client. A method adds `statistics`.
+    """Base of every method's client: it looks up the answer to each question.
 
     Parameters
     ----------
@@ -48,15 +47,17 @@ class PCAClient(NumPyClient):
     def __init__(self, card: MethodCard, site: Site, transport_of: Callable[..., PartyTransport]) -> None:
         super().__init__()
         self.card, self.site, self._transport_of = card, site, transport_of
-        self.before: Phases = {}  # of the method that has chosen this one, and was asked them
+        self.before: Questions = {}  # of the method that has chosen this one, and was asked them
         self.number = 0
         self.alternatives: Alternatives = no_alternatives
 
     # What a method writes
 
-    @abstractmethod
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """The fields that this party returns in a phase, or the parts of which they are the sum; no row leaves."""
+        answer = self.questions[phase].answer
+        assert answer is not None, phase
+        return answer(self, asked)
 
     def take(self, asked: Fields) -> None:
         """Keep of a question what those after it need too."""
@@ -76,11 +77,6 @@ class PCAClient(NumPyClient):
         """What every reply says of this party."""
         return self.site.about(self.card.split)
 
-    @property
-    def exposes(self) -> str:
-        """What this run shows of single rows (see `MethodCard.exposes`)."""
-        return self.card.exposes
-
     # What it knows
 
     @cached_property
@@ -94,12 +90,14 @@ class PCAClient(NumPyClient):
         return self._transport_of(self.site, self.card, self.options)
 
     @cached_property
-    def script(self) -> Phases:
-        """The questions of this run, in their order."""
-        return {
-            **self.before,
-            **self.transport.script(self.card.name, self.card.phases(self.site.config, self.options)),
-        }
+    def questions(self) -> Questions:
+        """The method's own questions in this run, each with its answer."""
+        return self.card.phases(self.site.config, self.options)
+
+    @cached_property
+    def script(self) -> Questions:
+        """All questions of this run, in their order."""
+        return {**self.before, **self.transport.script(self.card.name, self.questions)}
 
     @property
     def data(self) -> Rows:
@@ -151,7 +149,7 @@ class PCAClient(NumPyClient):
 
     def _permit(self) -> None:
         """The site's own policy, before anything is computed."""
-        self.site.permit(self.card, self.exposes, sums_only=self.transport.sums_only)
+        self.site.permit(self.card, self.options.exposes or self.card.exposes, sums_only=self.transport.sums_only)
         self.require_ready()
 
     def _permit_sizes(self, nbytes: int, memory: int) -> None:

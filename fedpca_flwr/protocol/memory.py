@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.protocol.question import Phases, Public
+from fedpca_flwr.protocol.question import Public, Questions
 
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
 """Where Linux says what a container may use."""
@@ -34,7 +34,7 @@ def no_alternatives(public: Public, rows: int, most: int) -> str:
     return ""
 
 
-def largest(phases: Phases, public: Public, rows: int) -> tuple[int, int]:
+def largest(phases: Questions, public: Public, rows: int) -> tuple[int, int]:
     """Bytes of the largest reply that a run is sure to ask for, at least, and of the memory that a party needs."""
     asked = [(phase, phase.least_sizes(public, rows)) for phase in phases.values() if not phase.optional]
     return (
@@ -60,7 +60,7 @@ def require_party_memory(method: str, nbytes: int, alternatives: Callable[[int],
         )
 
 
-def require_server_memory(method: str, phases: Phases, public: Public, alternatives: Alternatives) -> None:
+def require_server_memory(method: str, phases: Questions, public: Public, alternatives: Alternatives) -> None:
     """Refuse replies of which this machine cannot hold the sum and one more.
 
     Raises

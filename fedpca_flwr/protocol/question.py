@@ -6,7 +6,7 @@ A method's server half is a generator, a *program*. It yields `Ask` and `Sum`, a
 
 A run's script: which question may come when. Server and parties read the same one, and neither knows the other.
 
-The phases come in their order, each at most `Phase.times` times in a row; those that are not optional at least once.
+The phases come in their order, each at most `Question.times` times in a row; those that are not optional at least once.
 A pure function of the run-config and the number of parties: what is not in it is never answered. Numbers of the run
 that several questions name (its centre, its rows) stay what they were in the first of them.
 """
@@ -65,13 +65,17 @@ class Public:
 
 NO_FIELDS = Payload(())
 
+Answer = Callable[[Any, Fields], Fields | Sequence[Fields]]
+"""From a party (its `PCAClient`) and what was asked: the fields of its reply, or the parts of which they are the sum.
+No row leaves."""
+
 
 def _no_sizes(public: Public) -> Mapping[str, int]:
     return {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class Question:
     """One kind of question.
 
     Attributes
@@ -80,6 +84,8 @@ class Phase:
         What the server sends. The party checks it as strictly as the server checks replies.
     reply : Payload
         What a party returns.
+    answer : callable, optional
+        How it makes that: see `Answer`. A question of a transport has none: the transport answers it.
     sizes : callable
         From what is public: what symbols in the shapes stand for, besides ``d`` and ``n``.
     limits : callable, optional
@@ -108,6 +114,7 @@ class Phase:
 
     asked: Payload = NO_FIELDS
     reply: Payload
+    answer: Answer | None = None
     sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
     limits: Callable[[Fields, Public], SumLimits] | None = None
     words: int = 1
@@ -163,7 +170,7 @@ class Phase:
         return found
 
 
-Phases = Mapping[str, Phase]
+Questions = Mapping[str, Question]
 """By name, in the order in which a run asks them."""
 
 
@@ -240,10 +247,10 @@ __all__ = [
     "Field",
     "Fields",
     "Payload",
-    "Phase",
-    "Phases",
     "Program",
     "Public",
+    "Question",
+    "Questions",
     "Sum",
     "SumLimits",
     "Total",
@@ -254,12 +261,12 @@ SPREAD = "told spread"
 """Where a party keeps the roots of the scatter's diagonal that a run told."""
 
 
-def require_next(phases: Phases, answered: Sequence[str], phase: str, public: Public) -> None:
+def require_next(phases: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
     """Refuse a question that is not the next of the script.
 
     Parameters
     ----------
-    phases : mapping of str to Phase
+    phases : mapping of str to Question
         The script.
     answered : sequence of str
         The phases of all questions so far.
@@ -323,6 +330,6 @@ def require_same(name: str, same: bool) -> None:
         raise ContractError(f"{SERVER}: '{name}' is not what an earlier question of this run said")
 
 
-def most_rounds(phases: Phases, public: Public) -> int:
+def most_rounds(phases: Questions, public: Public) -> int:
     """So many questions a run has, at most."""
     return sum(phase.most(public) for phase in phases.values())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.client import PCAClient
@@ -30,9 +30,9 @@ class Registry(Mapping[str, Method]):
     ----------
     package : str
         In which the modules are.
-    homes : mapping of str to tuple of str
-        By name, where strategy and client are, each as ``"module:class"``. Those of a method that goes on as others
-        find these in their attribute ``others``: methods import none.
+    homes : mapping of str to str
+        By name, where the strategy is: ``"module:class"``. Its attribute ``party`` is the method's client. Those of a
+        method that goes on as others find these in their attribute ``others``: methods import none.
 
     Notes
     -----
@@ -40,7 +40,7 @@ class Registry(Mapping[str, Method]):
     method's, and it gives a `Method`. No method of this project is replaced.
     """
 
-    def __init__(self, package: str, homes: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(self, package: str, homes: Mapping[str, str]) -> None:
         self._package = package
         self._homes = homes
         self._found: dict[str, Method] = {}
@@ -61,7 +61,7 @@ class Registry(Mapping[str, Method]):
 
     def strategy_named(self, name: str) -> type[PCAStrategy] | None:
         """The strategy of this project whose class has this name, for a Flower app of one's own."""
-        found = [method for method, (home, _) in self._homes.items() if home.endswith(f":{name}")]
+        found = [method for method, home in self._homes.items() if home.endswith(f":{name}")]
         return self[found[0]].strategy if found else None
 
     @cached_property
@@ -70,14 +70,11 @@ class Registry(Mapping[str, Method]):
         return {point.name: point for point in entry_points(group=GROUP) if point.name not in self._homes}
 
     def _own(self, name: str) -> Method:
-        strategy, client = map(self._imported, self._homes[name])
+        module, _, of_class = self._homes[name].partition(":")
+        strategy = getattr(import_module(f"{self._package}.{module}"), of_class)
         if strategy.card.goes_on_as:
-            strategy.others = client.others = self
-        return Method(strategy, client)
-
-    def _imported(self, home: str) -> Any:
-        module, _, name = home.partition(":")
-        return getattr(import_module(f"{self._package}.{module}"), name)
+            strategy.others = strategy.party.others = self
+        return Method(strategy, strategy.party)
 
 
 def _loaded(point: EntryPoint) -> Method:

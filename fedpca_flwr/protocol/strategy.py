@@ -26,10 +26,11 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import FACTORS, SCALED, Certainty, certainty, check_features
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_server_memory
 from fedpca_flwr.protocol.progress import tell
-from fedpca_flwr.protocol.question import NO_FIELDS, Ask, Phase, Program, Public, most_rounds
+from fedpca_flwr.protocol.question import NO_FIELDS, Ask, Program, Public, Question, most_rounds
 from fedpca_flwr.protocol.quorum import Quorum, Results
 from fedpca_flwr.protocol.replies import Replies, Sizes
 from fedpca_flwr.protocol.transport import ServerTransport
@@ -54,6 +55,8 @@ class PCAStrategy(Strategy):
     """
 
     card: ClassVar[MethodCard]
+    party: ClassVar[type[PCAClient]]
+    """The method's client."""
     open_membership: ClassVar[bool] = False
 
     def __init__(self, **keywords: Any) -> None:
@@ -232,7 +235,7 @@ class PCAStrategy(Strategy):
     # Inside
 
     @property
-    def _phase(self) -> Phase:
+    def _phase(self) -> Question:
         return self.phases[self._asked.phase]
 
     def _checked(self, results: Results, failures: Sequence[Any]) -> list[Reply]:

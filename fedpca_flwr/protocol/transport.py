@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Ask, Phases, Program, Sum
+from fedpca_flwr.protocol.question import Ask, Program, Questions, Sum
 from fedpca_flwr.protocol.quorum import Quorum
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Transport(ABC):
     sums_only: bool = False
 
     @abstractmethod
-    def script(self, method: str, phases: Phases) -> Phases:
+    def script(self, method: str, phases: Questions) -> Questions:
         """The script of a run, from the method's own phases: what travels in each, and what comes around them.
 
         Raises

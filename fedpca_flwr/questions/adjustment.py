@@ -33,7 +33,7 @@ from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.maths.sums import pool, pool_within
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
 from fedpca_flwr.questions.fields import moments_of
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter, left_of
@@ -206,7 +206,7 @@ class Adjusted:
         return {"slopes": self.adjustment.slopes, "spread": self.spread}
 
 
-def adjusted_phases(config: RunConfig, options: Any) -> Phases:
+def adjusted_phases(config: RunConfig, options: Any) -> Questions:
     """The phases of `adjusted_moments`.
 
     Raises
@@ -228,16 +228,17 @@ def adjusted_phases(config: RunConfig, options: Any) -> Phases:
     phases = moments_phases(config, within=options.within, keep=options.keep)
     if not (secure and options.harmonise == "variances"):
         return phases
-    harmonised = Phase(
+    harmonised = Question(
         asked=Payload((ROW_COUNT, SLOPES, SPREAD)),
         reply=Payload((SCATTER,)),
+        answer=lambda party, asked: {"scatter": party.adjusted(asked).scatter()},
         sizes=lambda public: {"q": len(public.options.covariates)},
         limits=lambda asked, public: scatter_limits(asked["spread"] * np.sqrt(int(asked["rows"])) * (1 + 2.0**-20)),
     )
     return {**phases, "harmonised": harmonised}
 
 
-def with_adjustment(phases: Phases, options: Any) -> Phases:
+def with_adjustment(phases: Questions, options: Any) -> Questions:
     """A script whose last question tells what a party adjusts its own rows by."""
     if not options.adjusts:
         return phases

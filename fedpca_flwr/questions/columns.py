@@ -28,12 +28,14 @@ import numpy as np
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.columns import energies
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.moments import packed_size
+from fedpca_flwr.model.loadings import Loadings, run_digest
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Public, Sum, SumLimits, Total
-from fedpca_flwr.questions.columns_run import ColumnsOptions, ColumnsRun
+from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsRun
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import require_bound, require_resolved
 
@@ -119,16 +121,28 @@ SINGULAR = Field("singular", ("<=k",), kind="size")
 # The phases
 
 
+Measure = Callable[[Any], Fields]
+"""What a party finds of all its entries together."""
+
+
+def own_energy(party: ColumnsClient) -> Fields:
+    """Energy of a party's columns."""
+    return {"energy": np.asarray(party.own_columns.energy)}
+
+
 def rows_phases(
     config: RunConfig,
     options: ColumnsOptions | None,
     *,
     of_party: Sequence[Field] = (),
+    own: Measure = lambda party: {},
     measures: Sequence[Field] = (ENERGY,),
+    measure: Measure = own_energy,
     sums: Sequence[str] = ("energy",),
+    add: Measure = own_energy,
     centred: Collection[str] = (),
     asked: Sequence[Field] = (),
-) -> Phases:
+) -> Questions:
     """The first questions of every run.
 
     Parameters
@@ -138,37 +152,48 @@ def rows_phases(
         None where nothing is fitted: then a field ``scaled`` comes with the question for sums.
     of_party : sequence of Field
         What else each party says that tells nothing of anyone's values.
+    own : callable
+        How it finds that.
     measures : sequence of Field
         What each says of all its entries together, in clear.
+    measure : callable
+        How it finds that.
     sums : sequence of str
         What all entries of all parties add up to, where only sums may be shown (see `measure_limits`).
+    add : callable
+        How it finds its part of them.
     centred : collection of str
         Which of these are about the columns' means even where the run does not centre.
     asked : sequence of Field
         What else comes with the question for them.
     """
     if config.transport == "clear":
-        return rows_in_clear(*of_party, *measures)
+        return rows_in_clear((*of_party, *measures), own, measure)
     require_bound(config.bound)
     return {
-        "rows": Phase(reply=Payload((*ABOUT_ROWS, *of_party)), in_clear=True),
-        "energy": measures_phase(options, sums, *asked, centred=centred),
+        "rows": replace(rows_in_clear(of_party, own)["rows"], in_clear=True),
+        "energy": measures_phase(options, sums, lambda party, asked: add(party), *asked, centred=centred),
     }
 
 
-def rows_in_clear(*of_party: Field) -> Phases:
-    """The first question in clear, with what each party tells besides."""
-    return {"rows": Phase(reply=Payload((*ABOUT_ROWS, *of_party)))}
+def rows_in_clear(fields: Sequence[Field], *found: Measure) -> Questions:
+    """The first question in clear: what each party says of its rows, and the ``fields`` that it ``found`` besides."""
+
+    def about(party: ColumnsClient, asked: Fields) -> Fields:
+        return {**party.about_rows(), **{name: value for find in found for name, value in find(party).items()}}
+
+    return {"rows": Question(reply=Payload((*ABOUT_ROWS, *fields)), answer=about)}
 
 
 def measures_phase(
-    options: ColumnsOptions | None, names: Sequence[str], *more: Field, centred: Collection[str] = ()
-) -> Phase:
+    options: ColumnsOptions | None, names: Sequence[str], answer: Answer, *more: Field, centred: Collection[str] = ()
+) -> Question:
     """Sums over all entries of all parties; the number of all columns comes with the question."""
     about_means = names if options is not None and options.center else centred
-    return Phase(
+    return Question(
         asked=Payload((Field("columns", (), "int64", kind="count"), *more)),
         reply=Payload(tuple(Field(name, ()) for name in names)),
+        answer=answer,
         limits=lambda asked, public: measure_limits(
             names,
             public.config.bound,
@@ -181,7 +206,7 @@ def measures_phase(
     )
 
 
-def bounded(config: RunConfig, phase: Phase, limits: Callable[[float, Fields, Public], SumLimits]) -> Phase:
+def bounded(config: RunConfig, phase: Question, limits: Callable[[float, Fields, Public], SumLimits]) -> Question:
     """A phase of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
 
     ``limits`` are those from the energy, what was asked and what is public.
@@ -199,27 +224,58 @@ def k_of_options(public: Public) -> dict[str, int]:
     return {"k": public.options.n_components}
 
 
-def energies_phase() -> Phases:
+def energies_phase() -> Questions:
     """What each party's columns hold of the directions that it received."""
-    reply = Payload((Field("energies", ("k",), kind="size"),))
-    return {"energies": Phase(asked=Payload((DIRECTIONS,)), reply=reply, sizes=k_of_options)}
+    held = Question(
+        asked=Payload((DIRECTIONS,)),
+        reply=Payload((Field("energies", ("k",), kind="size"),)),
+        answer=lambda party, asked: {"energies": energies(party.own_columns, asked["directions"])},
+        sizes=k_of_options,
+    )
+    return {"energies": held}
 
 
-def projection_phase(config: RunConfig) -> Phases:
+def projection_phase(config: RunConfig) -> Questions:
     """The last question: every party keeps the scores and its own loadings, and tells the energy that these leave."""
-    project = Phase(
+    project = Question(
         asked=Payload((DIRECTIONS, SINGULAR)),
         reply=Payload((Field("squared", (), kind="size"),)),
+        answer=_project,
         sizes=k_of_options,
         closing=True,
     )
     return {"project": bounded(config, project, lambda energy, asked, public: projection_limits(energy))}
 
 
-def keeping_phase(*asked: Field) -> Phases:
-    """The last question where nobody can tell an error: every party keeps the scores, and says that it did."""
-    reply = Payload((COUNT,))
-    return {"project": Phase(asked=Payload(asked), reply=reply, sizes=k_of_options, in_clear=True, closing=True)}
+def _project(party: ColumnsClient, asked: Fields) -> Fields:
+    """Keep the scores of the rows and the loadings of a party's own columns; the energy that is left."""
+    U, singular, own = asked["directions"], asked["singular"], party.own_columns
+    projected = own.T @ U
+    with np.errstate(all="ignore"):  # whatever was asked, nothing of the rows shows in an error
+        party.keep_scores(U * singular)
+        if party.site.node.loadings:
+            held = singular > 0
+            components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
+            # what is longer than a whole unit vector, of which it is this party's part, is rounding
+            components[np.linalg.norm(components, axis=1) > 1 + 1e-6] = 0.0
+            loadings = Loadings(components, own.mean, own.scale, run_digest(U, singular), party.site.table.columns)
+            loadings.save(party.site.node.loadings)
+    return {"squared": np.asarray(max(0.0, own.energy - float(np.vdot(projected, projected))))}
+
+
+def keeping_phase(scores: Callable[[Fields], Array], *asked: Field) -> Questions:
+    """The last question where nobody can tell an error: every party keeps the ``scores`` (n, k) that were asked of it
+    to keep, and says that it did."""
+
+    def keep(party: ColumnsClient, asked: Fields) -> Fields:
+        with np.errstate(all="ignore"):
+            party.keep_scores(scores(asked))
+        return {"count": np.asarray(len(party.data))}
+
+    project = Question(
+        asked=Payload(asked), reply=Payload((COUNT,)), answer=keep, sizes=k_of_options, in_clear=True, closing=True
+    )
+    return {"project": project}
 
 
 # The statistics

@@ -18,17 +18,16 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import Columns, columns_of, energies
+from fedpca_flwr.maths.columns import Columns, columns_of
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.secure import Layout
-from fedpca_flwr.model.loadings import Loadings, run_digest
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Certainty, check_components, require_variance
 from fedpca_flwr.protocol.admission import Reply
@@ -59,14 +58,12 @@ class ColumnsOptions(CountOptions):
 
 
 class ColumnsClient(PCAClient):
-    """Answers what the statistics of columns ask. A method with questions of its own adds them to `statistics`."""
+    """A party that holds columns: its own, as the run centres and scales them, and the last round.
+
+    What it answers stands with each question.
+    """
 
     site: Site
-
-    @property
-    def products(self) -> int:
-        """Columns of products with this party's ``X X'`` that a run may ask for in all, at most."""
-        return 0
 
     def require_ready(self) -> None:
         if self.transport.sums_only and self.site.config.bound:
@@ -78,55 +75,20 @@ class ColumnsClient(PCAClient):
     @cached_property
     def own_columns(self) -> Columns:
         """This party's columns, centred and scaled as the run says."""
-        return columns_of(self.data, center=self.options.center, scale=self.options.scale)
+        return columns_of(self.data, center=self.options.about_means, scale=self.options.scale)
 
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
-        """As `PCAClient.statistics`, of the phases in `fedpca_flwr.questions.columns`."""
-        answers = {"rows": self.rows, "energy": self.measures, "energies": self.energies, "project": self.project}
-        return answers[phase](asked)
-
-    def rows(self, asked: Fields) -> Fields:
-        """What this party says of its rows; in clear of all its entries together too."""
-        self._permit_products(counted=True)  # it is the first question
+    def about_rows(self) -> Fields:
+        """What this party says of its rows, before anything else is asked."""
+        self._permit_products(counted=True)
         n, f = self.data.shape
         ids = np.empty(0, np.uint64) if self.site.table.ids is None else self.site.table.ids
-        about = {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
-        return about if self.transport.sums_only else {**about, **self.measures(asked)}
-
-    def measures(self, asked: Fields) -> Fields:
-        """Energy of its columns."""
-        return {"energy": np.asarray(self.own_columns.energy)}
-
-    def energies(self, asked: Fields) -> Fields:
-        """What its columns hold of the directions."""
-        return {"energies": energies(self.own_columns, asked["directions"])}
-
-    def project(self, asked: Fields) -> Fields:
-        """Keep the scores of the rows and the loadings of this party's own columns; the energy that is left."""
-        U, singular = asked["directions"], asked["singular"]
-        projected = self.own_columns.T @ U
-        with np.errstate(all="ignore"):  # whatever was asked, nothing of the rows shows in an error
-            self.keep_scores(U * singular)
-            if self.site.node.loadings:
-                held = singular > 0
-                components = np.where(held, projected / np.where(held, singular, 1.0), 0.0).T
-                # what is longer than a whole unit vector, of which it is this party's part, is rounding
-                components[np.linalg.norm(components, axis=1) > 1 + 1e-6] = 0.0
-                fitted, run = self.own_columns, run_digest(U, singular)
-                own = Loadings(components, fitted.mean, fitted.scale, run, self.site.table.columns)
-                own.save(self.site.node.loadings)
-        return {"squared": np.asarray(max(0.0, self.own_columns.energy - float(np.vdot(projected, projected))))}
+        return {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
 
     def keep_scores(self, scores: Array) -> None:
         """Write the scores (n, k), in the order of the site's own file."""
         places = self.site.table.places
         with score_file(self.site.node.scores, *scores.shape) as keep:
             keep(scores if places is None else scores[places])
-
-    def keep_and_count(self, scores: Array) -> Fields:
-        """The answer of a party that has written the scores, and can tell no error."""
-        self.keep_scores(scores)
-        return {"count": np.asarray(len(self.data))}
 
     # Inside
 
@@ -136,9 +98,10 @@ class ColumnsClient(PCAClient):
         A sum has at least one column of each other party.
         """
         node, columns = self.site.node, self.data.shape[1]
-        if node.data and node.may_show == "scores" and self.products:
+        products = self.options.products(len(self.data))
+        if node.data and node.may_show == "scores" and products:
             columns += node.num_partitions - 1 if self.transport.sums_only else 0
-            self.site.permit_products(self.card.split, self.products, columns=columns, counted=counted)
+            self.site.permit_products(self.card.split, products, columns=columns, counted=counted)
 
 
 SEEN = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
@@ -178,6 +141,8 @@ class ColumnsRun(PCAStrategy):
     total : float
         Energy of all columns.
     """
+
+    party: ClassVar[type[PCAClient]] = ColumnsClient
 
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
         super().prepare(config, options, transport)

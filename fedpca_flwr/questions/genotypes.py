@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import numpy as np
 from pydantic import Field as Limits
@@ -26,13 +26,16 @@ from pydantic import Field as Limits
 from fedpca_flwr.config.run_config import Config, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.genotypes import LEAST, AlleleCounts, columns_of_others
+from fedpca_flwr.maths.genotypes import LEAST, AlleleCounts, columns_of_others, count_alleles
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Phase, Phases, Program, Sum, Total
+from fedpca_flwr.protocol.question import SERVER, Ask, Program, Question, Questions, Sum, Total
 from fedpca_flwr.protocol.transport import relayed
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import ROWS, Pooled, rows_in
+
+if TYPE_CHECKING:
+    from fedpca_flwr.questions.rows_run import RowsClient
 
 FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True)
 """Of the counted allele among all parties' calls, with the first question after the counts; empty in repeats."""
@@ -42,9 +45,17 @@ CHECKED = "genotypes checked"
 
 COUNTS = ("called", "alleles", "squares")
 
-ALLELES: Phases = {
-    "alleles": Phase(
+
+def _alleles(party: RowsClient, asked: Fields) -> Fields:
+    """Of each variant the calls, the copies of the counted allele, and the sum of squares."""
+    rows, called, alleles, squares = count_alleles(party.unscaled)
+    return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
+
+
+ALLELES: Questions = {
+    "alleles": Question(
         reply=Payload((COUNT, *(Field(name, ("d",), kind="size") for name in COUNTS))),
+        answer=_alleles,
         limits=lambda asked, public: {
             "count": np.array(float(ROWS)),
             **{
@@ -55,7 +66,7 @@ ALLELES: Phases = {
 }
 
 KNOWN = ("sums", "deviations")
-"""Phases for what the counts tell."""
+"""Questions for what the counts tell."""
 
 
 class GenotypeOptions(Config):
@@ -74,7 +85,7 @@ class _Options(Protocol):
 Given = TypeVar("Given", bound=_Options)
 
 
-def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConfig, Given], Phases]) -> Phases:
+def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConfig, Given], Questions]) -> Questions:
     """The script of a method's ``phases``, of genotypes if the options say so.
 
     Raises

@@ -62,7 +62,7 @@ from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Public
+from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions
 from fedpca_flwr.questions.rows import projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
@@ -84,6 +84,9 @@ class GraphOptions(CountOptions):
     ] = "auto"
     """Against the pooled scatter with trace one: a number as published, or 'auto', from the parties' largest eigenvalue
     and the graph."""
+
+    def columns(self, public: Public) -> int:
+        return PROBES * POWERS + self.n_components * (self.iterations + 1)
 
 
 def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
@@ -135,23 +138,23 @@ REPORT = Payload(
 )
 
 
-def graph_phases(config: RunConfig, options: GraphOptions, exchanged: tuple[str, ...]) -> Phases:
+def graph_phases(config: RunConfig, options: GraphOptions, exchanged: tuple[str, ...]) -> Questions:
     """The phases of a method whose parties exchange (d, k) blocks of these names with their neighbours."""
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in exchanged))
 
-    def phase(relayed: Payload, reply: Payload, **rest: Any) -> Phase:
-        return Phase(asked=_of_neighbours(relayed), reply=reply, sizes=_sizes, **rest)
+    def question(relayed: Payload, reply: Payload, answer: Answer, **rest: Any) -> Question:
+        return Question(asked=_of_neighbours(relayed), reply=reply, answer=answer, sizes=_sizes, **rest)
 
     def passed_on(public: Public) -> int:
         return rounds_between(network(options, public.parties, config.seed)) if public.parties else LONGEST
 
-    step = {"step": phase(blocks, blocks, times=options.iterations - 1)} if options.iterations > 1 else {}
+    step = {"step": question(blocks, blocks, GraphClient.step, times=options.iterations - 1)}
     return {
-        "head": phase(Payload(()), HEADS),
-        "heads": phase(HEADS, HEADS, times=passed_on, optional=True),
-        "start": phase(HEADS, blocks),
-        **step,
-        "report": phase(blocks, REPORT),
+        "head": question(Payload(()), HEADS, GraphClient.head),
+        "heads": question(HEADS, HEADS, GraphClient.heads, times=passed_on, optional=True),
+        "start": question(HEADS, blocks, GraphClient.start),
+        **(step if options.iterations > 1 else {}),
+        "report": question(blocks, REPORT, GraphClient.report),
         "project": _projection(config),
     }
 
@@ -165,7 +168,7 @@ def _sizes(public: Public) -> dict[str, int]:
     return {"parties": public.parties, "neighbours": max(0, public.parties - 1), "k": public.options.n_components}
 
 
-def _projection(config: RunConfig) -> Phase:
+def _projection(config: RunConfig) -> Question:
     """The last question: parties project with their own estimates, whose columns come in the model's order."""
     known = projection_phase(config)["project"]
     components, *others = known.asked.fields
@@ -196,24 +199,9 @@ class GraphClient(RowsClient):
         """The same one iteration later, from its own and from the neighbours' average of what is exchanged."""
 
     @property
-    def columns(self) -> int:
-        return PROBES * POWERS + self.options.n_components * (self.options.iterations + 1)
-
-    @property
     def step_size(self) -> float:
         """By which it follows its direction."""
         return float(self._centred[1][2])
-
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
-        answers = {
-            "head": self.head,
-            "heads": self.heads,
-            "start": self.start,
-            "step": self.step,
-            "report": self.report,
-            "project": self.project,
-        }
-        return answers[phase](asked)
 
     def head(self, asked: Fields) -> Fields:
         """A table with this party's own head."""

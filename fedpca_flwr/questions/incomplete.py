@@ -25,6 +25,7 @@ expected values y of all rows (Cauchy and Schwarz)::
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
@@ -34,13 +35,24 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factor_em import Factors, FactorSums
-from fedpca_flwr.maths.gaussian_em import Expected, Gaussian
+from fedpca_flwr.maths.factor_em import Factors, FactorSums, factor_sums
+from fedpca_flwr.maths.gap_groups import Patterns
+from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, expected_sums
 from fedpca_flwr.maths.incomplete_rows import FLOOR
-from fedpca_flwr.maths.moments import Head, Moments, constant_features, diagonal_positions, pack, packed_size, two_sum
+from fedpca_flwr.maths.moments import (
+    Head,
+    Moments,
+    constant_features,
+    diagonal_positions,
+    pack,
+    packed_size,
+    symmetric,
+    two_sum,
+)
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Public, SumLimits
+from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, SumLimits
 from fedpca_flwr.questions.fields import COUNT
+from fedpca_flwr.questions.incomplete_client import IncompleteClient
 from fedpca_flwr.questions.row_limits import (
     FIRST_WORDS,
     ROWS,
@@ -51,6 +63,8 @@ from fedpca_flwr.questions.row_limits import (
 )
 from fedpca_flwr.questions.rows import CENTRE, SPREAD, checked_sum
 from fedpca_flwr.questions.rows_run import RowsStrategy
+
+logger = logging.getLogger("fedpca_flwr.client")
 
 EXPECTED_WORDS = 2
 """For each value of a sum of what rows are expected to be."""
@@ -121,31 +135,34 @@ class ObservedValues(NamedTuple):
 # The phases
 
 
-def observed_phases(config: RunConfig, *, pairs: bool) -> Phases:
+def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
     """The phases of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
     if config.transport != "clear":
         require_bound(config.bound)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
-        "observed": Phase(
+        "observed": Question(
             reply=Payload((COUNT, Field("empty", (), "int64", kind="size"), counts, Field("sum", ("d",)))),
+            answer=_own_observed,
             limits=lambda asked, public: _observed_limits(public, pairs=pairs),
             words=FIRST_WORDS,
         ),
-        "deviations": Phase(
+        "deviations": Question(
             asked=Payload((MODEL[0], CENTRE)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",), kind="size"))),
+            answer=_own_deviations,
             limits=_deviation_limits,
             words=FIRST_WORDS,
         ),
     }
 
 
-def expected_phase(times: int) -> Phase:
+def expected_phase(times: int) -> Question:
     """The phase of `expected`."""
-    return Phase(
+    return Question(
         asked=Payload(MODEL),
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
+        answer=_own_expected,
         limits=_expected_limits,
         words=EXPECTED_WORDS,
         times=times,
@@ -175,6 +192,67 @@ def _expected_limits(asked: Fields, public: Public) -> SumLimits:
         squares = seen + variances * (seen.sum() / FLOOR + rows)
         sizes = np.sqrt(squares)
         return {"first": np.sqrt(rows) * sizes, "second": pack(np.outer(sizes, sizes))}
+
+
+# What a party answers
+
+
+def _own_observed(party: IncompleteClient, asked: Fields) -> Fields:
+    """Rows, those without any value, the sums of what is observed of each feature, and how many rows that are.
+
+    By a covariance, how many rows have both of two features instead.
+    """
+    rows, patterns = party.gapped, party.gapped.patterns
+    if left_out := len(party.unscaled) - len(party.data):
+        logger.warning(
+            "%d rows take no part in this run, since fewer rows than 'min-rows' = %d share their gaps, or to make "
+            "the number of rows a multiple of 'round-rows'; they get scores",
+            left_out,
+            party.site.node.min_rows,
+        )
+    empty = int(patterns.counts[patterns.without_values].sum())
+    counts = {"values": rows.counts} if party.options.model == "factors" else {"pairs": _pairs(patterns)}
+    return {"count": np.asarray(len(party.data)), "empty": np.asarray(empty), **counts, "sum": rows.totals}
+
+
+def _pairs(patterns: Patterns) -> Array:
+    """Packed: how many rows have both of two features."""
+    seen = (~patterns.missing).astype(np.float64)
+    return pack((patterns.counts[:, None] * seen).T @ seen)
+
+
+def _own_deviations(party: IncompleteClient, asked: Fields) -> Fields:
+    """Sums of deviations from the centre, and of their squares, of what is observed."""
+    own = party.gapped.own_values()
+    deviation = np.where(own.counts > 0, (own.mean - asked["centre"]) + own.remainder, 0.0)
+    return {"shift": own.counts * deviation, "diagonal": own.squares + own.counts * deviation**2}
+
+
+def _own_expected(party: IncompleteClient, asked: Fields) -> Fields:
+    """Expected deviations from a model's mean, and their products."""
+    model = Gaussian(asked["mean"], symmetric(asked["covariance"], asked["mean"].size))
+    try:
+        sums = expected_sums(party.gapped, model, asked["centre"], unit_of(asked["spread"], scale=True))
+    except ValueError as error:
+        raise ContractError(f"{SERVER}: 'covariance': {error}") from None
+    return {"first": sums.first, "second": sums.second}
+
+
+def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
+    """Expected deviations from the mean of a model of factors, and their products with its directions."""
+    model = Factors(asked["mean"], asked["basis"], asked["variances"], float(asked["noise"]))
+    if model.noise < FLOOR or model.variances.min() <= model.noise:
+        raise ContractError(
+            f"{SERVER}: 'noise' is {model.noise:.3g}, expected at least {FLOOR:.3g} and below all 'variances'"
+        )
+    unit = unit_of(asked["spread"], scale=party.options.scale)
+    sums = factor_sums(party.gapped, model, asked["centre"], unit)
+    return {
+        "first": sums.first,
+        "product": sums.product,
+        "square": np.asarray(sums.square),
+        "likelihood": np.asarray(sums.likelihood),
+    }
 
 
 # The statistics
@@ -274,9 +352,9 @@ def unit_of(spread: Array, *, scale: bool) -> Array:
     return np.full(spread.size, size if size > 0 else 1.0)
 
 
-def factor_phase(times: int, most: int) -> Phase:
+def factor_phase(times: int, most: int) -> Question:
     """The phase of `expected_products`."""
-    return Phase(
+    return Question(
         asked=Payload(FACTORS),
         reply=Payload(
             (
@@ -286,6 +364,7 @@ def factor_phase(times: int, most: int) -> Phase:
                 Field("likelihood", ()),
             )
         ),
+        answer=_own_products,
         sizes=lambda public: {"q": min(most, public.features)},
         limits=_limits,
         words=EXPECTED_WORDS,

@@ -22,7 +22,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Phase, Phases, Public, SumLimits, Total
+from fedpca_flwr.protocol.question import Public, Question, Questions, SumLimits, Total
 
 LEVEL = 0.99
 """Of the limits: what so many new rows of the model's kind do not exceed, each."""
@@ -41,9 +41,8 @@ class LastRoundOptions(MomentsOptions):
     """Ask for the fourth moments of the scores, for intervals of the variances that allow for heavy tails."""
 
     @property
-    def tells_more(self) -> bool:
-        """Whether sites tell more of their rows than moments do."""
-        return self.outliers == "counts" or self.fourth_moments
+    def exposes(self) -> str:
+        return "distribution" if self.outliers == "counts" or self.fourth_moments else ""
 
     @model_validator(mode="after")
     def _variances_are_about_the_mean(self) -> Self:
@@ -56,7 +55,7 @@ class LastRoundOptions(MomentsOptions):
         return self
 
 
-def with_more(phases: Phases, options: LastRoundOptions) -> Phases:
+def with_more(phases: Questions, options: LastRoundOptions) -> Questions:
     """A script whose last question asks and tells what the options say besides."""
     if options.outliers == "nothing" and not options.fourth_moments:
         return phases
@@ -126,7 +125,7 @@ def _by_party(replies: Sequence[Reply]) -> list[dict[str, Any]]:
     ]
 
 
-def _sum_limits(first: Phase, told: Sequence[Field], asked: Fields, public: Public) -> SumLimits:
+def _sum_limits(first: Question, told: Sequence[Field], asked: Fields, public: Public) -> SumLimits:
     """Scores of variance 1 have squares that add up to the number of rows: fourth powers to no more than its square."""
     assert first.limits is not None
     rows = float(asked["rows"])

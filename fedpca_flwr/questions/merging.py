@@ -7,15 +7,12 @@ directions found (deflation), each in as many periods.
 
 With a ``graph`` the server only relays: a party merges its own vector and its neighbours', each comes to a direction of
 its own, and the model is the mean of these. The last rounds measure what every party's columns hold of it.
-
-A party of VFedPCA and VFedAKPCA: its own leading direction in each period, and what it does with the merged one.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -25,17 +22,18 @@ from scipy.linalg import qr
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import Columns, added, columns_of, deflated, direction, merged, overwritten
+from fedpca_flwr.maths.columns import added, deflated, direction, merged, overwritten
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.graph import Adjacency, graph_of
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Public
+from fedpca_flwr.protocol.question import Ask, Public, Question, Questions
 from fedpca_flwr.questions.columns import (
     ENERGY,
     energies_phase,
     k_of_options,
     measured_pairs,
+    own_energy,
     projection_phase,
     rows_and_energy,
     rows_in_clear,
@@ -71,6 +69,14 @@ class MergeOptions(ColumnsOptions):
     def about_means(self) -> bool:
         return self.center and not self.faithful
 
+    @abstractmethod
+    def local(self, X: Array, start: Array) -> tuple[float, Array]:
+        """Weight and leading direction (n,) of a party's block ``X`` (n, f)."""
+
+    def products(self, rows: int) -> int:
+        # once a block is overwritten it has rank one, and tells no more
+        return self.n_components * min(self.all_periods, 2 + self.isolated)
+
     @property
     def from_merged(self) -> bool:
         """Whether a party starts each period from the merged vector."""
@@ -91,15 +97,20 @@ class MergeOptions(ColumnsOptions):
         return merged(values, vectors, faithful=self.faithful, scaled=self.weight_scaling)
 
 
-def merge_phases(config: RunConfig, options: MergeOptions) -> Phases:
+def merge_phases(config: RunConfig, options: MergeOptions) -> Questions:
     """The questions of a run: a party's own directions, period by period."""
     first, merged = 1 + options.isolated, MERGED if options.graph == "server" else NEIGHBOURS
     later = options.n_components * options.all_periods - first
-    local = Phase(asked=merged, reply=LOCAL, sizes=_parties, times=later)
-    report = Phase(asked=merged, reply=Payload((Field("directions", ("n", "k")),)), sizes=_parties)
+    local = Question(asked=merged, reply=LOCAL, answer=_step, sizes=_parties, times=later)
+    report = Question(
+        asked=merged,
+        reply=Payload((Field("directions", ("n", "k")),)),
+        answer=lambda party, asked: {"directions": _with_next(party, _own_merged(party, asked))},
+        sizes=_parties,
+    )
     return {
-        **rows_in_clear(ENERGY),
-        "start": Phase(reply=LOCAL, times=first),
+        **rows_in_clear((ENERGY,), own_energy),
+        "start": Question(reply=LOCAL, answer=_step, times=first),
         **({"local": local} if later else {}),
         **({} if options.graph == "server" else {"report": report}),
         **energies_phase(),
@@ -199,75 +210,56 @@ def _mean(own: list[Array]) -> Array:
     return U
 
 
-class MergeClient(ColumnsClient):
-    """Keeps its overwritten block and the directions found so far. A method adds `local`."""
+# What a party answers
 
-    @abstractmethod
-    def local(self, X: Array, start: Array) -> tuple[float, Array]:
-        """Weight and leading direction (n,) of the block ``X`` (n, f)."""
 
-    @cached_property
-    def own_columns(self) -> Columns:
-        """This party's columns; as they are in the authors' program."""
-        return columns_of(self.data, center=self.options.about_means, scale=self.options.scale)
+def _step(party: ColumnsClient, asked: Fields) -> Fields:
+    """One period: it follows from how many there were."""
+    options, state = party.options, party.site.state
+    steps = int(state["steps"][0]) if "steps" in state else 0
+    component, period = divmod(steps, options.all_periods)
+    direction: Array = _own_merged(party, asked) if asked else np.empty(0)
+    if period == 0:
+        if component:
+            state["found"] = [_with_next(party, direction)]
+        X = deflated(party.own_columns.X, _found(party))
+    else:
+        (X,) = state["block"]
+        X = overwritten(X, direction) if period > options.isolated else X
+    start = _start(party, component, period, direction)
+    value, vector = options.local(X, start)
+    state["block"], state["own"], state["steps"] = [X], [value, vector], [steps + 1]
+    return {"value": np.asarray(value), "vector": vector}
 
-    @property
-    def products(self) -> int:
-        # once a block is overwritten it has rank one, and tells no more
-        options = self.options
-        return int(options.n_components * min(options.all_periods, 2 + options.isolated))
 
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
-        if phase in {"start", "local"}:
-            return self._step(asked)
-        if phase == "report":
-            return {"directions": self._with_next(self._merged(asked))}
-        return super().statistics(phase, asked)
+def _start(party: ColumnsClient, component: int, period: int, direction: Array) -> Array:
+    """The same for every party, so that it matters to nobody who is which."""
+    options, n = party.options, len(party.data)
+    if period > options.isolated and options.from_merged:
+        return direction
+    rng = np.random.default_rng((party.site.config.seed, component, period))
+    return rng.random(n) if options.faithful else rng.standard_normal(n)
 
-    # Inside
 
-    def _step(self, asked: Fields) -> Fields:
-        """One period: it follows from how many there were."""
-        options, state = self.options, self.site.state
-        steps = int(state["steps"][0]) if "steps" in state else 0
-        component, period = divmod(steps, options.all_periods)
-        direction: Array = self._merged(asked) if asked else np.empty(0)
-        if period == 0:
-            if component:
-                state["found"] = [self._with_next(direction)]
-            X = deflated(self.own_columns.X, self._found())
-        else:
-            (X,) = state["block"]
-            X = overwritten(X, direction) if period > options.isolated else X
-        start = self._start(component, period, direction)
-        value, vector = self.local(X, start)
-        state["block"], state["own"], state["steps"] = [X], [value, vector], [steps + 1]
-        return {"value": np.asarray(value), "vector": vector}
+def _own_merged(party: ColumnsClient, asked: Fields) -> Array:
+    """The merged direction: the server's, or that of a party and its neighbours."""
+    if "merged" in asked:
+        return asked["merged"]
+    values: list[Any] = list(asked["values"])
+    vectors: list[Array] = list(asked["vectors"])
+    if not (party.options.faithful and values):  # the authors' program leaves a node's own vector out
+        value, vector = party.site.state["own"]
+        values, vectors = [value, *values], [vector, *vectors]
+    merged: Array = party.options.merge([float(value) for value in values], vectors)
+    return merged
 
-    def _start(self, component: int, period: int, direction: Array) -> Array:
-        """The same for every party, so that it matters to nobody who is which."""
-        if period > self.options.isolated and self.options.from_merged:
-            return direction
-        rng = np.random.default_rng((self.site.config.seed, component, period))
-        n = len(self.data)
-        return rng.random(n) if self.options.faithful else rng.standard_normal(n)
 
-    def _merged(self, asked: Fields) -> Array:
-        """The merged direction: the server's, or that of this party and its neighbours."""
-        if "merged" in asked:
-            return asked["merged"]
-        values: list[Any] = list(asked["values"])
-        vectors: list[Array] = list(asked["vectors"])
-        if not (self.options.faithful and values):  # the authors' program leaves a node's own vector out
-            value, vector = self.site.state["own"]
-            values, vectors = [value, *values], [vector, *vectors]
-        merged: Array = self.options.merge([float(value) for value in values], vectors)
-        return merged
+def _found(party: ColumnsClient) -> Array:
+    """The directions that a party has found (n, k)."""
+    state = party.site.state
+    return state["found"][0] if "found" in state else np.empty((len(party.data), 0))
 
-    def _found(self) -> Array:
-        state = self.site.state
-        return state["found"][0] if "found" in state else np.empty((len(self.data), 0))
 
-    def _with_next(self, u: Array) -> Array:
-        """The directions found, and what ``u`` (n,) adds."""
-        return np.column_stack([self._found(), direction(u, self._found())])
+def _with_next(party: ColumnsClient, u: Array) -> Array:
+    """The same, and what ``u`` (n,) adds."""
+    return np.column_stack([_found(party), direction(u, _found(party))])

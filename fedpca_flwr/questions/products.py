@@ -8,6 +8,7 @@ about the pooled mean, ``(X - m)^T (X - m) V``, whose limits follow from the var
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,17 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head, head_order, pool_heads
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Public, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, Total
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
-from fedpca_flwr.questions.fields import HEAD, head_in
+from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.influence import units_of
 from fedpca_flwr.questions.row_limits import product_limits, require_bound
 from fedpca_flwr.questions.rows import CENTRE, SPREAD, centre_phases, pooled_centre
-from fedpca_flwr.questions.rows_run import RowsStrategy
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
 DIAGONAL = Field("diagonal", ("d",), kind="size")
 
@@ -37,7 +39,7 @@ BEYOND = 1e6
 
 def product_phases(
     config: RunConfig, width: Callable[[Public], int], *, rounds: int, variances_first: bool = False
-) -> Phases:
+) -> Questions:
     """The phases of `ScatterProducts`.
 
     Parameters
@@ -57,20 +59,42 @@ def product_phases(
     block, product = Field("block", ("d", "<=b"), EITHER), Payload((Field("product", ("d", "b")),))
     if config.transport != "clear":
         require_bound(config.bound)
-        limited = Phase(
+        limited = Question(
             asked=Payload((CENTRE, SPREAD, block)),
             reply=product,
             sizes=sizes,
+            answer=_product,
             limits=lambda asked, public: product_limits(asked["spread"], asked["block"].astype(np.float64)),
             times=rounds,
         )
         return {**centre_phases(), "product": limited}
-    further = Phase(asked=Payload((block,)), reply=product, sizes=sizes, times=max(1, rounds - 1), optional=True)
+    further = Question(asked=Payload((block,)), reply=product, answer=_product, sizes=sizes, times=rounds)
     if variances_first:
-        heads = Phase(reply=Payload((*HEAD, DIAGONAL)))
-        return {"heads": heads, "product": Phase(asked=further.asked, reply=product, sizes=sizes, times=rounds)}
-    start = Phase(reply=Payload((*HEAD, DIAGONAL, *product.fields)), sizes=sizes)
-    return {"start": start, "product": further}
+        return {"heads": Question(reply=Payload((*HEAD, DIAGONAL)), answer=_heads), "product": further}
+    start = Question(
+        reply=Payload((*HEAD, DIAGONAL, *product.fields)),
+        answer=lambda party, asked: _start(party, asked, width(party.public)),
+        sizes=sizes,
+    )
+    return {"start": start, "product": replace(further, times=max(1, rounds - 1), optional=True)}
+
+
+def _heads(party: RowsClient, asked: Fields) -> Fields:
+    """Count, mean, and the scatter's diagonal."""
+    head, diagonal = party.own.head_and_diagonal()
+    return {**head_fields(head, diagonal), "diagonal": diagonal}
+
+
+def _start(party: RowsClient, asked: Fields, width: int) -> Fields:
+    """The same, and the scatter's product with the first block, which all parties make alike."""
+    first = random_block(party.public.features, width, party.site.config.seed)
+    return {**_heads(party, asked), "product": party.own.times(first)}
+
+
+def _product(party: RowsClient, asked: Fields) -> Fields:
+    """The scatter's product with a block: about the centre that all share, or else about this party's own mean."""
+    V = asked["block"].astype(np.float64)
+    return {"product": party.own.times_about(asked["centre"], V) if "centre" in asked else party.own.times(V)}
 
 
 class ScatterProducts:

@@ -15,7 +15,7 @@ takes little memory, and says in the model where it does not.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -29,6 +29,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size
+from fedpca_flwr.maths.rows import Rows, column_sums
 from fedpca_flwr.maths.sums import (
     MomentsSum,
     about_mean,
@@ -36,14 +37,16 @@ from fedpca_flwr.maths.sums import (
     mean_squares,
     pool,
     pool_within,
+    total_of,
     uncentred_head,
 )
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
-from fedpca_flwr.questions.fields import COUNT, MOMENTS, moments_in, moments_of
+from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in, moments_of
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
+from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.questions.row_limits import (
     FIRST_WORDS,
     UNCENTRED_WORDS,
@@ -59,7 +62,7 @@ from fedpca_flwr.questions.row_limits import (
     sum_limits,
     uncentred_limits,
 )
-from fedpca_flwr.questions.rows_run import RowsStrategy, kept, party_names, require_kept_sums
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy, kept, party_names, require_kept_sums
 
 
 def checked_sum(run: RowsStrategy, phase: str, asked: Fields) -> Generator[Ask, Any, Total]:
@@ -158,52 +161,87 @@ SPREAD = Field("spread", ("d",), kind="size", fixed="spread")
 # The phases
 
 
-def centre_phases(prefix: str = "") -> Phases:
-    """The phases of `pooled_centre`."""
+def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: party.data) -> Questions:
+    """The questions of `pooled_centre`, about the rows ``of`` a party."""
     rows, centre = (replace(field, fixed=f"{prefix}{field.fixed}") for field in (ROW_COUNT, CENTRE))
     return {
-        f"{prefix}sums": Phase(
+        f"{prefix}sums": Question(
             reply=Payload((COUNT, Field("sum", ("d",)))),
+            answer=lambda party, asked: {"count": np.asarray(len(of(party))), "sum": column_sums(of(party))},
             limits=lambda asked, public: sum_limits(public.config.bound, public.features),
             words=FIRST_WORDS,
         ),
-        f"{prefix}deviations": Phase(
+        f"{prefix}deviations": Question(
             asked=Payload((rows, centre)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
+            answer=lambda party, asked: _deviations(party.own_of(of(party)), asked["centre"]),
             limits=lambda asked, public: deviation_limits(public.config.bound, int(asked["rows"]), public.features),
             words=FIRST_WORDS,
         ),
     }
 
 
+def _deviations(own: OwnScatter, centre: Array) -> Fields:
+    """Sums of deviations from the centre, and of their squares."""
+    (head, diagonal), deviation = own.head_and_diagonal(), own.deviation(centre)
+    return {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
+
+
 SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
-def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Phases:
+def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
     """The phases of `pooled_moments`; ``within``: of scatters about the parties' own means; ``keep``: what of them."""
     if config.transport == "clear":
-        return {"moments": Phase(reply=MOMENTS)}
+        return {"moments": Question(reply=MOMENTS, answer=own_moments)}
     require_kept_sums(keep)
     require_bound(config.bound)
     if config.transport == "masked":
-        scatter = Phase(
+        scatter = Question(
             asked=Payload((CENTRE, SPREAD)),
             reply=Payload((SCATTER,)),
+            answer=lambda party, asked: _scatter(party, asked, within=within),
             limits=lambda asked, public: scatter_limits(asked["spread"]),
         )
         return {**centre_phases(), "scatter": scatter}
     squares = (Field("squares", ("d",)),) if within else ()
-    uncentred = Phase(
+    uncentred = Question(
         reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
+        answer=lambda party, asked: _uncentred(party, within=within),
         limits=lambda asked, public: uncentred_limits(public.config.bound, public.features, within=within),
         words=UNCENTRED_WORDS,
     )
     return {"uncentred": uncentred}
 
 
+def own_moments(party: RowsClient, asked: Fields) -> Fields:
+    """Count, mean and scatter of a party's rows."""
+    found = party.own.moments()
+    return {**head_fields(found.head, found.diagonal()), "scatter": found.scatter}
+
+
+def _scatter(party: RowsClient, asked: Fields, *, within: bool) -> Fields:
+    """Packed scatter about the centre."""
+    found = party.own.moments()
+    party.own.deviation(asked["centre"])  # or it is too far away
+    return {"scatter": found.scatter if within else found.scatter_about(asked["centre"])}
+
+
+def _uncentred(party: RowsClient, *, within: bool) -> Sequence[Fields]:
+    """Count, sum and second moments about zero, in parts that together have twice the digits of float64."""
+    found = party.own.moments()
+    total = total_of(found.head)
+    first = {"count": np.asarray(found.count), "sum": total[0], "scatter": found.scatter}
+    if within:
+        high, low = mean_squares(found.head)
+        return [{**first, "squares": found.diagonal()}, {"sum": total[1], "squares": high}, {"squares": low}]
+    high, low = mean_products(found.head)
+    return [first, {"sum": total[1], "scatter": high}, {"scatter": low}]
+
+
 def projection_phase(
     config: RunConfig, *, differentially_private: bool = False, about: str = "", further: tuple[Field, ...] = ()
-) -> Phases:
+) -> Questions:
     """The last question: every party projects its own rows and tells what squared error that leaves.
 
     Where only sums are shown, the rows and total variance of the model say how large that can be. A method that is
@@ -213,7 +251,7 @@ def projection_phase(
     summed = config.transport != "clear" and not differentially_private
     limits = (ROW_COUNT, Field("total", (), kind="positive"))
     return {
-        "project": Phase(
+        "project": Question(
             asked=Payload(
                 (
                     Field("components", ("<=k", "d"), kind="orthonormal rows"),
@@ -224,6 +262,7 @@ def projection_phase(
                 )
             ),
             reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
+            answer=lambda party, asked: party.project(asked),
             sizes=lambda public: {"k": public.features},
             limits=lambda asked, public: projection_limits(int(asked["rows"]), float(asked["total"])),
             in_clear=differentially_private,

@@ -1,27 +1,25 @@
-"""`RowsClient`: what a party returns about its own rows, for the statistics of `rows` and `products` beside.
+"""A run where the parties hold rows of the same features, its two halves: `RowsStrategy`, and a party's `RowsClient`.
 
-What of the statistics outlives a run: the moments of all rows, where the run says so (``keep``).
-
-`RowsStrategy`: a run where the parties hold rows of the same features: the method, the model, the last round.
+Both know the method, the model and the last round, and none of the questions before it: these, each with its answer,
+are in the modules beside and in the methods' own.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.genotypes import count_alleles, deviation, standard_chunks, standardised
+from fedpca_flwr.maths.genotypes import deviation, standard_chunks, standardised
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.rows import Rows, centred_chunks, column_sums
-from fedpca_flwr.maths.sums import mean_products, mean_squares, total_of
+from fedpca_flwr.maths.rows import Rows, centred_chunks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -33,7 +31,6 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER, Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.questions.fields import head_fields
 from fedpca_flwr.questions.genotypes import (
     CHECKED,
     FREQUENCIES,
@@ -92,14 +89,12 @@ FARTHEST = 2.0**10
 
 
 class RowsClient(PCAClient):
-    """Answers what the statistics of rows ask. A method with questions of its own adds them to `statistics`."""
+    """A party that holds rows: their moments, of which all answers are made, and the last round.
+
+    What it answers stands with each question. A method whose last round is its own has a client of its own.
+    """
 
     site: Site
-
-    @property
-    def within(self) -> bool:
-        """Whether scatters are about this party's own mean, also where all share a centre."""
-        return False
 
     def require_ready(self) -> None:
         if self.transport.sums_only and not self.card.differentially_private and self.site.config.bound:
@@ -108,7 +103,7 @@ class RowsClient(PCAClient):
         if self.transport.sums_only and not self.card.differentially_private:
             require_few_rows(len(self.data), self.site.node.num_partitions)
         if self._of_genotypes and not self.journal.begun() and CHECKED not in self.site.state:
-            require_genotypes(self._unscaled)
+            require_genotypes(self.unscaled)
             permit_calls(self.site.node, self.site.table)
             self.site.state[CHECKED] = []
 
@@ -116,8 +111,8 @@ class RowsClient(PCAClient):
     def data(self) -> Rows:
         """This party's rows; of genotypes, as soon as their frequencies are known, the standardised ones."""
         if FREQUENCIES.name not in self.site.state:
-            return self._unscaled
-        return standardised(self._unscaled, self.site.state[FREQUENCIES.name][0])
+            return self.unscaled
+        return standardised(self.unscaled, self.site.state[FREQUENCIES.name][0])
 
     def take(self, asked: Fields) -> None:
         told = FREQUENCIES.name in self.site.state
@@ -126,101 +121,25 @@ class RowsClient(PCAClient):
             self.site.state[FREQUENCIES.name] = [asked[FREQUENCIES.name]]
 
     @property
-    def _unscaled(self) -> Rows:
+    def unscaled(self) -> Rows:
+        """This party's rows as they are."""
         return self.site.data(self.card.split)
 
     @property
     def _of_genotypes(self) -> bool:
         return getattr(self.options, "genotypes", False)
 
-    @property
-    def used(self) -> Rows:
-        """The rows (n, d) that the statistics are of."""
-        return self.data
-
-    @property
-    def columns(self) -> int:
-        """About how many columns the scatter will be multiplied with in the whole run."""
-        return 0
-
     @cached_property
     def own(self) -> OwnScatter:
-        """The scatter of these rows, kept for the run where that is cheaper."""
+        """The moments of this party's rows."""
+        return self.own_of(self.data)
+
+    def own_of(self, rows: Rows) -> OwnScatter:
+        """The moments of some of this party's ``rows`` (n, d), kept for the run where that is cheaper."""
         bounded = self.transport.sums_only and not self.card.differentially_private and self.site.config.bound
         farthest = FARTHEST * self.site.config.bound if bounded else math.inf
-        return OwnScatter(
-            self.used, self.site.state, columns=self.columns, parties=self.public.parties, farthest=farthest
-        )
-
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
-        """As `PCAClient.statistics`, of the phases in `fedpca_flwr.questions.rows` and `products`."""
-        answers: dict[str, Callable[[Fields], Fields | Sequence[Fields]]] = {
-            "alleles": self.alleles,
-            "moments": self.moments,
-            "sums": self.sums,
-            "deviations": self.deviations,
-            "scatter": self.scatter,
-            "heads": self.heads,
-            "start": self.start,
-            "product": self.product,
-            "uncentred": self.uncentred,
-            "project": self.project,
-        }
-        return answers[phase](asked)
-
-    def alleles(self, asked: Fields) -> Fields:
-        """Of each variant the calls, the copies of the counted allele, and the sum of squares."""
-        rows, called, alleles, squares = count_alleles(self._unscaled)
-        return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
-
-    def moments(self, asked: Fields) -> Fields:
-        """Count, mean and scatter."""
-        found = self.own.moments()
-        return {**head_fields(found.head, found.diagonal()), "scatter": found.scatter}
-
-    def sums(self, asked: Fields) -> Fields:
-        """Count and sum."""
-        return {"count": np.asarray(len(self.used)), "sum": column_sums(self.used)}
-
-    def deviations(self, asked: Fields) -> Fields:
-        """Sums of deviations from the centre, and of their squares."""
-        (head, diagonal), deviation = self.own.head_and_diagonal(), self.own.deviation(asked["centre"])
-        return {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
-
-    def scatter(self, asked: Fields) -> Fields:
-        """Packed scatter about the centre."""
-        found = self.own.moments()
-        self.own.deviation(asked["centre"])  # or it is too far away
-        return {"scatter": found.scatter if self.within else found.scatter_about(asked["centre"])}
-
-    def uncentred(self, asked: Fields) -> Sequence[Fields]:
-        """Count, sum and second moments about zero, in parts that together have twice the digits of float64."""
-        found = self.own.moments()
-        total = total_of(found.head)
-        first = {"count": np.asarray(found.count), "sum": total[0], "scatter": found.scatter}
-        if self.within:
-            high, low = mean_squares(found.head)
-            return [{**first, "squares": found.diagonal()}, {"sum": total[1], "squares": high}, {"squares": low}]
-        high, low = mean_products(found.head)
-        return [first, {"sum": total[1], "scatter": high}, {"scatter": low}]
-
-    def heads(self, asked: Fields) -> Fields:
-        """Count, mean, and the scatter's diagonal."""
-        head, diagonal = self.own.head_and_diagonal()
-        return {**head_fields(head, diagonal), "diagonal": diagonal}
-
-    def first_block(self) -> Array:
-        """The block (d, b) of the first product, which all parties make alike."""
-        raise NotImplementedError
-
-    def start(self, asked: Fields) -> Fields:
-        """The same, and the scatter's product with the first block."""
-        return {**self.heads(asked), "product": self.own.times(self.first_block())}
-
-    def product(self, asked: Fields) -> Fields:
-        """The scatter's product with a block: about the centre that all share, or else about this party's own mean."""
-        V = asked["block"].astype(np.float64)
-        return {"product": self.own.times_about(asked["centre"], V) if "centre" in asked else self.own.times(V)}
+        columns = self.options.columns(self.public)
+        return OwnScatter(rows, self.site.state, columns=columns, parties=self.public.parties, farthest=farthest)
 
     def loadings(self, asked: Fields) -> Array:
         """The components (k, d) by which this party projects its rows."""
@@ -270,7 +189,7 @@ class RowsClient(PCAClient):
         components, rows, node = self.loadings(asked), self.site.table.rows, self.site.node
         if self.writes_scores:
             with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
-                for part in (self._unscaled, rows[len(self._unscaled) :]):
+                for part in (self.unscaled, rows[len(self.unscaled) :]):
                     for centred in self.centred(part, asked):
                         keep(centred @ components.T)
         if node.loadings:
@@ -303,6 +222,7 @@ class RowsStrategy(PCAStrategy):
         Features that a party has in another unit, where the server sees each party's means and deviations.
     """
 
+    party: ClassVar[type[PCAClient]] = RowsClient
     missed: Array = np.zeros(1)
     joined: Array = np.zeros(1)
     known: Pooled | None = None

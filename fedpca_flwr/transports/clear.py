@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Phases, Program, Sum
+from fedpca_flwr.protocol.question import Program, Questions, Sum
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Clear(Transport):
     """Every phase as it is."""
 
-    def script(self, method: str, phases: Phases) -> Phases:
+    def script(self, method: str, phases: Questions) -> Questions:
         return phases
 
 

@@ -19,7 +19,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Phase, Phases, Total
+from fedpca_flwr.protocol.question import SERVER, Question, Questions, Total
 from fedpca_flwr.transports.pairwise_masks import Words
 from fedpca_flwr.transports.signed import Signer
 
@@ -70,7 +70,7 @@ class Group:
             )
 
 
-def require_sums(method: str, phases: Phases) -> None:
+def require_sums(method: str, phases: Questions) -> None:
     """Refuse a method that needs more than sums of the parties' replies.
 
     Raises
@@ -85,7 +85,7 @@ def require_sums(method: str, phases: Phases) -> None:
         )
 
 
-def encoded(party: PCAClient, phase: str, own: Phase, asked: Fields) -> Words:
+def encoded(party: PCAClient, phase: str, own: Question, asked: Fields) -> Words:
     """This party's answer in fixed point, or random words where it is beyond the limit that the server set.
 
     Raises

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program, Public, Sum
+from fedpca_flwr.protocol.question import Ask, Program, Public, Question, Questions, Sum
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
 from fedpca_flwr.transports import neighbours
@@ -49,7 +49,7 @@ def _sizes(public: Public) -> Mapping[str, int]:
     return {"parties": public.parties, "key": KEY_BYTES, **SIZES}
 
 
-OPENINGS = Phase(
+OPENINGS = Question(
     asked=Payload((Field("commitments", ("parties", "key"), "uint8"),)),
     reply=Payload((Field("public", ("key",), "uint8"),)),
     sizes=_sizes,
@@ -68,7 +68,7 @@ class Masked(Transport):
     sums_only = True
 
     def __init__(self) -> None:
-        self.own: Phases = {}
+        self.own: Questions = {}
 
     def commits(self, parties: int) -> bool:
         """Whether each party shares masks with some of so many only, so that keys are committed to first."""
@@ -79,15 +79,15 @@ class Masked(Transport):
         """Whether noise makes sums private: how many honest parties it needs is the run's to say, not the graph's."""
         return any(phase.differentially_private for phase in self.own.values())
 
-    def script(self, method: str, phases: Phases) -> Phases:
+    def script(self, method: str, phases: Questions) -> Questions:
         require_sums(method, phases)
         self.own = phases
         first = next(name for name, phase in phases.items() if not phase.in_clear)
         assert phases[first].times == 1  # the keys travel with it
-        script: dict[str, Phase] = {}
+        script: dict[str, Question] = {}
         for name, phase in phases.items():
             if name == first:
-                script["keys"] = Phase(reply=Payload((Field("public", ("key",), "uint8"), SIGNATURE)), sizes=_sizes)
+                script["keys"] = Question(reply=Payload((Field("public", ("key",), "uint8"), SIGNATURE)), sizes=_sizes)
                 if not self._noised:
                     script["openings"] = replace(OPENINGS, times=lambda public: int(self.commits(public.parties)))
                 phase = replace(phase, asked=Payload((*KEYS, *phase.asked.fields)), sizes=_with_keys(phase))
@@ -187,7 +187,7 @@ class MaskedParty(Masked, PartyTransport):
         party.journal.keep("shared", b"".join(shared.values()))
 
 
-def _with_keys(phase: Phase) -> Callable[[Public], Mapping[str, int]]:
+def _with_keys(phase: Question) -> Callable[[Public], Mapping[str, int]]:
     return lambda public: {**phase.sizes(public), **_sizes(public)}
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ContractError, TravelError
 from fedpca_flwr.maths import secure
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Phase, Phases, Program, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum, Total
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
 from fedpca_flwr.transports.double_masks import (
@@ -67,12 +67,12 @@ def _sizes(public: object) -> dict[str, int]:
     return {"key": KEYS, "sealed": SEALED, "share": SHARE, **SIZES}
 
 
-def _around(*reply: Field, asked: Sequence[Field] = ()) -> Phase:
-    return Phase(asked=Payload(tuple(asked)), reply=Payload(reply), sizes=_sizes)
+def _around(*reply: Field, asked: Sequence[Field] = ()) -> Question:
+    return Question(asked=Payload(tuple(asked)), reply=Payload(reply), sizes=_sizes)
 
 
 MEMBERS, SURVIVORS = Field("members", ("any",), "int64"), Field("survivors", ("any",), "int64")
-BEFORE: Phases = {
+BEFORE: Questions = {
     "keys": _around(Field("public", ("key",), "uint8"), SIGNATURE),
     "shares": _around(
         Field("sealed", ("any", "sealed"), "uint8"),
@@ -83,7 +83,7 @@ BEFORE: Phases = {
         ],
     ),
 }
-AFTER: Phases = {
+AFTER: Questions = {
     "agree": _around(SIGNATURE, asked=[SURVIVORS]),
     "reveal": _around(
         Field("shares", ("any", "share"), "uint8"),
@@ -102,11 +102,11 @@ class Surviving(Transport):
     sums_only = True
 
     def __init__(self) -> None:
-        self.own: Phases = {}
+        self.own: Questions = {}
         self.sums: list[str] = []  # the phases that are opened
         self.stages: dict[str, tuple[str, str]] = {}  # by phase: its stage, and the sum that it is of
 
-    def script(self, method: str, phases: Phases) -> Phases:
+    def script(self, method: str, phases: Questions) -> Questions:
         require_sums(method, phases)
         sums = [name for name, phase in phases.items() if not (phase.in_clear or phase.closing)]
         several = len(sums) != 1 and not all(phases[name].differentially_private for name in sums)
@@ -117,7 +117,7 @@ class Surviving(Transport):
                 "0 (everyone or no one), or take a method or options with one sum"
             )
         self.own, self.sums = phases, sums
-        script: dict[str, Phase] = {}
+        script: dict[str, Question] = {}
         for name, phase in phases.items():
             if name in sums:
                 hidden = replace(phase, asked=Payload((MEMBERS, *phase.asked.fields)), reply=MASKED, summed=phase.reply)

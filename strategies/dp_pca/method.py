@@ -60,7 +60,7 @@ from fedpca_flwr.protocol.question import Ask, Sum, Total
 from fedpca_flwr.questions.rows import pooled_moments
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
-from .party import ASKED, BOUND, UNITS, DPOptions, phases
+from .party import ASKED, BOUND, UNITS, DPOptions, DPPCAClient, phases
 
 CARD = MethodCard(
     name="dp-pca",
@@ -99,6 +99,7 @@ class DPPCA(RowsStrategy):
     """DP-PCA. Needs only the sum of the replies, and how many there were."""
 
     card = CARD
+    party = DPPCAClient
     options: DPOptions
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:

@@ -40,7 +40,7 @@ from fedpca_flwr.maths.privacy import (
 from fedpca_flwr.maths.private_scatter import HIGHEST, LOWEST, OCTAVES
 from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Phase, Phases, SumLimits
+from fedpca_flwr.protocol.question import SERVER, Question, Questions, SumLimits
 from fedpca_flwr.questions.rows import moments_phases, projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient
 from fedpca_flwr.site.policy import permit_privacy
@@ -251,18 +251,19 @@ ASKED = {
 }
 
 
-def _noisy(phase: str, options: DPOptions) -> Phase:
+def _noisy(phase: str, options: DPOptions) -> Question:
     asked = () if phase == "centre" and options.release == "two-stage" else ASKED[phase]
-    return Phase(
+    return Question(
         asked=Payload(asked),
         reply=Payload(tuple(REPLIES[name] for name in WEIGHTS[kind(phase)])),
+        answer=lambda party, asked: party.release(phase, asked),
         sizes=lambda public: {"octaves": OCTAVES, "k": options.n_components, "k+1": options.n_components + 1},
         differentially_private=True,
         limits=lambda asked, public: public.options.limits(phase, public.features, public.parties),
     )
 
 
-def phases(config: RunConfig, options: DPOptions) -> Phases:
+def phases(config: RunConfig, options: DPOptions) -> Questions:
     """The noisy sums of the release."""
     if not options.private:
         if config.secure_aggregation:
@@ -294,9 +295,8 @@ class DPPCAClient(RowsClient):
                 "split them over two nodes"
             )
 
-    def statistics(self, phase: str, asked: Fields) -> Any:
-        if not self.options.private or phase == "project":
-            return super().statistics(phase, asked)
+    def release(self, phase: str, asked: Fields) -> Fields:
+        """What a phase tells of this party's rows, with noise."""
         self._require_possible(phase, asked)
         self._spend(phase)
         return self._noisy(phase, asked)

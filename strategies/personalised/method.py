@@ -45,7 +45,16 @@ from fedpca_flwr.questions.products import BEYOND, require_possible
 from fedpca_flwr.questions.rows import pooled_centre
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
-from .party import GLOBAL_ROUNDS, HELD_OUT, PersonalisedOptions, best_mu, held_out_errors, phases, require_enough_rows
+from .party import (
+    GLOBAL_ROUNDS,
+    HELD_OUT,
+    PersonalisedClient,
+    PersonalisedOptions,
+    best_mu,
+    held_out_errors,
+    phases,
+    require_enough_rows,
+)
 
 CONVERGED = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""
@@ -124,6 +133,7 @@ class Personalised(RowsStrategy):
     """Chooses mu, if asked to, then finds V; ``measured`` says what the parties gained."""
 
     card = CARD
+    party = PersonalisedClient
     options: PersonalisedOptions
     _error = 0.0
 

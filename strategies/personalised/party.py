@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from fedpca_flwr.maths.personalised import (
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.protocol.card import CountOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Phase, Phases, Public, SumLimits
+from fedpca_flwr.protocol.question import Public, Question, Questions, SumLimits
 from fedpca_flwr.questions.fields import HEAD, head_fields
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, ROWS, product_limits
 from fedpca_flwr.questions.rows import centre_phases, projection_phase
@@ -80,20 +80,21 @@ class PersonalisedOptions(CountOptions):
         return min(self.n_components + 10, public.features)
 
 
-def phases(config: RunConfig, options: PersonalisedOptions) -> Phases:
+def phases(config: RunConfig, options: PersonalisedOptions) -> Questions:
     """One pass, or two."""
     choosing = options.mu == "held-out"
     first = _pass(config, options, HELD_OUT, len(GRID)) if choosing else {}
-    choose = Phase(
+    choose = Question(
         asked=Payload((Field("shared", ("d", "k"), kind="orthonormal columns"), *_centre(config))),
         reply=Payload((Field("errors", ("grid",), kind="size"),)),
+        answer=_choose,
         sizes=lambda public: {"k": options.n_components, "grid": len(GRID) + 2},
         limits=lambda asked, public: {
             "errors": np.full(len(GRID) + 2, 4.0 * ROWS * public.features * public.config.bound**2)
         },
         words=FIRST_WORDS,
     )
-    report = Phase(
+    report = Question(
         asked=Payload(
             (
                 Field("shared", ("d", "k"), kind="orthonormal columns"),
@@ -102,6 +103,7 @@ def phases(config: RunConfig, options: PersonalisedOptions) -> Phases:
             )
         ),
         reply=Payload((Field("error", (), kind="size"), Field("distance", ()), Field("gram", ("k", "k")))),
+        answer=_report,
         sizes=lambda public: {"k": options.n_components, "m": 1},
         limits=_of_report,
     )
@@ -114,19 +116,24 @@ def phases(config: RunConfig, options: PersonalisedOptions) -> Phases:
     }
 
 
-def _pass(config: RunConfig, options: PersonalisedOptions, prefix: str, strengths: int) -> Phases:
+def _pass(config: RunConfig, options: PersonalisedOptions, prefix: str, strengths: int) -> Questions:
     """Mean and variance of the rows used, their PCA, and the shared components for so many strengths."""
     used = Field("used", (), dtype="int64", kind="count")
-    start = Phase(reply=Payload((used, *HEAD[1:], Field("diagonal", ("d",), kind="size"))))
-    begin = {f"{prefix}start": start} if config.transport == "clear" else centre_phases(prefix)
-    product = Phase(
+    start = Question(
+        reply=Payload((used, *HEAD[1:], Field("diagonal", ("d",), kind="size"))),
+        answer=lambda party, asked: _start(party, prefix),
+    )
+    clear = config.transport == "clear"
+    begin = {f"{prefix}start": start} if clear else centre_phases(prefix, lambda party: party.used(prefix))
+    product = Question(
         asked=Payload((Field("block", ("d", "<=b")), *_centre(config))),
         reply=Payload((Field("product", ("d", "b")),)),
+        answer=lambda party, asked: {"product": _about(party, asked, prefix).times_any(asked["block"])},
         sizes=lambda public: {"b": options.width(public)},
         limits=lambda asked, public: product_limits(asked["spread"], asked["block"]),
         times=GLOBAL_ROUNDS,
     )
-    share = Phase(
+    share = Question(
         asked=Payload(
             (
                 Field("shared", ("m", "d", "k"), kind="orthonormal columns"),
@@ -135,6 +142,7 @@ def _pass(config: RunConfig, options: PersonalisedOptions, prefix: str, strength
             )
         ),
         reply=Payload((Field("shared", ("m", "d", "k")),)),
+        answer=lambda party, asked: _share(party, asked, prefix),
         sizes=lambda public: {"m": strengths, "k": options.n_components},
         limits=lambda asked, public: {"shared": np.full(asked["shared"].shape, 2.0 * public.parties)},
         times=options.iterations,
@@ -190,7 +198,7 @@ def held_out_errors(errors: Array, held: int) -> dict[str, float]:
 
 
 OWN = "own components"
-"""Where they are in this party's state: (m, d, k) for m strengths."""
+"""Where they are in a party's state: (m, d, k) for m strengths; those of the first pass with its prefix."""
 
 
 OWN_MEAN = "own mean of rows"
@@ -198,95 +206,90 @@ OWN_MEAN = "own mean of rows"
 
 
 class PersonalisedClient(RowsClient):
-    """Answers with sums over its rows, and with its projector times the shared components."""
+    """Keeps its own components, and projects its rows by them."""
 
     options: PersonalisedOptions
-    holds_out = False
-    """Whether the question is of the pass that holds rows out."""
 
     def require_ready(self) -> None:
         super().require_ready()
         if self.options.mu == "held-out":
             require_fold(self.site.node, len(self.data))
 
-    def statistics(self, phase: str, asked: Fields) -> Any:
-        self.holds_out = phase.startswith(HELD_OUT) or phase == "choose"
-        name = phase.removeprefix(HELD_OUT)
-        if name == "start":
-            self.site.state.drop(OWN)  # of the rows without those held out
-            head, diagonal = head_and_diagonal(self.used)
-            fields = head_fields(head, diagonal)
-            return {"used": fields["count"], "mean": head.mean, "remainder": fields["remainder"], "diagonal": diagonal}
-        if name == "sums":
-            self.site.state.drop(OWN)
-        if name in {"sums", "deviations", "project"}:
-            return super().statistics(name, asked)
-        rows = own_rows(self.used, asked["mean"], asked["remainder"], self._known_head())
-        if name == "product":
-            return {"product": rows.times_any(asked["block"])}
-        if name == "share":
-            return {"shared": self._shared(rows, asked["shared"], asked["strengths"])}
-        if name == "choose":
-            held = own_rows(self.data[self._held_out], asked["mean"], asked["remainder"])
-            return {"errors": self._errors(rows, held, asked["shared"])}
-        return self._report_own(rows, asked["shared"], asked["strengths"])
+    @cached_property
+    def held_out(self) -> NDArray[np.bool_]:
+        """Which of this party's rows it holds out while mu is chosen (n,)."""
+        return self.site.held_out(self.card.split)
 
-    @property
-    def used(self) -> Rows:
-        """This party's rows, without those that it holds out while mu is chosen."""
-        return self.data[~self._held_out] if self.holds_out else self.data
+    def used(self, prefix: str) -> Rows:
+        """The rows that it uses in a pass: those of the first, which has a ``prefix``, are not held out."""
+        return self.data[~self.held_out] if prefix else self.data
 
     def loadings(self, asked: Fields) -> Array:
         """Its own components, where it has any."""
         return self.site.state[OWN][0][0].T if OWN in self.site.state else asked["components"]
 
-    # Inside
 
-    @cached_property
-    def _held_out(self) -> NDArray[np.bool_]:
-        return self.site.held_out(self.card.split)
+# What a party answers
 
-    def _known_head(self) -> Head | None:
-        """Count and mean of the rows used, found once in a pass where they are more than the features."""
-        (n, d), name = self.used.shape, f"{OWN_MEAN} {len(self.used)}"
-        if n <= d:
-            return None
-        if name not in self.site.state:
-            head, _ = head_and_diagonal(self.used)
-            self.site.state[name] = [np.stack([head.mean, head.remainder])]
-        return Head(n, *self.site.state[name][0])
 
-    def _shared(self, rows: OwnRows, V: Array, strengths: Array) -> Array:
-        """One iteration at each strength; V is (m, d, k)."""
-        own = self.site.state[OWN][0] if OWN in self.site.state else V
-        if self.options.solver == "closed-form":
-            own = personal_components(rows, V, strengths, own)
-            answer = shared(own, V)
-        else:
-            if "largest" not in self.site.state or OWN not in self.site.state:
-                self.site.state["largest"] = [np.array([largest_eigenvalue(rows)])]
-            own, answer = gradient_step(rows, own, V, strengths, self.site.state["largest"][0])
-        self.site.state[OWN] = [own]
-        return answer
+def _start(party: PersonalisedClient, prefix: str) -> Fields:
+    """Count and mean of the rows used, and their scatter's diagonal."""
+    head, diagonal = head_and_diagonal(party.used(prefix))
+    fields = head_fields(head, diagonal)
+    return {"used": fields["count"], "mean": head.mean, "remainder": fields["remainder"], "diagonal": diagonal}
 
-    def _errors(self, rows: OwnRows, held: OwnRows, V: Array) -> Array:
-        """Squared errors on the rows held out: of the local components, of each strength's own, of the global V."""
-        return np.array([held.left_by(U) for U in (local_components(rows, V), *self.site.state[OWN][0], V)])
 
-    def _report_own(self, rows: OwnRows, V: Array, strength: Array) -> Fields:
-        """What a party tells of its own components, which stay here; without strength they are the shared ones."""
-        if strength.size:
-            own = self._final_components(rows, V, float(strength[0]))
-            _, rotation = eigh(rows.gram(own))
-            self.site.state[OWN] = [fix_signs(own @ rotation[:, ::-1])[None]]
-        own = self.site.state[OWN][0][0] if strength.size else V
-        return {"error": np.asarray(rows.left_by(own)), "distance": distance(own, V), "gram": rows.gram(V)}
+def _about(party: PersonalisedClient, asked: Fields, prefix: str) -> OwnRows:
+    """The rows used, about the mean that is asked; of more rows than features the own mean is found once in a pass."""
+    rows, known = party.used(prefix), None
+    (n, d), name = rows.shape, f"{OWN_MEAN} {len(rows)}"
+    if n > d:
+        if name not in party.site.state:
+            head, _ = head_and_diagonal(rows)
+            party.site.state[name] = [np.stack([head.mean, head.remainder])]
+        known = Head(n, *party.site.state[name][0])
+    return own_rows(rows, asked["mean"], asked["remainder"], known)
 
-    def _final_components(self, rows: OwnRows, V: Array, strength: float) -> Array:
-        """This party's own components (d, k) for the final V."""
-        if strength == 0:
-            return local_components(rows, V)
-        if self.options.solver == "closed-form":
-            return converged_components(rows, V, strength, self.site.state[OWN][0][0])
-        own: Array = self.site.state[OWN][0][0]
-        return own
+
+def _share(party: PersonalisedClient, asked: Fields, prefix: str) -> Fields:
+    """One iteration at each strength; the shared components are (m, d, k)."""
+    about, V, strengths, state = _about(party, asked, prefix), asked["shared"], asked["strengths"], party.site.state
+    kept = f"{prefix}{OWN}"
+    own = state[kept][0] if kept in state else V
+    if party.options.solver == "closed-form":
+        own = personal_components(about, V, strengths, own)
+        answer = shared(own, V)
+    else:
+        if "largest" not in state or kept not in state:
+            state["largest"] = [np.array([largest_eigenvalue(about)])]
+        own, answer = gradient_step(about, own, V, strengths, state["largest"][0])
+    state[kept] = [own]
+    return {"shared": answer}
+
+
+def _choose(party: PersonalisedClient, asked: Fields) -> Fields:
+    """Squared errors on the rows held out: of the local components, of each strength's own, of the shared ones."""
+    about, V = _about(party, asked, HELD_OUT), asked["shared"]
+    held = own_rows(party.data[party.held_out], asked["mean"], asked["remainder"])
+    own = party.site.state[f"{HELD_OUT}{OWN}"][0]
+    party.site.state.drop(f"{HELD_OUT}{OWN}")
+    return {"errors": np.array([held.left_by(U) for U in (local_components(about, V), *own, V)])}
+
+
+def _report(party: PersonalisedClient, asked: Fields) -> Fields:
+    """What a party tells of its own components, which stay there; without strength they are the shared ones."""
+    about, V, strength, state = _about(party, asked, ""), asked["shared"], asked["strengths"], party.site.state
+    if strength.size:
+        own = _final_components(party, about, V, float(strength[0]))
+        _, rotation = eigh(about.gram(own))
+        state[OWN] = [fix_signs(own @ rotation[:, ::-1])[None]]
+    own = state[OWN][0][0] if strength.size else V
+    return {"error": np.asarray(about.left_by(own)), "distance": distance(own, V), "gram": about.gram(V)}
+
+
+def _final_components(party: PersonalisedClient, rows: OwnRows, V: Array, strength: float) -> Array:
+    """A party's own components (d, k) for the final shared ones."""
+    if strength == 0:
+        return local_components(rows, V)
+    own: Array = party.site.state[OWN][0][0]
+    return converged_components(rows, V, strength, own) if party.options.solver == "closed-form" else own

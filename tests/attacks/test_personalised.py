@@ -111,7 +111,7 @@ def answer_of(session, phase, asked):
 def test_rows_of_equal_moments_get_equal_answers(shape, solver, secure, mean, tmp_path, monkeypatch):
     """The rows are turned among themselves; a number subtracted from each of them would round each otherwise."""
     held = np.arange(shape[0]) % 5 == 2
-    monkeypatch.setattr(PersonalisedClient, "_held_out", held)
+    monkeypatch.setattr(PersonalisedClient, "held_out", held)
     run = {"method": "personalised", "n-components": K, "solver": solver, **(SECURE if secure else {})}
     pair = [HostileSession(tmp_path / str(i), X, run) for i, X in enumerate(twins(shape, held))]
     X, client = twins(shape, held)[0], pair[0].client
@@ -268,7 +268,8 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path):
 
     def listen(client, phase, asked):
         if phase.endswith(("start", "sums")):
-            seen.append((client.site.node.partition_id, phase, column_sums(client.used).tobytes()))
+            prefix = HELD_OUT if phase.startswith(HELD_OUT) else ""
+            seen.append((client.site.node.partition_id, phase, column_sums(client.used(prefix)).tobytes()))
         return honest(client, phase, asked)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -8,11 +8,16 @@ line with its reason, which a reviewer sees. Names are followed within one funct
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Collection, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
+
+from fedpca_flwr import ConfigError
+from strategies import METHODS, TRAVEL
 
 ROOT = Path(__file__).parents[2]
 PARTIES = [
@@ -26,8 +31,14 @@ READING = [
     for path in ROOT.glob(f"{folder}/**/*.py")
 ]
 
-ROWS = {"data", "used", "_unscaled", "rows", "chunk", "own_columns", "_compared"}
+ROWS = {"data", "used", "unscaled", "rows", "chunk", "own_columns"}
 """Attributes and names that hold single rows."""
+
+FINDERS = {"_compared"}
+"""Functions that give them."""
+
+PARTY = {"self", "party"}
+"""How a party is called."""
 
 READERS = {
     "chunks", "centred_chunks", "own_chunks", "sparse_chunks", "pieces", "whole", "scatter_product",
@@ -55,23 +66,25 @@ QUESTIONS, MATHS = "fedpca_flwr/questions", "fedpca_flwr/maths"
 
 MEETS = {
     f"{MATHS}/own_rows.py::own_rows": OWN + "; the centre moves that",
-    f"{QUESTIONS}/columns_run.py::ColumnsClient.energies": PRODUCTS,
-    f"{QUESTIONS}/columns_run.py::ColumnsClient.project": PRODUCTS + "; " + HOME,
+    f"{QUESTIONS}/columns.py::energies_phase": PRODUCTS,
+    f"{QUESTIONS}/columns.py::_project": PRODUCTS + "; " + HOME,
     f"{QUESTIONS}/incomplete_client.py::IncompleteClient.centred": HOME,
-    f"{QUESTIONS}/merging.py::MergeClient._step": "directions of rows, which a site must allow",
+    f"{QUESTIONS}/merging.py::_step": "directions of rows, which a site must allow",
     f"{QUESTIONS}/adjustment.py::OwnAdjustment.centred": HOME,
     f"{QUESTIONS}/own_scatter.py::OwnScatter.__init__": "keeps rows and how far a centre may be side by side",
     f"{QUESTIONS}/own_scatter.py::OwnScatter.squares": FACTOR,
     f"{QUESTIONS}/own_scatter.py::OwnScatter.times": FACTOR,
+    f"{QUESTIONS}/rows.py::centre_phases": "gives rows to OwnScatter, and the centre to what that adds up",
     f"{QUESTIONS}/rows_run.py::RowsClient.centred": HOME,
     f"{QUESTIONS}/rows_run.py::RowsClient.keep_scores": HOME,
     "strategies/dp_pca/party.py::DPPCAClient._whole": NOISE,
-    "strategies/personalised/party.py::PersonalisedClient.statistics": "gives both to own_rows, which see",
+    "strategies/personalised/party.py::_about": "gives both to own_rows, which see",
+    "strategies/personalised/party.py::_choose": "the same, of the rows held out",
     "strategies/pooled_covariance.py::PooledCovarianceClient.centred": HOME
     + "; of odd rows how many there are, where a site allows that it tells a distribution",
-    "strategies/vertical.py::VerticalClient.statistics": PRODUCTS,
-    "strategies/vertical_kernel.py::VerticalKernelClient.measures": "a question without any number",
-    "strategies/vertical_scores.py::VerticalScoresClient.statistics": "by the site's own loadings: places are asked",
+    "strategies/vertical.py::phases": PRODUCTS,
+    "strategies/vertical_kernel.py::_to_landmarks": PRODUCTS + "; of places, which are asked",
+    "strategies/vertical_scores.py::phases": "by the site's own loadings: places are asked",
 }
 """Where a number that may be the server's stands beside single rows, and why that is no answer about one."""
 
@@ -104,7 +117,6 @@ READS = {
     f"{MATHS}/streams.py::track": PART,
     f"{QUESTIONS}/columns_run.py::ColumnsClient.own_columns": OWN,
     f"{QUESTIONS}/incomplete_client.py::IncompleteClient.centred": HOME,
-    f"{QUESTIONS}/merging.py::MergeClient.own_columns": OWN,
     f"{QUESTIONS}/fields.py::truncated_fields": OWN,
     f"{QUESTIONS}/adjustment.py::OwnAdjustment.centred": HOME,
     **{
@@ -112,22 +124,26 @@ READS = {
         for name in ("head_and_diagonal", "moments", "squares", "times")
     },
     f"{QUESTIONS}/rows_run.py::RowsClient.centred": HOME,
-    f"{QUESTIONS}/rows_run.py::RowsClient.sums": "sums",
-    "strategies/adaptive.py::AdaptiveClient.statistics": PART,
-    "strategies/approximate_stack.py::ApproximateStackClient.statistics": PART,
-    "strategies/compressed.py::CompressedClient.statistics": PART,
-    "strategies/personalised/party.py::PersonalisedClient._known_head": OWN,
-    "strategies/personalised/party.py::PersonalisedClient.statistics": OWN,
-    "strategies/qr_pca.py::QRPCAClient.statistics": PART,
-    "strategies/sapca.py::SAPCAClient.summary": PART,
-    "strategies/streaming.py::StreamingClient.moments": OWN,
-    "strategies/subspace_iteration.py::SubspaceIterationClient._sketch": PART,
-    "strategies/vertical_kernel.py::VerticalKernelClient._compared": OWN,
+    f"{QUESTIONS}/rows.py::centre_phases": "sums",
+    "strategies/adaptive.py::_own_survey": PART,
+    "strategies/approximate_stack.py::phases": PART,
+    "strategies/compressed.py::_encoded": PART,
+    "strategies/compressed.py::_own_scale": OWN,
+    "strategies/personalised/party.py::_about": OWN,
+    "strategies/personalised/party.py::_start": OWN,
+    "strategies/qr_pca.py::_whole_factor": PART,
+    "strategies/qr_pca.py::phases": PART,
+    "strategies/sapca.py::_summary": PART,
+    "strategies/streaming.py::_moments": OWN,
+    "strategies/subspace_iteration.py::_sketch": PART,
+    "strategies/vertical_kernel.py::_compared": OWN,
     "strategies/vertical_scores.py::VerticalScoresClient.own_columns": "about the mean of loadings that the site kept",
 }
 """Where rows are read at all, and what for."""
 
 Function = ast.FunctionDef
+ANSWER = ".answer"
+"""How the name of an answer ends that stands within a function: a lambda of a party, say."""
 
 
 def name_of(called: ast.expr) -> str:
@@ -139,33 +155,59 @@ def name_of(called: ast.expr) -> str:
 
 
 def functions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str, Function]]:
-    """Class, name and definition of all functions, those within others as a part of them."""
+    """Class, name and definition of all functions, those within others as a part of them; answers by themselves too."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
             yield from functions(node, node.name)
         elif isinstance(node, Function):
             yield owner, node.name, node
+            inner = (one for one in ast.walk(node) if one is not node and isinstance(one, Function | ast.Lambda))
+            yield from ((owner, node.name + ANSWER, as_function(one, node)) for one in inner if of_party(one))
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            inner = (one for one in ast.walk(node) if isinstance(one, ast.Lambda))
+            yield from ((owner, name + ANSWER, as_function(one)) for one in inner if of_party(one))
+
+
+def of_party(function: Function | ast.Lambda) -> bool:
+    """Whether it is given a party, and so its rows."""
+    known = function.args.posonlyargs + function.args.args + function.args.kwonlyargs
+    kinds = [ast.unparse(one.annotation) for one in known if one.annotation]
+    return "party" in {one.arg for one in known} or any(kind.strip("'").endswith("Client") for kind in kinds)
+
+
+def as_function(node: Function | ast.Lambda, outer: Function | None = None) -> Function:
+    """A lambda as a function of one statement; it knows the arguments of the function in which it stands."""
+    body = [ast.copy_location(ast.Return(node.body), node)] if isinstance(node, ast.Lambda) else node.body
+    around = outer.args.args + outer.args.kwonlyargs if outer else []
+    arguments = ast.arguments([], [*node.args.args, *node.args.kwonlyargs, *around], None, [], [], None, [])
+    return ast.copy_location(Function("answer", arguments, body, []), node)
+
+
+def finds_rows(kind: str) -> bool:
+    """Whether a type is that of a function which gives rows."""
+    return kind.startswith("Callable[") and kind.endswith(", Rows]")
 
 
 class Names:
     """Which names of a function hold single rows, and which numbers that may be the server's."""
 
     def __init__(self, function: Function, asked_here: set[str], methods: Collection[str] = ()) -> None:
-        self.rows, self.asked = {"rows", "chunk"}, {"asked"}
+        self.rows, self.asked = {"rows", "chunk", *FINDERS}, {"asked"}
         self.rows_here, self.asked_here = ROWS.difference(methods), asked_here
         for argument in function.args.args + function.args.kwonlyargs:
             kind = ast.unparse(argument.annotation) if argument.annotation else "Array"
             if kind in {"OwnRows", "GappedRows"}:
                 self.rows.discard(argument.arg)
-            elif argument.arg in ROWS or kind in {"Rows", "Block", "Array | Columns", "Columns"}:
+            elif argument.arg in ROWS or kind in {"Rows", "Block", "Array | Columns", "Columns"} or finds_rows(kind):
                 self.rows.add(argument.arg)
-            elif argument.arg not in {"self", "cls"} and NUMBERS & set(re.findall(r"\w+", kind)):
+            elif argument.arg not in {"self", "cls", "party"} and NUMBERS & set(re.findall(r"\w+", kind)):
                 self.asked.add(argument.arg)
 
     def has_asked(self, node: ast.AST) -> bool:
         return any(
             (isinstance(one, ast.Name) and one.id in self.asked)
-            or (isinstance(one, ast.Attribute) and one.attr in self.asked_here and ast.unparse(one.value) == "self")
+            or (isinstance(one, ast.Attribute) and one.attr in self.asked_here and ast.unparse(one.value) in PARTY)
             for one in ast.walk(node)
         )
 
@@ -236,19 +278,25 @@ def meeting(code: str, *, parties_only: bool = False) -> set[str]:
     """Functions in which a row may meet a number of the server's."""
     tree = ast.parse(code)
     asked = asked_attributes(tree)
-    methods = {name for owner, name, function in functions(tree) if owner and not function.decorator_list}
+    known = list(functions(tree))
+    methods = {name for owner, name, function in known if owner and not is_party(owner) and not function.decorator_list}
     return {
-        f"{owner}.{name}".strip(".")
-        for owner, name, function in functions(tree)
-        if (owner.endswith("Client") or owner.startswith("Own") or not parties_only)
+        f"{owner}.{name}".strip(".").removesuffix(ANSWER)
+        for owner, name, function in known
+        if (is_party(owner) or name.endswith(ANSWER) or of_party(function) or not parties_only)
         and meets(function, Names(function, asked, methods))
     }
+
+
+def is_party(owner: str) -> bool:
+    """Whether a class has a party's rows."""
+    return owner.endswith("Client") or owner.startswith("Own")
 
 
 def reading(code: str) -> set[str]:
     """Functions that read rows."""
     return {
-        f"{owner}.{name}".strip(".")
+        f"{owner}.{name}".strip(".").removesuffix(ANSWER)
         for owner, name, function in functions(ast.parse(code))
         if any(isinstance(node, ast.Call) and name_of(node.func) in READERS for node in ast.walk(function))
     }
@@ -303,6 +351,45 @@ AS_THEY_WERE = {
 }
 """Statements of places that once were, and of such as could be."""
 
+ANSWERS_AS_THEY_COULD_BE = {
+    "function": """
+def answer(party: RowsClient, asked: Fields) -> Fields:
+    return {"spread": np.square(party.data - asked["centre"]).sum()}
+""",
+    "function of another name of the party": """
+def answer(own: RowsClient, asked: Fields) -> Fields:
+    return {"spread": np.square(own.data - asked["centre"]).sum()}
+""",
+    "lambda": """
+def answer(config: RunConfig) -> Questions:
+    return {"spread": Question(reply=X, answer=lambda party, asked: {"x": party.data @ asked["block"]})}
+""",
+    "lambda of a constant": """
+answer = {"spread": Question(reply=X, answer=lambda party, asked: {"x": party.own_columns.X - asked["level"]})}
+""",
+    "function within": """
+def answer(config: RunConfig) -> Questions:
+    def own(party: RowsClient, asked: Fields) -> Fields:
+        part = party.unscaled
+        return {"x": (part > asked["centre"]).sum()}
+
+    return {"spread": Question(reply=X, answer=own)}
+""",
+    "rows by a function": """
+def answer(of: Callable[[Any], Rows]) -> Questions:
+    return {"spread": Question(reply=X, answer=lambda party, asked: {"x": of(party) - asked["centre"]})}
+""",
+    "rows by a method": """
+class SomeClient:
+    def used(self, prefix: str) -> Rows:
+        return self.data[prefix]
+
+def answer(party: SomeClient, asked: Fields) -> Fields:
+    return {"x": party.used("") - asked["centre"]}
+""",
+}
+"""Answers that stand beside their questions, in every form in which they may be written."""
+
 HARMLESS = {
     "deviation": """
         head, diagonal = head_and_diagonal(self.data)
@@ -321,6 +408,31 @@ def snippet(name: str, body: str) -> str:
 @pytest.mark.parametrize("name", AS_THEY_WERE)
 def test_places_that_once_were_are_found(name):
     assert meeting(snippet(name, AS_THEY_WERE[name])) == {f"Some.{name}"}
+
+
+@pytest.mark.parametrize("name", ANSWERS_AS_THEY_COULD_BE)
+def test_answers_are_examined_in_every_form(name):
+    assert meeting(ANSWERS_AS_THEY_COULD_BE[name], parties_only=True) == {"answer"}
+
+
+def test_every_answer_of_a_run_is_one_that_is_examined():
+    """It is a method of a client, or its first parameter says that it is of a party; and its file is one of PARTIES."""
+    seen = 0
+    for method in METHODS.values():
+        card = method.strategy.card
+        for config, own in product(TRAVEL.values(), card.examples):
+            try:
+                questions = card.phases(config, card.options.parse(own))
+            except ConfigError:
+                continue
+            for name, question in questions.items():
+                answer = question.answer
+                assert answer is not None, f"{card.name}: nobody answers '{name}'"
+                first, code = next(iter(inspect.signature(answer).parameters)), inspect.getfile(answer)
+                assert first == "party" or answer.__qualname__.split(".")[0].endswith("Client"), answer
+                assert Path(code) in PARTIES, code
+                seen += 1
+    assert seen > 150
 
 
 @pytest.mark.parametrize("name", HARMLESS)

@@ -60,7 +60,7 @@ def kept_loadings(folder) -> str:
 
 
 def hostile_questions(script: Script, seed: int, session: HostileSession, steps: int = 14):
-    """Phases in an order that is often the right one, and arrays that are often of the right form."""
+    """Questions in an order that is often the right one, and arrays that are often of the right form."""
     questions = Questions(seed, {"d": 6, "n": 30, "any": 2})
     rng, names = np.random.default_rng(seed), list(script.times)
     place = 0

@@ -77,7 +77,7 @@ def foreign(monkeypatch):
 
     def failing(strategy, client=METHODS["p-cov"].client):
         monkeypatch.setitem(METHODS._found, "foreign", Method(strategy, client))
-        monkeypatch.setitem(METHODS._homes, "foreign", ("", ""))
+        monkeypatch.setitem(METHODS._homes, "foreign", "")
         return {name for name, check in battery("foreign").items() if fails(check)}
 
     return failing

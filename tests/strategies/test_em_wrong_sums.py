@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError
-from strategies.em import EMClient
+from fedpca_flwr.questions.incomplete_client import IncompleteClient
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.strategies.test_em import SUMS, parties_of_three
@@ -16,7 +16,7 @@ MODELS = [("gaussian", "expected"), ("factors", "products")]
 
 def altered(monkeypatch, phase, change, field=None):
     """Party 1 changes what it answers to the first question of a phase."""
-    honest = EMClient.statistics
+    honest = IncompleteClient.statistics
 
     def statistics(self, asked_in, asked):
         answer = honest(self, asked_in, asked)
@@ -25,7 +25,7 @@ def altered(monkeypatch, phase, change, field=None):
         wrong = {name: change(value) if field in (None, name) else value for name, value in answer.items()}
         return {**wrong, **{name: answer[name] for name in ("count", "empty") if name in answer}}
 
-    monkeypatch.setattr(EMClient, "statistics", statistics)
+    monkeypatch.setattr(IncompleteClient, "statistics", statistics)
 
 
 @pytest.mark.parametrize(("model", "step"), MODELS)
