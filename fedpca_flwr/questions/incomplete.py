@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factor_em import Factors, FactorSums
+from fedpca_flwr.maths.factor_em import FactorGaussian, FactorSums
 from fedpca_flwr.maths.gaussian_em import Expected, Gaussian
 from fedpca_flwr.maths.incomplete_rows import FLOOR
 from fedpca_flwr.maths.moments import Head, Moments, constant_features, diagonal_positions, pack, packed_size, two_sum
@@ -306,7 +306,7 @@ def _limits(asked: Fields, public: Public) -> SumLimits:
 
 
 def expected_products(
-    run: RowsStrategy, observed: ObservedValues, model: Factors
+    run: RowsStrategy, observed: ObservedValues, model: FactorGaussian
 ) -> Generator[Ask, Any, tuple[FactorSums, Array]]:
     """The sums of all rows under a model, and a bound on what fixed point rounded off each feature's products (d,)."""
     total = yield from checked_sum(

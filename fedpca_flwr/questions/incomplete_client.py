@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factor_em import Factors, factor_sums, filled_by, squared_error_by_factors
+from fedpca_flwr.maths.factor_em import FactorGaussian, factor_sums, filled_by, squared_error_by_factors
 from fedpca_flwr.maths.gap_groups import GappedRows, Patterns, of_rows
 from fedpca_flwr.maths.gaussian_em import Gaussian, expected_sums
 from fedpca_flwr.maths.incomplete_rows import FLOOR, squared_error_of
@@ -118,7 +118,7 @@ class IncompleteClient(RowsClient):
 
     def products(self, asked: Fields) -> Fields:
         """Expected deviations from the mean of a model of factors, and their products with its directions."""
-        model = Factors(asked["mean"], asked["basis"], asked["variances"], float(asked["noise"]))
+        model = FactorGaussian(asked["mean"], asked["basis"], asked["variances"], float(asked["noise"]))
         if model.noise < FLOOR or model.variances.min() <= model.noise:
             raise ContractError(
                 f"{SERVER}: 'noise' is {model.noise:.3g}, expected at least {FLOOR:.3g} and below all 'variances'"
