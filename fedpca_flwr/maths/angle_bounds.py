@@ -21,10 +21,10 @@ than j columns; else for each alone, if no eigenvalue occurs more often than S h
 
 **Whether eigenvalues hide from narrow blocks** (`Probe`). Block Krylov from b random columns sees b directions of an
 eigenspace, however long it goes on. So once the first j Ritz vectors U of :math:`A` have converged, a fresh random
-block starts again with what they leave, :math:`B = (I - U U^T) A (I - U U^T)`, and :math:`\lambda_{j+1}(A) \le
-\lambda_1(B)` (Courant and Fischer), whatever U is. One direction suffices to bound :math:`\lambda_1(B)`: any column of
-the block shows a part of it, since the block was drawn after U was found. So nothing is presumed of multiplicities
-(`first_bound`).
+block starts again with what they leave, :math:`B = (I - U U^T) A (I - U U^T)`, and
+:math:`\lambda_{j+1}(A) \le \lambda_1(B)` (Courant and Fischer), whatever U is. One direction suffices to bound
+:math:`\lambda_1(B)`: any column of the block shows a part of it, since the block was drawn after U was found. So
+nothing is presumed of multiplicities (`first_bound`).
 """
 
 from __future__ import annotations

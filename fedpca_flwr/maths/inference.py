@@ -70,90 +70,6 @@ SMALLEST_REMAINDER = 1e-10
 """Where components leave a smaller share of the variance, what they leave is rounding and has no directions."""
 
 
-def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
-    """Intervals (k, 2) for the population's eigenvalues, of which ``values`` (k,) are those of n normal rows."""
-    step = ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
-    upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
-    return np.column_stack([values / (1 + step), upper])
-
-
-def fourth_powers(scores: Array, variances: Array) -> Array:
-    """Sums (k,) of the fourth powers of scores (n, k) in their deviations; 0 where there is no variance."""
-    unit = np.where(variances > ROUNDING * variances.max(initial=0.0), variances, np.inf)
-    sums: Array = np.sum((scores**2 / unit) ** 2, axis=0)
-    return sums
-
-
-def robust_intervals(values: Array, kurtosis: Array, n: int, level: float) -> Array:
-    """Intervals (k, 2) as `eigenvalue_intervals`, for rows whose scores have this kurtosis (k,)."""
-    step = ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
-    with np.errstate(divide="ignore"):
-        upper = np.where(step < 1, values / (1 - step), np.inf)
-    return np.column_stack([values / (1 + step), upper])
-
-
-def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
-    """Standard errors (d, k) of the loadings of n normal rows.
-
-    Parameters
-    ----------
-    values, vectors : ndarray of shape (d,) and (d, d)
-        All eigenpairs of the covariance. The errors of tied ones are infinite.
-    """
-    gaps = values[:k, None] - values
-    np.fill_diagonal(gaps, np.inf)
-    tied = (gaps == 0).any(axis=1)
-    gaps[tied] = np.inf
-    errors: Array = np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T)
-    return np.where(tied, np.inf, errors)
-
-
-def spiked(values: Array, k: int, n: int) -> tuple[Array, Array]:
-    """The population's variances (k,) behind the first k components, and expected angles to its components, in degrees.
-
-    A component that noise alone may have has the variance of the noise, and 90 degrees.
-
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        All eigenvalues of the covariance, descending.
-    """
-    d, leading = len(values), values[:k]
-    s2, ratio = noise_variance(values, n, d), d / (n - 1)
-    above = leading > edge(values, n, d)
-    b = leading + s2 * (1 - ratio)
-    found = (b + np.sqrt((b**2 - 4 * leading * s2).clip(min=0.0))) / 2
-    over = np.where(above, found - s2, 1.0)
-    cosines = (1 - ratio * s2**2 / over**2) / (1 + ratio * s2 / over)
-    angles = np.degrees(np.arccos(np.sqrt(cosines.clip(0.0, 1.0))))
-    return np.where(above, found, s2), np.where(above, angles, 90.0)
-
-
-def grouped_jackknife(whole: Array, left_out: Array, sizes: Array) -> tuple[Array, Array]:
-    """Estimate and variance of a statistic, by leaving out one group after the other (Busing et al. 1999).
-
-    Parameters
-    ----------
-    whole : ndarray
-        The statistic of all rows.
-    left_out : ndarray of shape (g, ...)
-        The statistic of all rows but those of each group.
-    sizes : ndarray of shape (g,)
-        Rows of each group, which may differ.
-    """
-    groups = len(sizes)
-    share = (sizes / sizes.sum()).reshape(-1, *[1] * whole.ndim)
-    estimate = groups * whole - np.sum((1 - share) * left_out, axis=0)
-    pseudo = whole / share - (1 / share - 1) * left_out
-    variance = np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
-    return estimate, variance
-
-
-def student_step(groups: int, level: float) -> float:
-    """How many standard errors an interval reaches, if these were estimated from so many groups."""
-    return float(stdtrit(groups - 1, 0.5 + level / 2))
-
-
 def leading_run(above: NDArray[np.bool_]) -> int:
     """How many entries are true before the first that is not."""
     return int(np.append(above, False).argmin())
@@ -287,6 +203,112 @@ def _blocks(d: int) -> list[NDArray[np.intp]]:
     return [np.arange(first, d, blocks) for first in range(blocks)]
 
 
+def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
+    """Intervals (k, 2) for the population's eigenvalues, of which ``values`` (k,) are those of n normal rows."""
+    step = ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
+    upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
+    return np.column_stack([values / (1 + step), upper])
+
+
+def fourth_powers(scores: Array, variances: Array) -> Array:
+    """Sums (k,) of the fourth powers of scores (n, k) in their deviations; 0 where there is no variance."""
+    unit = np.where(variances > ROUNDING * variances.max(initial=0.0), variances, np.inf)
+    sums: Array = np.sum((scores**2 / unit) ** 2, axis=0)
+    return sums
+
+
+def robust_intervals(values: Array, kurtosis: Array, n: int, level: float) -> Array:
+    """Intervals (k, 2) as `eigenvalue_intervals`, for rows whose scores have this kurtosis (k,)."""
+    step = ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
+    with np.errstate(divide="ignore"):
+        upper = np.where(step < 1, values / (1 - step), np.inf)
+    return np.column_stack([values / (1 + step), upper])
+
+
+def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
+    """Standard errors (d, k) of the loadings of n normal rows.
+
+    Parameters
+    ----------
+    values, vectors : ndarray of shape (d,) and (d, d)
+        All eigenpairs of the covariance. The errors of tied ones are infinite.
+    """
+    gaps = values[:k, None] - values
+    np.fill_diagonal(gaps, np.inf)
+    tied = (gaps == 0).any(axis=1)
+    gaps[tied] = np.inf
+    errors: Array = np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T)
+    return np.where(tied, np.inf, errors)
+
+
+def spiked(values: Array, k: int, n: int) -> tuple[Array, Array]:
+    """The population's variances (k,) behind the first k components, and expected angles to its components, in degrees.
+
+    A component that noise alone may have has the variance of the noise, and 90 degrees.
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        All eigenvalues of the covariance, descending.
+    """
+    d, leading = len(values), values[:k]
+    s2, ratio = noise_variance(values, n, d), d / (n - 1)
+    above = leading > edge(values, n, d)
+    b = leading + s2 * (1 - ratio)
+    found = (b + np.sqrt((b**2 - 4 * leading * s2).clip(min=0.0))) / 2
+    over = np.where(above, found - s2, 1.0)
+    cosines = (1 - ratio * s2**2 / over**2) / (1 + ratio * s2 / over)
+    angles = np.degrees(np.arccos(np.sqrt(cosines.clip(0.0, 1.0))))
+    return np.where(above, found, s2), np.where(above, angles, 90.0)
+
+
+def grouped_jackknife(whole: Array, left_out: Array, sizes: Array) -> tuple[Array, Array]:
+    """Estimate and variance of a statistic, by leaving out one group after the other (Busing et al. 1999).
+
+    Parameters
+    ----------
+    whole : ndarray
+        The statistic of all rows.
+    left_out : ndarray of shape (g, ...)
+        The statistic of all rows but those of each group.
+    sizes : ndarray of shape (g,)
+        Rows of each group, which may differ.
+    """
+    groups = len(sizes)
+    share = (sizes / sizes.sum()).reshape(-1, *[1] * whole.ndim)
+    estimate = groups * whole - np.sum((1 - share) * left_out, axis=0)
+    pseudo = whole / share - (1 / share - 1) * left_out
+    variance = np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
+    return estimate, variance
+
+
+def student_step(groups: int, level: float) -> float:
+    """How many standard errors an interval reaches, if these were estimated from so many groups."""
+    return float(stdtrit(groups - 1, 0.5 + level / 2))
+
+
+def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
+    """The factor (k,) by which scores of new rows are too small; NaN where a component is not above the noise.
+
+    Parameters
+    ----------
+    variances : ndarray of shape (k,)
+        Variances of the components.
+    total : float
+        The variance of all d features that vary, in n rows.
+    """
+    gamma, left = d / max(1, n - 1), min(n - 1, d) - variances.size
+    if left <= 0 or total <= variances.sum():
+        return np.ones(variances.size)  # no noise is left
+    level = (total - float(variances.sum())) / (left * max(1.0, gamma))
+    b = 1 + variances / level - gamma
+    root = b**2 - 4 * variances / level
+    population = (b + np.sqrt(root.clip(min=0.0))) / 2
+    stands_out, unknown = (root > 0) & (population > 1), np.full(variances.size, np.nan)
+    factor: Array = np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out)
+    return factor
+
+
 def left_out_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     """Over how many directions the variance is spread that the pairs leave out; None where they leave nothing.
 
@@ -329,25 +351,3 @@ def t_squared_contributions(centred: Array, components: Array, variances: Array)
     scores = centred @ components.T
     contributions: Array = centred * ((scores / variances) @ components)
     return contributions
-
-
-def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
-    """The factor (k,) by which scores of new rows are too small; NaN where a component is not above the noise.
-
-    Parameters
-    ----------
-    variances : ndarray of shape (k,)
-        Variances of the components.
-    total : float
-        The variance of all d features that vary, in n rows.
-    """
-    gamma, left = d / max(1, n - 1), min(n - 1, d) - variances.size
-    if left <= 0 or total <= variances.sum():
-        return np.ones(variances.size)  # no noise is left
-    level = (total - float(variances.sum())) / (left * max(1.0, gamma))
-    b = 1 + variances / level - gamma
-    root = b**2 - 4 * variances / level
-    population = (b + np.sqrt(root.clip(min=0.0))) / 2
-    stands_out, unknown = (root > 0) & (population > 1), np.full(variances.size, np.nan)
-    factor: Array = np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out)
-    return factor

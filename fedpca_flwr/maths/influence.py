@@ -8,12 +8,12 @@ adds::
 so a component v with eigenvalue :math:`\lambda` has the share :math:`v^T C_k v / \lambda` of party k, and the shares
 add up to 1.
 
-**Turns.** Without party k the scatter of the other rows is :math:`S - E_k`, with :math:`E_k = S_k + n_k N / (N - n_k)
-(m_k - m)(m_k - m)^T`. Where it is cheap its components are computed (`exact_turn`). Else products :math:`E V` with the
-components V of all rows bound the angles (`bounded_turn`). With :math:`V^T (S - E) V = U diag(a) U^T` and :math:`R = (I
-- V V^T) E V U`, the vectors :math:`V U` are the best that the span of V has for the others. Since E is positive
-semidefinite, what lies outside the span has no eigenvalue above :math:`\lambda_{r+1}` of S. So for the first j of them
-the theorem of Davis and Kahan holds::
+**Turns.** Without party k the scatter of the other rows is :math:`S - E_k`, with
+:math:`E_k = S_k + n_k N / (N - n_k) (m_k - m)(m_k - m)^T`. Where it is cheap its components are computed
+(`exact_turn`). Else products :math:`E V` with the components V of all rows bound the angles (`bounded_turn`). With
+:math:`V^T (S - E) V = U diag(a) U^T` and :math:`R = (I - V V^T) E V U`, the vectors :math:`V U` are the best that the
+span of V has for the others. Since E is positive semidefinite, what lies outside the span has no eigenvalue above
+:math:`\lambda_{r+1}` of S. So for the first j of them the theorem of Davis and Kahan holds::
 
     tan 2 theta_j <= 2 |R_1..j| / (a_j - c_j)
 
@@ -73,77 +73,6 @@ FITS, FITTED = 0.4, 0.4
 median party's, where they hold at least the second share of that."""
 
 Reason = Literal["rows", "share", "spread", "fit"]
-
-
-class RandomGroups:
-    """Sums of scatters in groups drawn at random, of parts that come one by one and are not kept.
-
-    Parameters
-    ----------
-    parts : int
-        How many parts will come.
-    rng : Generator
-        Draws the groups; whoever made the parts must not know its seed.
-    """
-
-    def __init__(self, parts: int, rng: np.random.Generator) -> None:
-        self._groups = itertools.cycle(rng.permutation(parts) % min(GROUPS, parts))
-        self._sums: dict[int, Array] = {}
-        self._names: dict[int, list[str]] = {}
-
-    def add(self, name: str, part: Moments) -> None:
-        """Add a part to the next group."""
-        group = int(next(self._groups))
-        self._names.setdefault(group, []).append(name)
-        if group not in self._sums:
-            self._sums[group] = part.scatter.copy()
-            return
-        with np.errstate(over="ignore"):
-            self._sums[group] += part.scatter
-
-    def indefinite(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
-        """The names of each group whose sum is not positive semidefinite; see `indefinite`."""
-        return [self._names[i] for i, added in self._sums.items() if not _semidefinite(added.copy(), d, largest, scale)]
-
-
-def indefinite(parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator) -> list[int]:
-    """Which parts are in a group whose sum is not positive semidefinite, and are not so themselves.
-
-    Parameters
-    ----------
-    largest : float
-        The largest eigenvalue of the sum of their scatters, in the unit of ``scale``. A negative one is rounding where
-        it is less than ``4 d`` roundings of float32 of that (4e-4 for 784 features).
-    scale : ndarray of shape (d,) or None
-        What each feature is divided by.
-    rng : Generator
-        Draws the groups; whoever made the parts must not know its seed.
-    """
-    found: list[int] = []
-    for group in np.array_split(rng.permutation(len(parts)), min(GROUPS, len(parts)) or 1):
-        if group.size and not _together([parts[i] for i in group], largest, scale):
-            found += [int(i) for i in group if not _together([parts[i]], largest, scale)]
-    return sorted(found)
-
-
-def _together(parts: Sequence[Moments], largest: float, scale: Array | None) -> bool:
-    packed = parts[0].scatter.copy()
-    with np.errstate(over="ignore"):
-        for part in parts[1:]:
-            packed += part.scatter
-    return _semidefinite(packed, parts[0].n_features, largest, scale)
-
-
-def _semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:
-    """Whether a scatter, which is overwritten, has no negative eigenvalue, up to rounding."""
-    with np.errstate(over="ignore", invalid="ignore"):  # so much larger than the sum of all: others are negative
-        packed /= largest
-        if scale is not None:
-            packed /= pack(np.outer(scale, scale))  # float32 does not hold what it was before
-        matrix, _ = lapack.stpttr(d, packed.astype(np.float32), uplo="L")
-    matrix[np.diag_indices(d)] += np.float32(4 * d * np.finfo(np.float32).eps)
-    _, info = lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)
-    return bool(info == 0)
 
 
 class Part(Protocol):
@@ -327,3 +256,74 @@ def _cut(R: Array, left: Array, following: float, j: int) -> float:
         below = float((left[j] + following) / 2 + np.hypot((left[j] - following) / 2, later))
     gap = float(left[j - 1]) - below
     return float(np.arctan2(2 * above, gap) / 2) if gap > RESOLVED else np.pi / 2
+
+
+class RandomGroups:
+    """Sums of scatters in groups drawn at random, of parts that come one by one and are not kept.
+
+    Parameters
+    ----------
+    parts : int
+        How many parts will come.
+    rng : Generator
+        Draws the groups; whoever made the parts must not know its seed.
+    """
+
+    def __init__(self, parts: int, rng: np.random.Generator) -> None:
+        self._groups = itertools.cycle(rng.permutation(parts) % min(GROUPS, parts))
+        self._sums: dict[int, Array] = {}
+        self._names: dict[int, list[str]] = {}
+
+    def add(self, name: str, part: Moments) -> None:
+        """Add a part to the next group."""
+        group = int(next(self._groups))
+        self._names.setdefault(group, []).append(name)
+        if group not in self._sums:
+            self._sums[group] = part.scatter.copy()
+            return
+        with np.errstate(over="ignore"):
+            self._sums[group] += part.scatter
+
+    def indefinite(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
+        """The names of each group whose sum is not positive semidefinite; see `indefinite`."""
+        return [self._names[i] for i, added in self._sums.items() if not _semidefinite(added.copy(), d, largest, scale)]
+
+
+def indefinite(parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator) -> list[int]:
+    """Which parts are in a group whose sum is not positive semidefinite, and are not so themselves.
+
+    Parameters
+    ----------
+    largest : float
+        The largest eigenvalue of the sum of their scatters, in the unit of ``scale``. A negative one is rounding where
+        it is less than ``4 d`` roundings of float32 of that (4e-4 for 784 features).
+    scale : ndarray of shape (d,) or None
+        What each feature is divided by.
+    rng : Generator
+        Draws the groups; whoever made the parts must not know its seed.
+    """
+    found: list[int] = []
+    for group in np.array_split(rng.permutation(len(parts)), min(GROUPS, len(parts)) or 1):
+        if group.size and not _together([parts[i] for i in group], largest, scale):
+            found += [int(i) for i in group if not _together([parts[i]], largest, scale)]
+    return sorted(found)
+
+
+def _together(parts: Sequence[Moments], largest: float, scale: Array | None) -> bool:
+    packed = parts[0].scatter.copy()
+    with np.errstate(over="ignore"):
+        for part in parts[1:]:
+            packed += part.scatter
+    return _semidefinite(packed, parts[0].n_features, largest, scale)
+
+
+def _semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:
+    """Whether a scatter, which is overwritten, has no negative eigenvalue, up to rounding."""
+    with np.errstate(over="ignore", invalid="ignore"):  # so much larger than the sum of all: others are negative
+        packed /= largest
+        if scale is not None:
+            packed /= pack(np.outer(scale, scale))  # float32 does not hold what it was before
+        matrix, _ = lapack.stpttr(d, packed.astype(np.float32), uplo="L")
+    matrix[np.diag_indices(d)] += np.float32(4 * d * np.finfo(np.float32).eps)
+    _, info = lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)
+    return bool(info == 0)

@@ -1,4 +1,14 @@
-r"""Eigenpairs behind a noisy scatter matrix, whose noise is symmetric with a known deviation, and directions of rows.
+r"""Directions of rows about a noisy centre, and the eigenpairs behind a scatter matrix with noise of known deviation.
+
+**Directions of rows.** Where the lengths of rows are in no known range, their directions about a centre take their
+place. Every row has length 1 once it is divided by its distance from a centre, so one row changes
+:math:`\sum u_i u_i^T` by 1, whatever the data, and a row that is far off counts no more than any other (Locantore et
+al. 1999, "Robust principal component analysis for functional data"; differentially private: Kim and Jung 2025, "Robust
+and differentially private principal component analysis"). For rows whose distribution is elliptical, the components are
+those of the covariance.
+
+How many rows have a length between any two powers of two is told with noise. The mean of rows that are shortened
+accordingly is a centre. It is as good as the origin is near: so the same is done once more about it.
 
 **Behind the noise.** For a matrix of size m with noise of deviation :math:`\tau` off the diagonal, the noise alone has
 eigenvalues up to :math:`2q, q = \tau \sqrt{m}`. An eigenvalue :math:`\lambda > q` shows up as
@@ -7,16 +17,6 @@ Benaych-Georges and Nadakuditi 2011, theorem 2.1). Only what was released is use
 
 Where the centre is noisy too, rows without any variance have a second moment about it (`NoisyCentre`): an eigenvalue
 like any other to the noise of the matrix, but not of the data. Only what exceeds both together is of the data.
-
-**Directions of rows.** Where the lengths of rows are in no known range, their directions about a centre take their
-place. Every row has length 1 once it is divided by its distance from a centre, so one row changes :math:`\sum u_i
-u_i^T` by 1, whatever the data, and a row that is far off counts no more than any other (Locantore et al. 1999, "Robust
-principal component analysis for functional data"; differentially private: Kim and Jung 2025, "Robust and differentially
-private principal component analysis"). For rows whose distribution is elliptical, the components are those of the
-covariance.
-
-How many rows have a length between any two powers of two is told with noise. The mean of rows that are shortened
-accordingly is a centre. It is as good as the origin is near: so the same is done once more about it.
 """
 
 from __future__ import annotations
