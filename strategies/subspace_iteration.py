@@ -48,11 +48,12 @@ from pydantic import Field as Limits
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.block_iteration import BlockIteration, Noise, measured, shortfall_notes
+from fedpca_flwr.maths.block_iteration import BlockIteration, measured, shortfall_notes
 from fedpca_flwr.maths.columns import added
 from fedpca_flwr.maths.eigen import frobenius
 from fedpca_flwr.maths.factors import Factor, stack, truncated, truncated_moments
 from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.moments import Head, safe_deviation
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.model.solution import Solution, check_rounds, require_variance
@@ -304,8 +305,8 @@ class SubspaceIteration(RowsStrategy):
                 break
         return self._solution(found, head, total, np.ones(head.mean.size))
 
-    def _noise(self, freedom: int, features: int) -> Noise | None:
-        return Noise(freedom, features) if self.options.certify == "signal" else None
+    def _noise(self, freedom: int, features: int) -> MarchenkoPastur | None:
+        return MarchenkoPastur(freedom, features) if self.options.certify == "signal" else None
 
     def _solution(self, found: BlockIteration, head: Head, total: float, scale: Array) -> Solution:
         self.certificate = found.certificate

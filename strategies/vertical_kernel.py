@@ -26,7 +26,7 @@ from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import (
-    NEGLIGIBLE,
+    KERNEL_ROUNDING,
     Kernel,
     Name,
     centred,
@@ -277,7 +277,7 @@ class VerticalKernel(ColumnsStrategy):
                 "identical, or it cannot tell them apart: set center=true, or another 'gamma' (it is "
                 f"{kernel.gamma:.2g})"
             )
-        may_be = pairs.values[k - 1 : k].sum() + pairs.error > NEGLIGIBLE * pairs.values[0]
+        may_be = pairs.values[k - 1 : k].sum() + pairs.error > KERNEL_ROUNDING * pairs.values[0]
         if positive < k < n and may_be and self.transport.sums_only:
             raise ConfigError(
                 f"run-config: 'n-components' is {k}, but beside their largest value the fixed point of secure sums "

@@ -1,7 +1,7 @@
 """What else the moments of all rows give, without asking the sites again: functions of `SecondMoments`."""
 
 from fedpca_flwr.analyses.components import FactorModel, Reading, factor_analysis, pca, projected, read, whitened
-from fedpca_flwr.analyses.covariates import Adjusted, adjusted
+from fedpca_flwr.analyses.covariates import AdjustedMoments, adjusted
 from fedpca_flwr.analyses.inference import (
     HowMany,
     HowSure,
@@ -26,7 +26,7 @@ from fedpca_flwr.analyses.relations import (
 )
 
 __all__ = [
-    "Adjusted",
+    "AdjustedMoments",
     "CanonicalCorrelations",
     "Discriminant",
     "Drift",

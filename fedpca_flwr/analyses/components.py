@@ -92,12 +92,14 @@ ROTATIONS: dict[str, Callable[..., Array] | None] = {"none": None, "varimax": va
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Attributes
+    """The first components in terms of the features.
+
+    Attributes
     ----------
     correlations : ndarray of shape (k, d)
-        Of each component's scores with each feature; with promax the pattern of a regression on correlated scores. A
-        constant feature has none: 0. The largest absolute one of each component is positive; rotated ones are ordered
-        by the sum of their squares.
+        Correlations of each component's scores with each feature; with promax the pattern of a regression on correlated
+        scores. A constant feature has none: 0. The largest absolute one of each component is positive; rotated ones are
+        ordered by the sum of their squares.
     communalities : ndarray of shape (d,)
         Share of each feature's variance that the k components hold, which no rotation changes.
     contributions : ndarray of shape (k, d)
@@ -122,8 +124,6 @@ def read(
 
     Parameters
     ----------
-    moments : SecondMoments
-    k : int
     scale : bool
         As for a PCA.
     rotation : {"none", "varimax", "promax"}

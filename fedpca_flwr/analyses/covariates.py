@@ -1,4 +1,4 @@
-"""Take something out first: what covariates explain, and what differs between the means of the parties."""
+"""Kept moments without what covariates explain, and without what differs between the means of the parties."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.adjustment import fitted
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, pack
-from fedpca_flwr.maths.sums import pool_within
+from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.second_moments import Features, SecondMoments
 
 
 @dataclass(frozen=True, eq=False)
-class Adjusted:
-    """Attributes
+class AdjustedMoments:
+    """The moments of features without what covariates explain, and how the same is taken out of rows.
+
+    Attributes
     ----------
     moments : SecondMoments
-        Of the features without what was taken out; their means are kept.
+        The moments of what is left of the features; their means are kept.
     coefficients : ndarray of shape (q, d)
-        Of q covariates in d features, in units of feature per unit of covariate.
+        Slopes of d features on q covariates, in units of feature per unit of covariate.
     collinear : tuple
-        Covariates (names, or places where there are none) of which some combination does not vary: it was dropped.
+        Covariates (names, or places where there are no names) of which some combination does not vary: it was dropped.
     places, covariates : ndarray of shape (d,), (q,)
-        Where features and covariates stand in the rows that the moments are of.
+        Where features and covariates stand in the rows of the original moments.
     features : tuple of str
         Names of features and covariates in those rows; empty where the moments have none.
     means : mapping of str to ndarray of shape (d + q,)
-        Of each party, where the parties' means were taken out; else of all rows, under an empty name.
+        The means of each party, where these were taken out; else those of all rows, under an empty name.
     """
 
     moments: SecondMoments
@@ -67,7 +69,7 @@ class Adjusted:
 
 
 @of_moments
-def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = False) -> Adjusted:
+def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = False) -> AdjustedMoments:
     """The moments of the features after a linear regression on covariates, as of the pooled rows.
 
     Parameters
@@ -75,7 +77,7 @@ def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = Fa
     moments : SecondMoments
         Of features and covariates together.
     covariates : sequence of str or int
-        What is regressed out of all others.
+        The features that are regressed out of all others.
     parties : bool
         Whether each party has a mean of its own, so that nothing is left between their means (``keep="parties"``).
 
@@ -85,7 +87,7 @@ def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = Fa
     """
     if parties and not moments.parties:
         raise ConfigError("no party's own moments were kept: run with keep='parties'")
-    whole = pool_within(moments.parties.values()) if parties else moments.moments
+    whole = pool(moments.parties.values(), within=True) if parties else moments.moments
     there = SecondMoments(whole, moments.features)
     found = blocks(there, covariates)
     adjustment, held = fitted(there.scatter, found.y)
@@ -94,7 +96,7 @@ def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = Fa
     if not np.diagonal(scatter).any():
         raise DataError("the covariates explain all features: nothing is left to analyse")
     own = {key: party.mean + party.remainder for key, party in moments.parties.items()}
-    return Adjusted(
+    return AdjustedMoments(
         moments=SecondMoments(left, moments.names(found.x), missed=adjustment.missed(moments.missed)[found.x]),
         coefficients=adjustment.slopes[:, found.x],
         collinear=moments.names(held) or tuple(held.tolist()),

@@ -1,7 +1,4 @@
-"""How sure variances and loadings are, as estimates of those of the population that the rows are drawn from.
-
-How many components to keep: what each rule says, side by side.
-"""
+"""How many components to keep, and how sure variances and loadings are as estimates of those of the population."""
 
 from __future__ import annotations
 
@@ -15,10 +12,9 @@ from fedpca_flwr.analyses.components import pca
 from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, require_resolved
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths import inference
-from fedpca_flwr.maths import inference as rules
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
-from fedpca_flwr.maths.inference import bi_cross_validation
+from fedpca_flwr.maths.marchenko_pastur import edge, optimal_threshold
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.solution import require_variance
@@ -28,7 +24,9 @@ MOST_DRAWS = 100_000
 
 @dataclass(frozen=True, eq=False)
 class HowMany:
-    """Attributes
+    """How many components each rule keeps.
+
+    Attributes
     ----------
     by_rule : mapping of str to int or None
         How many components each rule keeps, which may be none; None where it does not apply (Minka's with n < d).
@@ -50,18 +48,17 @@ class HowMany:
 
 @of_moments
 def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0.95, draws: int = 100) -> HowMany:
-    """What the rules of `fedpca_flwr.maths.inference` say.
+    """How many components the rules of `fedpca_flwr.maths.inference` keep.
 
     Parameters
     ----------
-    moments : SecondMoments
     scale : bool
         Whether each feature is divided by its standard deviation, as for a PCA: rules that take the noise for equal in
         all features (all but parallel analysis) are meant for features of one unit.
     fraction : float
-        Of the variance, for the last rule.
+        The share of the variance for the last rule.
     draws : int
-        Of unrelated features, for the null band; always the same ones.
+        How many times unrelated features are drawn for the null band; the draws are always the same.
 
     Raises
     ------
@@ -78,32 +75,34 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     n, d = used.n_samples, used.n_features
     covariance = used.covariance
     values = eigvalsh(covariance)[::-1].clip(min=0.0)
-    band = rules.null_band(np.diagonal(covariance).clip(min=0.0), n, draws)
+    band = inference.null_band(np.diagonal(covariance).clip(min=0.0), n, draws)
     by_rule = {
-        "parallel analysis (Horn)": rules.parallel_analysis(values, band),
-        "Marchenko-Pastur edge": rules.leading_run(values > rules.edge(values, n, d)),
-        "optimal threshold (Gavish, Donoho)": rules.leading_run(values > rules.optimal_threshold(values, n, d)),
-        "greatest evidence (Minka)": rules.minka(values, n),
-        "broken stick": rules.broken_stick(values),
-        f"{fraction:.0%} of the variance": rules.fraction(values, fraction),
+        "parallel analysis (Horn)": inference.parallel_analysis(values, band),
+        "Marchenko-Pastur edge": inference.leading_run(values > edge(values, n, d)),
+        "optimal threshold (Gavish, Donoho)": inference.leading_run(values > optimal_threshold(values, n, d)),
+        "greatest evidence (Minka)": inference.minka(values, n),
+        "broken stick": inference.broken_stick(values),
+        f"{fraction:.0%} of the variance": inference.fraction(values, fraction),
     }
     if len(used.parties) > 1 and d > 1:
-        by_rule["bi-cross-validation (Owen, Perry)"] = bi_cross_validation(list(used.parties.values()))
+        by_rule["bi-cross-validation (Owen, Perry)"] = inference.bi_cross_validation(list(used.parties.values()))
     return HowMany(by_rule, values, band)
 
 
-FEWEST = 5
-"""Parties, of fewer of which a spread tells nothing."""
+FEWEST_PARTIES = 5
+"""The spread of fewer parties tells nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class HowSure:
-    """Attributes
+    """How sure variances and loadings are.
+
+    Attributes
     ----------
     variances : ndarray of shape (k,)
-        Of the sample, as ``explained_variance_``.
+        The variances of the sample, as ``explained_variance_``.
     variance_intervals : ndarray of shape (k, 2)
-        For the population's, which they cover in about ``level`` of all samples.
+        Intervals that cover the population's variances in about ``level`` of all samples.
     loading_errors : ndarray of shape (k, d)
         Standard errors of the loadings, in the order of ``components_``.
     """
@@ -115,10 +114,12 @@ class HowSure:
 
 @dataclass(frozen=True, eq=False)
 class Spikes:
-    """Attributes
+    """What is to be expected of the population behind components of a sample.
+
+    Attributes
     ----------
     variances : ndarray of shape (k,)
-        Of the population's components, if they rise over noise that all features have alike.
+        Variances of the population's components, if they rise over noise that all features have alike.
     angles : ndarray of shape (k,)
         In degrees, how far each component of the sample is expected to be from the population's; 90 where it is noise.
     """
@@ -152,7 +153,7 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     Parameters
     ----------
     model : PCAModel
-        Of a run with ``fourth_moments=True``.
+        The model of a run with ``fourth_moments=True``.
 
     Raises
     ------
@@ -191,7 +192,7 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     Parameters
     ----------
     moments : SecondMoments
-        With each party's own (``keep="parties"``), 5 at least.
+        The moments of all rows and those of each party (``keep="parties"``), at least 5.
 
     Raises
     ------
@@ -199,9 +200,9 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     """
     _require_level(level)
     groups = len(moments.parties)
-    if groups < FEWEST:
+    if groups < FEWEST_PARTIES:
         raise ConfigError(
-            f"the moments hold those of {groups} parties, expected at least {FEWEST}: run with keep='parties'"
+            f"the moments hold those of {groups} parties, expected at least {FEWEST_PARTIES}: run with keep='parties'"
         )
     whole = pca(moments, k, scale=scale)
     require_resolved(whole.explained_variance_)

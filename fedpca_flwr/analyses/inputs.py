@@ -1,7 +1,4 @@
-"""Blocks of a scatter: features on one side, responses, classes or covariates on the other.
-
-What an analysis is of: kept moments, or a model; whatever else is handed over is refused in words.
-"""
+"""The checked inputs of analyses: kept moments or a model, blocks of a scatter, numbers, and rows."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ def _of(analysis: Analysis, name: str, kind: type, how: str) -> Analysis:
 
 
 class ScatterBlocks(NamedTuple):
-    """Places of ``x`` (p,) and ``y`` (r,) among the features, their means, and the blocks of the scatter."""
+    """Features ``x`` (p,) and ``y`` (r,), such as predictors and responses: places, means, blocks of the scatter."""
 
     x: NDArray[np.intp]
     y: NDArray[np.intp]
@@ -57,7 +54,7 @@ class ScatterBlocks(NamedTuple):
 
 
 def blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> ScatterBlocks:
-    """The blocks of features ``y`` and ``x``; without ``x`` all others.
+    """The blocks of the scatter for features ``y`` and ``x``; without ``x`` for ``y`` and all others.
 
     Raises
     ------

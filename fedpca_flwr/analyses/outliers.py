@@ -1,4 +1,4 @@
-"""Who is odd: single rows that lie far from those of a model, and a set of new rows that are no longer such rows.
+"""Odd rows that lie far from those of a model, and drift: new rows that are no longer of the kind of the model's.
 
 Each party does this with its own rows and the model; nothing leaves it.
 """
@@ -18,19 +18,21 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 
 FEWEST = 10
-"""Rows, of fewer of which no drift can be told."""
+"""No drift can be told of fewer rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outliers:
-    """Attributes
+    """How far rows lie from those of a model.
+
+    Attributes
     ----------
     t_squared, spe : ndarray of shape (n,)
         Hotelling's T squared, and the squared prediction error (Q): how far within the components, how far off them.
     t_squared_limit, spe_limit : float
-        What a new row of the kind of the model's exceeds with probability 1 - ``level``, each.
+        Limits, each of which a new row of the kind of the model's exceeds with probability 1 - ``level``.
     t_squared_contributions, spe_contributions : ndarray of shape (n, d)
-        What each feature adds.
+        The part of each feature.
     """
 
     t_squared: Array
@@ -48,16 +50,18 @@ class Outliers:
 
 @dataclass(frozen=True)
 class Drift:
-    """Attributes
+    """Whether new rows are still of the kind of the model's.
+
+    Attributes
     ----------
     shift_probability : float
-        Of a mean as far from the model's within the components, if the rows are of its kind (chi squared).
+        Probability of a mean as far from the model's within the components, if rows are of its kind (chi squared).
     spread_probability : float
-        Of a mean SPE as far above the model's (Student's t).
+        Probability of a mean SPE as far above the model's (Student's t).
     odd_share : float
-        Of the rows, how many exceed a limit of 99 % of normal rows; of rows with heavier tails more do.
+        The share of the rows beyond a limit of 99 % of normal rows; of rows with heavier tails more are.
     drifted : bool
-        Whether either is less likely than half of the false alarms that are accepted.
+        Whether one of the two probabilities is below half of the accepted rate of false alarms.
     """
 
     shift_probability: float
@@ -73,10 +77,10 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     Parameters
     ----------
     model : PCAModel
-        Of p-cov, ap-cov, streaming or kept moments: they know how what they leave out is spread.
+        A model of p-cov, ap-cov, streaming or kept moments, which knows how the variance is spread that it leaves out.
     X : array-like of shape (n, d)
     level : float
-        Of the limits, for one row.
+        The probability with which one row is within a limit.
 
     Raises
     ------
@@ -118,8 +122,8 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
     distance = np.sum(shift**2 / model.explained_variance_) / (1 / rows + 1 / n)
     left_out, _ = _left_out(model)
     step = (found.spe.mean() - left_out) / (found.spe.std(ddof=1) * np.sqrt(1 / rows + 1 / n))
-    told = float(chdtrc(shift.size, distance)), float(stdtr(rows - 1, -step))
-    return Drift(*told, odd_share=float(found.odd.mean()), drifted=min(told) < false_alarms / 2)
+    chances = float(chdtrc(shift.size, distance)), float(stdtr(rows - 1, -step))
+    return Drift(*chances, odd_share=float(found.odd.mean()), drifted=min(chances) < false_alarms / 2)
 
 
 def _left_out(model: PCAModel) -> tuple[float, float]:

@@ -38,12 +38,14 @@ SMALLEST_SINGULAR_VALUE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class CanonicalCorrelations:
-    """Attributes
+    """The canonical correlations of two groups of features.
+
+    Attributes
     ----------
     correlations : ndarray of shape (k,)
         Descending.
     x_directions, y_directions : ndarray of shape (p, k), (q, k)
-        Their scores have variance 1 (divisor n - 1); the largest absolute entry of each of ``x`` is positive.
+        Scores on them have variance 1 (divisor n - 1); the largest absolute entry of each of ``x`` is positive.
     x_mean, y_mean : ndarray of shape (p,), (q,)
     x_features, y_features : tuple of str
         Names; empty where the moments have none.
@@ -105,7 +107,7 @@ class Discriminant:
     slopes : ndarray of shape (p, c)
     intercepts : ndarray of shape (c,)
     directions : ndarray of shape (p, at most c - 1)
-        What tells the classes apart, the first one best.
+        Directions that tell the classes apart, the first one best.
     mean : ndarray of shape (p,)
     counts : ndarray of int of shape (c,)
         Rows of each class.
@@ -151,7 +153,7 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
     classes : sequence of str or int
         These columns.
     features : sequence of str or int, optional
-        By which they are told apart; without, by all others.
+        The features by which classes are told apart; without, all others.
 
     Raises
     ------
@@ -237,11 +239,10 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
 
     Parameters
     ----------
-    moments : SecondMoments
     responses : sequence of str or int
-        Features that are explained.
+        The features that are explained.
     features : sequence of str or int, optional
-        By which; without, by all others.
+        The features that explain them; without, all others.
 
     Raises
     ------

@@ -1,11 +1,9 @@
-"""Data frames of pandas, Arrow and polars, and AnnData, as arrays of numbers; none of them is imported here first.
+"""Arrays and data frames that a user hands over: their numbers and column names, told without a value of theirs.
 
-Booleans are numbers, and so are nullable integers and booleans; what is missing becomes NaN. Texts, categories, dates
-and whatever else is no number are refused by the names of their columns, all at once.
-
-Labels of the columns of what a user hands over as a table, and where those stand that a run or a model wants.
-
-Arrays and data frames that a user hands over: their numbers and column names, told without a value of theirs.
+Data frames are those of pandas, Arrow and polars, and AnnData; none of these libraries is imported here first. Booleans
+are numbers, and so are nullable integers and booleans; what is missing becomes NaN. Texts, categories, dates and
+whatever else is no number are refused by the names of their columns, all at once. Columns are matched by their labels
+with those of a run or a model.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import Blocks, Rows, of_columns, row_major, sparse_rows, whole
 
 MOST_NAMED = 20
-"""Columns that an error names."""
+"""How many columns an error names at most."""
 
 
 class Match(NamedTuple):
@@ -68,7 +66,7 @@ def is_frame(X: object) -> bool:
 
 
 def column_labels(X: Any) -> tuple[Hashable, ...]:
-    """Of a data frame; empty for anything else."""
+    """The labels of a data frame's columns; empty for anything else."""
     if is_cells(X):
         return tuple(X.var_names)
     if hasattr(type(X), "column_names"):  # an Arrow table
@@ -284,7 +282,7 @@ FOREIGN = (
 )
 
 MOST_OF_A_KIND = 5
-"""Names that an error lists, as scikit-learn's do."""
+"""How many names an error of other names lists at most, as scikit-learn's do."""
 
 
 def as_array(X: Any, name: str) -> NDArray[Any]:

@@ -57,7 +57,6 @@ def split_columns(features: int, parties: int, how: str, names: Sequence[str] = 
 
     Parameters
     ----------
-    features, parties : int
     how : str
         ``"even"`` (consecutive, sizes that differ by one at most), a size for each party (``"20 20 24"``), or the
         names of each party's columns (``"a, b; c, d"``).
@@ -111,7 +110,6 @@ def split(
     parties : int
         At most n.
     kind : {"iid", "dirichlet", "shards", "quantity"}
-    seed : int
     alpha : float
         For ``dirichlet`` and ``quantity``.
     shards_per_party : int

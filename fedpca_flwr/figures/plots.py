@@ -164,7 +164,6 @@ def heterogeneity(parties: Sequence[ArrayLike], model: PCAModel) -> Figure:
     ----------
     parties : sequence of array-like of shape (n_i, d)
         Columns of data frames are matched by their names.
-    model : PCAModel
     """
     counts, shift, kept = zip(*(_compared(model, X) for X in parties), strict=True)
     panels = (

@@ -1,18 +1,17 @@
-r"""What covariates explain, taken out of all other features: from the scatter of both, and from rows.
+r"""What is taken out of rows before a PCA: what covariates explain, and what differs between the units of parties.
 
-With :math:`S` the scatter of d features of which q are covariates (z), the slopes are :math:`B = S_{zz}^+ S_{zx}`, a
-centred row becomes :math:`x - B^T z`, and the scatter :math:`S_{xx} - S_{xz} S_{zz}^+ S_{zx}`. Covariates stay where
-they are and become zero, so that all keeps d columns.
+*Covariates.* With :math:`S` the scatter of d features of which q are covariates (z), the slopes of all features on them
+are :math:`B = S_{zz}^+ S_{zx}`. A centred row becomes :math:`x - B^T z`, and the scatter
+:math:`S_{xx} - S_{xz} S_{zz}^+ S_{zx}`. Covariates stay where they are and become zero, so that all keeps d columns.
 
-Features that one party has in another unit than the others, by the means and deviations of each party.
-
-Another unit multiplies a feature's mean and its standard deviation by the same factor, and leaves their ratio. Honest
-differences between parties hardly do: another kind of patients shifts the mean by some deviations and leaves the
-deviation near what it was; counts of another size m have deviations as sqrt(m); a feature that is zero in most rows has
-a mean below its deviation, and both change by unlike factors with how often it is not zero. So a party is told of only
-where, against most others, mean and deviation differ by the same factor up to `ALIKE`, by `FACTOR` at least, while none
-is in between, of a feature whose mean is at least its deviation. Pounds for kilograms (2.2) do not show, nor degrees
-Fahrenheit, nor features about zero.
+*Other units.* A party that has a feature in another unit than the others is found by the means and deviations of all
+parties. Another unit multiplies the mean and the standard deviation of a feature by the same factor and leaves their
+ratio. Honest differences between parties hardly do: another kind of patients shifts the mean by some deviations and
+leaves the deviation near what it was; counts of another size m have deviations as sqrt(m); a feature that is zero in
+most rows has a mean below its deviation, and both change by unlike factors with how often it is not zero. So a party is
+named only where mean and deviation differ from those of most others by the same factor up to `SAME_FACTOR`, by
+`LEAST_FACTOR` at least, while no party is in between, and the mean is at least `LEAST_MEAN` deviations. Pounds for
+kilograms (2.2) do not show, nor degrees Fahrenheit, nor features about zero.
 """
 
 from __future__ import annotations
@@ -28,20 +27,34 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import pseudo_inverse, roots_of_diagonal
 
 EXPLAINED = 1e-13
-"""Share of a feature's variance below which what covariates leave of it is rounding."""
+"""Where covariates leave no larger share of a feature's variance than this, what they leave is rounding."""
 
 DROPPED = 1e-6
-"""Share in a direction without variance, above which a covariate is told to be collinear."""
+"""A covariate is called collinear where directions without variance have a larger share of it than this."""
+
+LEAST_FACTOR = 5.0
+"""The least factor that is taken for another unit: children weigh a quarter of what adults do."""
+
+SAME_FACTOR = 2.0
+"""Up to this factor, ratios of mean and deviation are the same, and so are the means and deviations of two parties."""
+
+LEAST_MEAN = 1.0
+"""In standard deviations: a smaller mean is a matter of how often a feature is zero, or of its sign."""
+
+FEWEST_ROWS = 10
+"""Mean and deviation of a party with fewer rows say little."""
 
 
 @dataclass(frozen=True, eq=False)
 class Adjustment:
-    """Attributes
+    """A linear regression of all features on covariates, and what it leaves.
+
+    Attributes
     ----------
     places : ndarray of shape (q,)
-        Of the covariates among the features.
+        Where the covariates stand among the features.
     slopes : ndarray of shape (q, d)
-        Zero for the covariates themselves.
+        Slopes of each feature; zero for the covariates themselves.
     """
 
     places: NDArray[np.int64]
@@ -78,13 +91,13 @@ class Adjustment:
         return np.where(left <= EXPLAINED * diagonal, 0.0, left)
 
     def directions(self, loadings: Array) -> Array:
-        """What centred rows are multiplied with (k, d), to have what is left of them times ``loadings`` (k, d)."""
+        """Directions (k, d) on which centred rows have the scores that their residuals have on ``loadings`` (k, d)."""
         whole = loadings.copy()
         whole[:, self.places] = -loadings @ self.slopes.T
         return whole
 
     def missed(self, missed: Array) -> Array:
-        """Bound (d,) on what rounding cost the diagonal of what is left, where it cost that of ``S`` so much."""
+        """Bound (d,) on the rounding in the diagonal of `of_scatter`, from such a bound ``missed`` (d,) for ``S``."""
         if not (self.places.size and missed.any()):
             return missed
         root = np.sqrt(np.broadcast_to(missed, self.slopes.shape[1:]))
@@ -94,7 +107,7 @@ class Adjustment:
 
 
 def fitted(S: Array, places: NDArray[np.int64]) -> tuple[Adjustment, NDArray[np.int64]]:
-    """The adjustment for covariates at ``places``, and those of them of which some combination does not vary.
+    """The adjustment for the covariates at ``places``, and the collinear ones: some combination of them does not vary.
 
     Covariates are divided by their deviations first, so that none is taken for rounding because of its unit.
     """
@@ -119,19 +132,6 @@ def harmonising_unit(diagonal: Array, n: int, deviation: Array) -> Array:
     return unit
 
 
-FACTOR = 5.0
-"""The least factor of a unit: children weigh a quarter of what adults do."""
-
-ALIKE = 2.0
-"""Up to this factor, ratios of mean and deviation are the same, and so are the means and deviations of two parties."""
-
-LEAST_MEAN = 1.0
-"""Standard deviations: below it a mean is a matter of how often a feature is zero, or of its sign."""
-
-FEWEST = 10
-"""Rows of a party: mean and deviation of fewer say little."""
-
-
 class OtherUnit(NamedTuple):
     """A feature (its number) that a party (its number) has in another unit: its mean there, and that of the others."""
 
@@ -142,16 +142,18 @@ class OtherUnit(NamedTuple):
 
 
 def other_units(rows: Array, means: Array, deviations: Array) -> Sequence[OtherUnit]:
-    """What any party seems to have in another unit, by party and feature.
+    """Features that a party seems to have in another unit than most others, by party and feature.
 
-    Of two parties none is the odd one: only the second is named.
+    Of two parties neither is the odd one: then only the second is named.
 
     Parameters
     ----------
     rows : ndarray of shape (K,)
+        How many rows each party has.
     means, deviations : ndarray of shape (K, d)
+        Of each feature at each party.
     """
-    enough = np.flatnonzero(rows >= FEWEST)
+    enough = np.flatnonzero(rows >= FEWEST_ROWS)
     with np.errstate(all="ignore"):
         usable = (deviations > 0) & (np.abs(means) >= LEAST_MEAN * deviations)
         logs = np.where(usable, np.log(np.stack([np.abs(means), deviations])), np.nan)
@@ -167,13 +169,13 @@ def other_units(rows: Array, means: Array, deviations: Array) -> Sequence[OtherU
 
 
 def _elsewhere(logs: Array, signs: Array, party: int, others: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which others (K - 1, d) have a feature in a unit that most have and this party has not; False without such ones.
+    """Which others (K - 1, d) have a feature in a unit that most of them have, and this party has not.
 
     Each other is near this party or far from it: what differs by degrees is no unit.
     """
     mean, deviation = np.abs(apart := logs[:, others] - logs[:, None, party])
-    far = (np.minimum(mean, deviation) >= np.log(FACTOR)) & (np.abs(apart[0] - apart[1]) <= np.log(ALIKE))
-    near = np.maximum(mean, deviation) <= np.log(ALIKE)
+    far = (np.minimum(mean, deviation) >= np.log(LEAST_FACTOR)) & (np.abs(apart[0] - apart[1]) <= np.log(SAME_FACTOR))
+    near = np.maximum(mean, deviation) <= np.log(SAME_FACTOR)
     settled = (far | near | np.isnan(mean)) & (signs[others] == signs[party])
-    told: NDArray[np.bool_] = far & settled.all(axis=0) & (far.mean(axis=0) > 0.5)
-    return told
+    unlike: NDArray[np.bool_] = far & settled.all(axis=0) & (far.mean(axis=0) > 0.5)
+    return unlike

@@ -1,36 +1,30 @@
-r"""Upper bounds on the first eigenvalue that a set of Ritz pairs leaves out.
+r"""Bounds on the angles between Ritz vectors and the eigenvectors that they approximate, while an iteration goes on.
 
-For the first j Ritz pairs :math:`(\theta_i, u_i)` of a symmetric :math:`A`, with residuals R, the sine theorem of Davis
-and Kahan needs an upper bound for :math:`\lambda_{j+1}(A)`. A Ritz value is none: it lies below.
+**The certificate.** The sine theorem (Davis and Kahan) bounds the angle of the first j Ritz pairs
+:math:`(\theta_i, u_i)` of a symmetric :math:`A` together, with their residuals R. Two such cuts certify what lies
+between them: one component, or a cluster. The theorem needs an upper bound for :math:`\lambda_{j+1}(A)`. A Ritz value
+is none: it lies below the eigenvalue. There are two such bounds, and a test of the second.
 
-`proven_bound` takes a bound c on A outside the span asked (from the trace, or a known approximation). With W, T the
-other Ritz pairs and R_W their residuals, :math:`\lambda_{j+1} \le \mu` for every :math:`\mu > c` with
-:math:`T + R_W^T R_W / (\mu - c) \preceq \mu` (Courant and Fischer, and a Schur complement).
+**From what is known outside the span** (`proven_bound`). Given a bound c on A outside the span of all blocks asked
+(from the trace, or from a known approximation), with W, T the other Ritz pairs and R_W their residuals,
+:math:`\lambda_{j+1} \le \mu` for every :math:`\mu > c` with :math:`T + R_W^T R_W / (\mu - c) \preceq \mu` (Courant and
+Fischer, and a Schur complement).
 
-`presumed_bound` knows of the outside only that the first block S was random. Every eigenvector x of
-:math:`\lambda \ge \mu` obeys :math:`(\lambda - \theta_i) u_i^T x = r_i^T x`, so if the first j pairs do not see x,
+**From a random first block S** (`presumed_bound`). Every eigenvector x of :math:`\lambda \ge \mu` obeys
+:math:`(\lambda - \theta_i) u_i^T x = r_i^T x`, so if the first j pairs do not see x,
 
 .. math:: S^T x = F(\lambda)\, x, \qquad F(\lambda) = S^T W (\lambda - T)^{-1} R_W^T
 
 which falls exponentially as the span grows. Random numbers do not: where F is smaller than what S shows of any
 direction, but for a probability of `MISSED`, no such x exists. That holds for j + 1 eigenvectors together if S has more
-than j columns; else for each alone, as if those behind the same Ritz value were no more than the columns.
+than j columns; else for each alone, if no eigenvalue occurs more often than S has columns.
 
-Bounds on the angles between the first Ritz pairs and the eigenvectors they stand for, in the course of an iteration.
-
-The certificate is the sine theorem with a bound on the next eigenvalue (`fedpca_flwr.maths.angle_bounds`), of the
-first j pairs together, for any j: two such cuts certify what lies between them, one component or a cluster.
-
-Whether eigenvalues hide from narrow blocks, because they occur more often than a block has columns.
-
-Block Krylov from b random columns sees b directions of an eigenspace, however long it goes on. So once the first j Ritz
-vectors U of :math:`A` have converged, a fresh random block S starts again with what they leave,
-
-.. math:: B = (I - U U^T) A (I - U U^T)
-
-and :math:`\lambda_{j+1}(A) \le \lambda_1(B)` (Courant and Fischer), whatever U is. One direction suffices to bound
-:math:`\lambda_1(B)`: any column of S shows a bit of it, since S was drawn after U was found. So nothing is presumed of
-multiplicities (`fedpca_flwr.maths.angle_bounds.first_bound`).
+**Whether eigenvalues hide from narrow blocks** (`Probe`). Block Krylov from b random columns sees b directions of an
+eigenspace, however long it goes on. So once the first j Ritz vectors U of :math:`A` have converged, a fresh random
+block starts again with what they leave, :math:`B = (I - U U^T) A (I - U U^T)`, and
+:math:`\lambda_{j+1}(A) \le \lambda_1(B)` (Courant and Fischer), whatever U is. One direction suffices to bound
+:math:`\lambda_1(B)`: any column of the block shows a part of it, since the block was drawn after U was found. So
+nothing is presumed of multiplicities (`first_bound`).
 """
 
 from __future__ import annotations
@@ -45,24 +39,23 @@ from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Ritz, random_blo
 from fedpca_flwr.maths.refine import RefinedSketch
 
 MISSED = 1e-6
-"""Probability that a random block is so unlucky that what it does not show exists."""
+"""Probability that an eigenvector exists although a random block shows less of it than `least_overlap`."""
 
 SHARES = (1 / 2, 1 / 8, 1 / 64)
-"""Of the gap above the next Ritz value that a bound may take."""
+"""Shares of the gap above the next Ritz value at which a bound is tried."""
 
 
 def proven_bound(ritz: Ritz, j: int, outside: float, wanted: float | None = None) -> float:
-    """Bound on eigenvalue j + 1, infinite where there is none.
+    """Bound on eigenvalue j + 1 from what is known outside the span; infinite where there is none.
 
     Parameters
     ----------
-    ritz : Ritz
     j : int
         From 1 to the number of pairs.
     outside : float
-        Bound on the matrix orthogonal to all pairs.
+        Bound on the largest eigenvalue of the matrix orthogonal to all pairs.
     wanted : float, optional
-        The bound that is looked for; else as small a one as is found.
+        The bound that is tried; without it, the smallest of several.
     """
     others, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
     if others.size == 0:
@@ -77,7 +70,7 @@ def proven_bound(ritz: Ritz, j: int, outside: float, wanted: float | None = None
 
 
 def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, wanted: float | None = None) -> float:
-    """The same from a random first block."""
+    """Bound on eigenvalue j + 1 from a random first block; the parameters are those of `proven_bound`."""
     above, columns, values = float(ritz.values[j - 1]), start.columns, ritz.values
     lowest = float(values[j]) if values.size > j else 0.0
     seen, _ = start.seen(ritz, above)
@@ -91,13 +84,13 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, wanted: float | None =
 
 
 def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
-    """Bound, at most ``above``, on the first eigenvalue from a random first block of any width; infinite: none."""
+    """Bound, at most ``above``, on the first eigenvalue, from a random first block of any width; infinite for none."""
     levels = [above, *_levels(float(ritz.values[0]), above)]
     return _least_not_shown(ritz, 0, start, levels, least_overlap(start.columns, 1))
 
 
 def _least_not_shown(ritz: Ritz, j: int, start: FirstBlock, levels: list[float], bound: float) -> float:
-    """The last of descending levels such that the block would show eigenvectors above; ``bound`` is what it shows."""
+    """The least of descending levels above which the block would show any eigenvector; it shows ``bound`` at least."""
     lowest, ceiling = float(ritz.values[j]) if ritz.values.size > j else 0.0, np.inf
     hidden = Hidden(ritz, j, start)
     for level in levels:
@@ -127,7 +120,7 @@ class Hidden:
             self.first = np.array([start.seen(ritz, float(ritz.values[i]))[0][i] for i in range(j)])
 
     def norm(self, eigenvalue: float) -> float:
-        """Of F there."""
+        """Frobenius norm of F at an eigenvalue."""
         values, residuals, j = self.ritz.values, self.ritz.residuals, self.j
         seen, _ = self.start.seen(self.ritz, eigenvalue)
         weights = seen[j:] / (eigenvalue - values[j:])[:, None]
@@ -138,7 +131,7 @@ class Hidden:
         return float(np.linalg.norm(np.vstack([(seen[:j] - self.first) / apart[:, None], weights]).T @ residuals.T))
 
     def crude(self, eigenvalue: float) -> float:
-        """What it is no more than there and above, times the distance to the lowest value."""
+        """Bound on `norm` at an eigenvalue and above, times the distance to the lowest Ritz value."""
         seen, _ = self.start.seen(self.ritz, eigenvalue)
         residuals = self.ritz.residuals if len(self.first) else self.ritz.residuals[:, self.j :]
         shown = float(np.hypot(np.linalg.norm(seen[self.j :]), np.linalg.norm(self.first)))
@@ -146,10 +139,10 @@ class Hidden:
 
 
 def least_overlap(columns: int, directions: int, probability: float = MISSED) -> float:
-    """What a random block (uniform between -1 and 1, or larger) shows of any direction among some fixed ones.
+    """What a random block (uniform between -1 and 1, or larger) shows at least of any direction in a fixed subspace.
 
-    The least singular value of a Gaussian matrix (columns, directions) of variance 1/3 (Edelman 1988; Chen and Dongarra
-    2005, lemma 4.1), but for a probability.
+    It fails with the given probability. It is the least singular value of a Gaussian matrix (columns, directions) of
+    variance 1/3 (Edelman 1988; Chen and Dongarra 2005, lemma 4.1).
     """
     free = columns - directions + 1
     log = np.log(probability) + gammaln(directions / 2) + gammaln(free + 1) - gammaln((columns + 1) / 2)
@@ -180,7 +173,7 @@ def _levels(lowest: float, above: float) -> list[float]:
 def _largest_norm_above(hidden: Hidden, level: float, allowed: float = np.inf) -> float:
     """The largest norm of F at ``level`` and above: twice what a grid finds, as F varies slowly between its points.
 
-    What is more than ``allowed`` may be less than the largest.
+    The search ends as soon as the norm is certain to be more than ``allowed``.
     """
     most, step = 0.0, level - hidden.lowest
     crude = hidden.crude(level)
@@ -200,26 +193,26 @@ def _is_positive_definite(matrix: Array) -> bool:
 
 
 class AngleBounds:
-    """Bounds of one iteration.
+    """The bounds of one iteration, which only become sharper while it goes on.
 
     Parameters
     ----------
     k : int
-        How many are wanted.
+        How many components are wanted.
     trace : float
-        Of the matrix: it tells how much may be orthogonal to the span.
+        Trace of the matrix: it tells how much may be orthogonal to the span.
     accelerated : bool
-        Block Krylov; else the plain iteration, whose span is its last block.
+        Whether this is block Krylov; else it is the plain iteration, whose span is its last block.
     sketch : RefinedSketch or None
         An approximation that bounds the matrix outside the span.
 
     Attributes
     ----------
     proven : bool
-        Whether the last bound asked for presumes nothing; else that no eigenvalue occurs more often than the first
-        block has columns.
+        Whether the bound computed last presumes nothing. Otherwise it presumes that no eigenvalue occurs more often
+        than the first block has columns.
     upto : int
-        How many of the first pairs it was of: k, or more where pair k is tied with them.
+        How many pairs the bound of `wanted` is of: k, or more where pair k is tied with the following ones.
     """
 
     def __init__(self, k: int, trace: float, *, accelerated: bool, sketch: RefinedSketch | None) -> None:
@@ -228,15 +221,15 @@ class AngleBounds:
         self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
 
     def take(self, known: KnownProducts, ritz: Ritz, start: FirstBlock, asked: int) -> None:
-        """Go on with what is known after so many products."""
+        """Take what is known after ``asked`` products with blocks."""
         self._known, self._ritz, self._start = known, ritz, start
         self._rest = self._bound_outside(asked)
 
     def wanted(self) -> tuple[float, int]:
-        """Bound on the angle of the first k in degrees, and how many of them it determines.
+        """Bound on the angle of the first k components in degrees, and how many of them the matrix determines.
 
-        Not determined are those that are tied with the next, or have no variance that float64 tells from none. Of a
-        tie, the bound is to the nearest of its bases.
+        It does not determine those that are tied with the next, or whose variance float64 does not tell from none. Of
+        tied components, the bound is to the nearest of their bases.
         """
         values, k = self._ritz.values, self.k
         self.upto = k
@@ -274,7 +267,7 @@ class AngleBounds:
         return sine_theorem(self._ritz.residual(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
 
     def eigenvalue(self, j: int, level: float | None = None) -> float:
-        """Bound on eigenvalue j + 1; a certain ``level`` where that is one."""
+        """Bound on eigenvalue j + 1: ``level`` where it is given and is one."""
         ritz, width = self._ritz, self._start.columns
         if not self._known.room:
             self.proven = True
@@ -289,18 +282,18 @@ class AngleBounds:
         return ceiling
 
     def level(self, tolerance: float) -> float:
-        """What the eigenvalue after these (`upto`) may be at most for a certificate of ``tolerance`` degrees."""
+        """The largest eigenvalue after the first `upto` with which the certificate is at ``tolerance`` degrees."""
         j = self.upto
         half = tolerance / (1 if j == self.k else 2)  # of a tie both ends count
         return float(self._ritz.values[j - 1]) - 1.0001 * self._ritz.residual(j) / float(np.sin(np.radians(half)))
 
     @property
     def following(self) -> float:
-        """What the eigenvalue after these is at least."""
+        """Lower bound on the eigenvalue after the first `upto`."""
         return float(self._ritz.values[self.upto]) if self._ritz.values.size > self.upto else np.inf
 
     def hold(self, ceilings: dict[int, float]) -> None:
-        """Take bounds on eigenvalues i + 1, by i, from elsewhere."""
+        """Take bounds on eigenvalues i + 1, by i, that a probe found."""
         self._ceilings |= {i: min(ceiling, self._ceilings.get(i, np.inf)) for i, ceiling in ceilings.items()}
 
     def _bound_outside(self, asked: int) -> float:
@@ -316,9 +309,9 @@ class AngleBounds:
 
 
 def parts_text(cuts: list[tuple[int, float]]) -> str:
-    """What certified cuts (see `AngleBounds.cuts`) tell of single components and of clusters, in words.
+    """Which single components and clusters are certified by cuts (`AngleBounds.cuts`), in words.
 
-    What lies between two cuts is turned by no more than both together.
+    Components between two cuts are turned by no more than the angles of both cuts together.
     """
     single: list[int] = []
     clusters, before, most, above = [], 0, 0.0, 0.0
@@ -346,25 +339,25 @@ def _listed(numbers: list[int]) -> str:
 
 
 class Probe:
-    """Block Krylov with what the first j Ritz vectors leave.
+    """Block Krylov with what the first j Ritz vectors leave of the matrix.
 
     Parameters
     ----------
-    ritz : Ritz
     j : int
-        At least; more where so many have converged well enough to tell whether eigenvalue j + 1 is below the level.
+        How many Ritz vectors are left out at least; more where more have converged well enough.
     level : float
+        The probe tells whether eigenvalue j + 1 is below this.
     width : int
         Columns of a block.
     turn : int
-        How many came before: each starts from another block.
+        How many probes came before: each starts from another block.
 
     Attributes
     ----------
     block : ndarray of shape (d, b)
         What to multiply with ``A`` next.
     top : float
-        What an eigenvalue of ``A`` after the first j is at least, or nearly so.
+        Lower bound, or nearly so, on an eigenvalue of ``A`` after the first j.
     """
 
     def __init__(self, ritz: Ritz, j: int, level: float, width: int, *, turn: int) -> None:
@@ -399,7 +392,7 @@ class Probe:
         return self._known.room - self.j
 
     def ceilings(self, level: float) -> dict[int, float]:
-        """Bounds on eigenvalues i + 1 of ``A``, by i, where that of B is certainly below ``level``; else none."""
+        """Bounds on eigenvalues i + 1 of ``A``, by i, where the first of B is certainly below ``level``; else none."""
         assert self._ritz is not None
         level -= self._wrong
         first = float(self._ritz.values[0]) + 2 * self._ritz.error
@@ -411,7 +404,7 @@ class Probe:
         return {**between, self.j: first}
 
     def with_pairs(self) -> KnownProducts:
-        """The products with ``A`` that are known of the first j Ritz vectors and from here."""
+        """All known products with ``A``: those of the first j Ritz vectors, and those of this probe."""
         Q, BQ, together = self._known.Q, self._known.AQ, KnownProducts(len(self._U))
         together.Q = np.hstack([self._U, Q])
         together.AQ = np.hstack([self._residuals + self._U * self._values, BQ + self._U @ (self._residuals.T @ Q)])
@@ -425,8 +418,7 @@ class Probe:
 
 
 def _converged(ritz: Ritz, j: int, level: float) -> int:
-    """How many first Ritz vectors, j at least, a probe may leave out to find whether eigenvalue j + 1 is below a level:
-    the more, the sooner it knows."""
+    """How many Ritz vectors, j at least, a probe may leave out: the more, the sooner it knows."""
     following = float(ritz.values[j]) if ritz.values.size > j else 0.0
     wrong = np.sqrt(np.cumsum(np.linalg.norm(ritz.residuals, axis=0) ** 2)) + ritz.error
     return max(j, int((wrong <= (level - following) / 4).sum()))

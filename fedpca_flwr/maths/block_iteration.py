@@ -1,9 +1,9 @@
 r"""Block iteration: eigenpairs of a symmetric matrix from one product with a block at a time, to a certified angle.
 
 The matrix :math:`A` (d x d, positive semidefinite) is known only through products with blocks. Block Krylov with
-Rayleigh-Ritz keeps the span of everything asked (`fedpca_flwr.maths.krylov`); the plain iteration keeps the last block
-only; from an approximation, each block corrects it (`fedpca_flwr.maths.refine`). A basis that is too long is restarted
-(`fedpca_flwr.maths.krylov`). One loop serves all::
+Rayleigh-Ritz keeps the span of everything asked (`fedpca_flwr.maths.krylov`), and restarts a basis that is too long;
+the plain iteration keeps the last block only; from an approximation, each block corrects it
+(`fedpca_flwr.maths.refine`). One loop serves all::
 
     found = BlockIteration(random_block(d, b, seed), k, trace=trace)
     while not found.add(found.block, A @ found.block):
@@ -11,28 +11,15 @@ only; from an approximation, each block corrects it (`fedpca_flwr.maths.refine`)
 
 The certificate is the sine theorem with a bound on eigenvalue k + 1 (`fedpca_flwr.maths.angle_bounds`). A random block
 of more than k columns misses nothing. Where it is narrower, eigenvalues that occur more often than it has columns could
-hide: nothing is certified before a fresh block found none in what the first pairs leave
-(`fedpca_flwr.maths.angle_bounds`).
+hide: nothing is certified before a fresh block found none in what the first pairs leave.
 
-With ``noise`` the iteration also ends when the first components are certified that stand out of the noise, and it is
-certain that no other of the k does (`fedpca_flwr.maths.block_iteration`).
-
-Which of the leading eigenvalues of a scatter stand out of noise, told from the first of them and the trace.
-
-Noise of variance :math:`s^2` in every feature has no eigenvalue above :math:`s^2 (\sqrt f + \sqrt d)^2` (Marchenko and
-Pastur 1967) but for a fluctuation of known law (Johnstone 2001); :math:`f` are the degrees of freedom of the rows, d
-the features, and :math:`s^2` is had from the variance that the components before leave.
-
-Where there are fewer rows than features, features that go together (neighbouring genotypes) lift noise above that edge.
-Its eigenvalues then still lie close to each other, so the differences between those that follow tell which one is a
-gap: Onatski's (2010) estimator of the number of factors.
-
-What a block iteration says of its certificate, in numbers, and where it is not what was wanted, in words.
+With ``noise`` the iteration also ends when the components above the edge of the noise are certified, and it is certain
+that no other of the k is above it (`fedpca_flwr.maths.marchenko_pastur`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -42,99 +29,11 @@ from fedpca_flwr.maths.angle_bounds import AngleBounds, Probe, parts_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, certified, principal_angles
 from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Renewal, Ritz
+from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 
-LAW_95 = 0.9793
-"""95th percentile of the law of Tracy and Widom for real rows."""
-
-FOLLOWING = 5
-"""Eigenvalues behind the components that show how far apart those of noise are."""
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Noise in rows.
-
-    Parameters
-    ----------
-    freedom : int
-        Rows, less one where they are about their mean.
-    features : int
-    """
-
-    freedom: int
-    features: int
-
-    def edge(self, left: float, j: int) -> float:
-        """The 95th percentile of the largest eigenvalue of noise that has what j components leave of the trace."""
-        f, d = self.freedom - j, self.features - j
-        if min(f, d) < 1:
-            return np.inf
-        roots = float(np.sqrt(f) + np.sqrt(d))
-        spread = roots * float(f**-0.5 + d**-0.5) ** (1 / 3)
-        return float(left / (f * d) * (roots**2 + LAW_95 * spread))
-
-    def above_edge(self, values: Array, trace: float, k: int) -> int:
-        """How many of the first k eigenvalues are above the edge of what those before leave."""
-        left = trace - np.concatenate([[0.0], np.cumsum(values[:k])])
-        j = 0
-        while j < min(k, values.size) and values[j] > self.edge(float(left[j]), j):
-            j += 1
-        return j
-
-    def certified(self, ritz: Ritz, trace: float, k: int, angles: AngleBounds, tolerance: float) -> int:
-        """How many of the first k components stand out, where they are certified and the others surely do not; else 0.
-
-        A Ritz value is never above its eigenvalue, and its residual bounds how far it is from one; the bound on the
-        first eigenvalue that is left out says that none was missed.
-        """
-        values = ritz.values
-        if values.size < k + FOLLOWING + 1:
-            return 0
-        above = self.above_edge(values, trace, k)
-        gap, spacing = (above, 0.0) if self.freedom > self.features else largest_gap(values, k)
-        j = min(above, gap)
-        if not 0 < j < k or not angles.certifies(j, tolerance):
-            return 0
-        if above <= gap:
-            edge = self.edge(trace - float(values[:j].sum()), j)
-            return j if angles.eigenvalue(j, edge - 2 * ritz.error) <= edge else 0
-        largest = angles.eigenvalue(j, float(values[j + 1]) + spacing / 2)
-        errors = np.linalg.norm(ritz.residuals[:, j : k + 1], axis=0) + ritz.error
-        highest = np.append(largest, values[j + 1 : k] + errors[1 : k - j])
-        settled = errors.max() <= spacing / 4 and (highest - values[j + 1 : k + 1] < spacing).all()
-        return j if settled else 0
-
-
-def largest_gap(values: Array, most: int) -> tuple[int, float]:
-    """After how many eigenvalues, ``most`` at most, the last gap stands out of the differences behind; and from what.
-
-    Parameters
-    ----------
-    values : ndarray of shape (m,)
-        Descending; m > most + `FOLLOWING`.
-
-    Returns
-    -------
-    int, float
-        All of ``most`` where the search finds no end.
-    """
-    found, spacing = most, 0.0
-    for _ in range(20):
-        first = found + 1
-        abscissae = np.arange(first - 1, first + FOLLOWING - 1) ** (2 / 3)
-        slope = np.polyfit(abscissae, values[first - 1 : first + FOLLOWING - 1], 1)[0]
-        spacing = 2 * abs(float(slope))
-        wide = np.flatnonzero(-np.diff(values[: most + 1]) >= spacing)
-        again = int(wide[-1]) + 1 if wide.size else 0
-        if again == found:
-            return found, spacing
-        found = again
-    return most, spacing
-
-
 IDLE = 3
-"""Rounds in a row after which residuals that no longer fall are the error of the products."""
+"""After so many rounds in a row in which residuals no longer fall, they are taken for the error of the products."""
 
 
 class BlockIteration:
@@ -145,16 +44,17 @@ class BlockIteration:
     start : ndarray of shape (d, b) or RefinedSketch
         The first block: independent random numbers of variance 1/3 or more. Or an approximation to start from.
     k : int
+        How many eigenpairs are wanted.
     width : int, optional
         Columns of a block, where the start is an approximation.
     trace : float
-        Of ``A``: it tells how much may be orthogonal to the span.
+        Trace of ``A``: it tells how much may be orthogonal to the span.
     tolerance : float
         Certified largest angle, in degrees, at which `add` says that it is enough.
     accelerated : bool
-        Block Krylov; else the plain iteration.
-    noise : Noise, optional
-        It is enough to certify what stands out of it.
+        Whether this is block Krylov; else it is the plain iteration.
+    noise : MarchenkoPastur, optional
+        With it, it is enough to certify the components above the edge of the noise.
     rounded : bool
         Whether products come in few digits, and can be had again in all of float64.
 
@@ -163,13 +63,15 @@ class BlockIteration:
     block : ndarray of shape (d, b <= width)
         What to multiply next; orthonormal but for the first. Empty where the span is everything.
     again : ndarray of shape (d, k) or None
-        Orthonormal vectors whose product is to be had in full too, where this would help.
+        Orthonormal vectors whose product is wanted in all of float64 too, where this would help.
     pairs : Eigenpairs
         The first k eigenpairs of ``A``, as far as they are known.
     asked : int
-        Products so far.
+        How many products were taken so far.
+    above_edge : int
+        How many of the first components are certified to be above the edge of the noise; 0 while that is not certain.
     proven : bool
-        Whether the last bound presumes nothing: else it is no certificate, but a reason to look for what hides.
+        Whether the last bound presumes nothing. Otherwise it is no certificate, but a reason to look for what hides.
     """
 
     pairs: Eigenpairs
@@ -184,7 +86,7 @@ class BlockIteration:
         trace: float,
         tolerance: float = EXACT,
         accelerated: bool = True,
-        noise: Noise | None = None,
+        noise: MarchenkoPastur | None = None,
         rounded: bool = False,
     ) -> None:
         self.k, self.tolerance, self.accelerated = k, tolerance, accelerated
@@ -199,7 +101,7 @@ class BlockIteration:
         self._trace = trace / self._unit
         self._start = FirstBlock(self.block)
         self._angles = AngleBounds(k, self._trace, accelerated=accelerated, sketch=self._sketch)
-        self._noise, self.standing_out = noise, 0
+        self._noise, self.above_edge = noise, 0
         self._renewal = Renewal(k, tolerance) if rounded else None
         self.again: Array | None = None
         self.determined = k  # components above a tie at the cut, whose variance is not lost in rounding
@@ -249,7 +151,7 @@ class BlockIteration:
 
     @property
     def limited(self) -> bool:
-        """Whether the error of the products, which no further product mends, is what keeps the certificate large."""
+        """Whether the certificate is large because of the error of the products, which no further product mends."""
         return self._bound > self.tolerance and self._idle > (0 if self._bound < 90 else IDLE)
 
     @property
@@ -263,8 +165,8 @@ class BlockIteration:
 
     @cached_property
     def cuts(self) -> list[tuple[int, float]]:
-        """The certified numbers of first components, but for all, of these products."""
-        return self._angles.cuts(self.standing_out or self.k - 1, self.tolerance) if self.asked else []
+        """Numbers of first components that are certified together, with their angles (`AngleBounds.cuts`)."""
+        return self._angles.cuts(self.above_edge or self.k - 1, self.tolerance) if self.asked else []
 
     @property
     def enough(self) -> bool:
@@ -272,7 +174,7 @@ class BlockIteration:
         return self.proven and self._bound <= self.tolerance
 
     def _decide(self, AV: Array) -> bool:
-        """Whether that was enough; else what to ask next."""
+        """Whether the products are enough; otherwise choose the next block."""
         self.ritz = self.known.ritz()
         self._angles.take(self.known, self.ritz, self._start, self.asked)
         self._bound = self._angle_bound()
@@ -284,10 +186,10 @@ class BlockIteration:
         if self._probes and self._angles.level(self.tolerance) > self._angles.following:
             return self._begin_probe()  # what the first block shows has been found wrong
         if self._noise is not None:
-            self.standing_out = self._noise.certified(self.ritz, self._trace, self.k, self._angles, self.tolerance)
+            self.above_edge = self._noise.certified(self.ritz, self._trace, self.k, self._angles, self.tolerance)
         self.block = self._next(AV)
         self.again = self._vectors_again()
-        return self.limited or self.standing_out > 0 or (self.block.shape[1] == 0 and self.again is None)
+        return self.limited or self.above_edge > 0 or (self.block.shape[1] == 0 and self.again is None)
 
     def _angle_bound(self) -> float:
         self.proven, self.determined = False, self.k
@@ -307,7 +209,7 @@ class BlockIteration:
         return self.ritz.vectors[:, : self.k]
 
     def _set_pairs(self) -> None:
-        """The Ritz pairs; or those of a corrected approximation, nearer to the truth, where that costs no certainty."""
+        """Take the Ritz pairs, or those of the corrected approximation, which are nearer, where they are certain."""
         if self.ritz.values.size >= self.k:
             pairs = self.ritz.pairs(self.k)
             self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)
@@ -347,20 +249,20 @@ class BlockIteration:
 
 def measured(found: BlockIteration) -> dict[str, float]:
     """The certificate in numbers, by the names of `fedpca_flwr.model.measurements`."""
-    degrees, stand_out = found.certificate, found.standing_out
-    if degrees < 90 and not stand_out:
+    degrees, above = found.certificate, found.above_edge
+    if degrees < 90 and not above:
         return {"certified_angle_degrees": degrees, "certified_components": found.determined}
     first, degrees = found.cuts[-1] if found.cuts else (0, 90.0)
-    told = {"standing_out_components": stand_out} if stand_out else {}
-    return {"certified_angle_degrees": degrees, "certified_components": first, **told}
+    measured = {"certified_angle_degrees": degrees, "certified_components": first}
+    return {**measured, "standing_out_components": above} if above else measured
 
 
 def shortfall_notes(found: BlockIteration, allowed: str) -> list[str]:
-    """Nothing where it is; ``allowed`` names what else ends the iteration."""
+    """Why an iteration ended before all components were certified; ``allowed`` names a limit that may have ended it."""
     if found.enough:
         return []
-    if found.standing_out:
-        first, k = found.standing_out, found.k
+    if found.above_edge:
+        first, k = found.above_edge, found.k
         rest = f"component {k} lies" if first + 1 == k else f"components {first + 1} to {k} lie"
         return [f"{first} of {k} components certified: {parts_text(found.cuts)}; {rest} in the noise"]
     reason = allowed
@@ -369,13 +271,10 @@ def shortfall_notes(found: BlockIteration, allowed: str) -> list[str]:
         reason = f"reaching the products' precision, {relative:.1g} of the largest variance,"
     elif not found.known.room and found.accelerated:
         reason = "asking for all directions"
-    angle = "no bound on the angle" if found.certificate >= 90 else f"an angle of {_certificate_text(found)}"
+    every = None if found.determined == found.k else found.determined
+    certificate = certified(found.certificate, first=every)
+    angle = "no bound on the angle" if found.certificate >= 90 else f"an angle of {certificate}"
     notes = [f"stopped after {reason} with {angle}; wanted {found.tolerance:.2g} degrees"]
     if found.certificate >= 90 and found.cuts:
         notes.append(f"{found.cuts[-1][0]} of {found.k} components certified: {parts_text(found.cuts)}")
     return notes
-
-
-def _certificate_text(found: BlockIteration) -> str:
-    first = None if found.determined == found.k else found.determined
-    return certified(found.certificate, first=first)

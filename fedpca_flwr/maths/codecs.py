@@ -1,13 +1,11 @@
-"""Ways to send a scatter matrix in fewer bytes. Each has ``encode`` and ``decode``, on packed triangles.
+"""Ways to send a scatter matrix in fewer bytes; each encodes and decodes a packed triangle.
+
+Numbers become small integers times a scale (float32, rounded up so that nothing is clipped). The integers are packed
+to the given number of bits, or split into byte planes, and then compressed with LZMA. Decoding trusts no length: the
+output of LZMA is only read up to the length that the receiver expects.
 
 What an encoding gets wrong its sender can measure, since it can decode its own code: `spectral_norm` of the difference.
 No bound has to be derived for a codec, and none is loose.
-
-Numbers in fewer bytes; decoding trusts no length.
-
-Numbers become small integers times a scale (float32, rounded up so that nothing is clipped). The integers are packed
-to the given number of bits, or split into byte planes, and then compressed with LZMA, whose output is only read up to
-the length that the receiver expects.
 """
 
 from __future__ import annotations
@@ -26,6 +24,9 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, symmetric, unpack
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
+
+BLOCK = 128
+"""So many consecutive numbers share a scale."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,6 @@ def _unpack(content: NDArray[np.uint8], bits: int, size: int) -> NDArray[np.uint
         return content.view(f"<u{bits // 8}").astype(np.uint64)
     table = np.unpackbits(content)[: size * bits].reshape(size, bits).astype(np.uint64)
     return table @ (np.uint64(1) << np.arange(bits, dtype=np.uint64))
-
-
-BLOCK = 128
-"""Numbers that share a scale."""
 
 
 class ScatterCodec(Protocol):

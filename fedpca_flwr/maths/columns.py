@@ -1,15 +1,13 @@
-"""A party's columns of rows that all parties share: centred and scaled at home, its part of ``X X'`` and of scores.
+"""Rows that all parties share, whose columns lie at different parties: products, kernels, and VFedPCA's steps.
 
-With X = [X_1, ..., X_p] (n, d) cut by columns, ``X X' = sum X_i X_i'`` and ``X V = sum X_i V_i``: what the parties have
-to add has n rows, whoever holds which column, so results do not depend on how the columns are split. Means and
-deviations of columns need nobody else.
+*Products.* With X = [X_1, ..., X_p] (n, d) cut by columns, ``X X' = sum X_i X_i'`` and ``X V = sum X_i V_i``: what the
+parties have to add has n rows, whoever holds which column, so results do not depend on how the columns are split. Means
+and deviations of columns need nobody else (`Columns`).
 
-Kernels of rows whose columns lie at different parties, centred in feature space, and their leading eigenpairs.
+*Kernels.* Squared distances and inner products of rows are sums over the parties, so the kernel matrix of all columns
+is exact. It is centred in feature space, and its leading eigenpairs are the components (`Kernel`).
 
-Squared distances and inner products of rows are sums over the parties, so the kernel matrix of all columns is exact.
-
-VFedPCA's mathematics: local power iteration, weighted merging, and the update of local data (Cheung et al. 2022).
-
+*VFedPCA* (Cheung et al. 2022): local power iteration, weighted merging, and the update of local data.
 ``faithful`` is what the authors' program does: rows centred over a party's own columns, signs as they come, everything
 merged that came since the isolated start. Otherwise columns are centred (by the caller), signs aligned, and only the
 newest vectors merged. The result is an approximation in both: parties whose leading directions differ are averaged.
@@ -33,23 +31,29 @@ from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius, rounding
 from fedpca_flwr.maths.moments import constant_features, head_and_diagonal, pack, safe_deviation, symmetric, unpack
 from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, dense_rows, energy
 
+KERNEL_ROUNDING = 1e-12
+"""Eigenvalues of a kernel matrix below this share of the largest are rounding."""
+
+LEFT_OVER = 1e-10
+"""Where other directions leave a smaller share of a direction than this, what they leave is rounding."""
+
+Name = Literal["rbf", "sigmoid", "linear", "polynomial"]
+
 
 @dataclass(frozen=True)
 class Columns:
-    """A party's columns X (n, f), centred and scaled: a factor of matrix products, as an array is, chunk by chunk.
+    """A party's columns X (n, f), centred and scaled: a factor of matrix products, as an array is.
 
-    Each product is one pass over the rows; sparse ones stay sparse.
+    Each product is one pass over the rows, chunk by chunk; sparse rows stay sparse.
 
     Parameters
     ----------
     data : rows of shape (n, f)
-        As they are.
-    centre : ndarray of shape (f,)
-        What is subtracted.
-    remainder : ndarray of shape (f,)
-        What is missing in ``centre`` of what it stands for: a mean in two floats.
+        The columns before they are centred.
+    centre, remainder : ndarray of shape (f,)
+        The mean in two floats, which is subtracted.
     scale : ndarray of shape (f,)
-        What is divided by.
+        What each column is divided by.
     zero : ndarray of shape (f,)
         Which columns are taken for zero.
     """
@@ -66,7 +70,7 @@ class Columns:
 
     @property
     def mean(self) -> Array:
-        """What is subtracted (f,), in one float."""
+        """The mean (f,) in one float."""
         return self.centre + self.remainder
 
     @cached_property
@@ -102,7 +106,7 @@ class Columns:
 
     @property
     def _left(self) -> Array:
-        """What the chunks still hold of the mean (f,)."""
+        """The part of the mean that is not yet subtracted from the chunks (f,)."""
         left: Array = self.remainder / self._divisor
         return left
 
@@ -168,15 +172,9 @@ def energies(X: Array | Columns, U: Array) -> Array:
 
 
 def added(arrays: Sequence[Array]) -> Array:
-    """The sum of equal shapes, whose bits do not depend on their order."""
+    """The sum of arrays of one shape, whose bits do not depend on their order."""
     total: Array = np.sort(np.stack(arrays), axis=0).sum(axis=0)
     return total
-
-
-Name = Literal["rbf", "sigmoid", "linear", "polynomial"]
-
-NEGLIGIBLE = 1e-12
-"""Eigenvalues of the landmarks' kernel below this part of the largest are rounding."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +216,6 @@ class Kernel:
         ----------
         packed : ndarray
             As in `matrix`.
-        n : int
         missed : float
             By how much an entry of ``packed`` may be off, besides the rounding of float64.
         """
@@ -237,7 +234,7 @@ class Kernel:
         return 2**0.5 * frobenius(wrong) + 4 * eps * n * largest
 
     def matrix(self, packed: Array, n: int) -> Array:
-        """The matrix (n, n) from what `packed_distances` or `columns.packed_gram` of all parties add up to."""
+        """The matrix (n, n) from what `packed_distances` or `packed_gram` of all parties add up to."""
         if self.of_distances:
             return self(squareform(packed))
         return self(symmetric(packed, n))
@@ -264,7 +261,7 @@ def centred(K: Array) -> Array:
 def kernel_pairs(K: Array, k: int) -> tuple[Eigenpairs, float, int]:
     """Leading eigenpairs of a centred kernel matrix (n, n), the sum of its positive eigenvalues, and their number."""
     values, vectors = eigh(K, check_finite=False)
-    positive = values > NEGLIGIBLE * max(values[-1], 0.0)
+    positive = values > KERNEL_ROUNDING * max(values[-1], 0.0)
     pairs = Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), float(values[-k - 1 : -k].sum()))
     return pairs, float(values[positive].sum()), int(positive.sum())
 
@@ -277,11 +274,11 @@ def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigen
     values, vectors = eigh(C[landmarks], check_finite=False)
     if not values[-1] > 0:
         return Eigenpairs(np.zeros(k), np.zeros((len(C), k)), 0.0), 0.0, 0
-    kept = values > NEGLIGIBLE * values[-1]
+    kept = values > KERNEL_ROUNDING * values[-1]
     features = C @ (vectors[:, kept] / np.sqrt(values[kept]))
     U, s, _ = svd(features - features.mean(axis=0), full_matrices=False, check_finite=False)
     following = float(s[k] ** 2) if s.size > k else 0.0
-    positive = int((s > np.sqrt(NEGLIGIBLE) * s[0]).sum())
+    positive = int((s > np.sqrt(KERNEL_ROUNDING) * s[0]).sum())
     return Eigenpairs(s[:k] ** 2, fix_signs(U[:, :k]), following), float(np.vdot(s, s)), positive
 
 
@@ -298,10 +295,6 @@ def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
     level = np.sum(counts * levels) / counts.sum()
     variance = np.sum(np.sort(counts * (spreads + (levels - level) ** 2)))
     return float(1 / variance) if variance > 0 else 1.0
-
-
-ROUNDING = 1e-10
-"""What is left of a direction after others were taken out, relative to it, and means nothing."""
 
 
 def power_iteration(product: Callable[[Array], Array], start: Array, steps: int) -> tuple[float, Array]:
@@ -329,7 +322,6 @@ def merged(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool,
 
     Parameters
     ----------
-    values : sequence of float
     vectors : sequence of ndarray of shape (n,)
     faithful : bool
         Take signs as they come, and boost p // 2 of p vectors; else turn all towards the leading direction of
@@ -366,7 +358,7 @@ def direction(u: Array, found: Array) -> Array:
     the axis that ``found`` holds least of.
     """
     left = _without(u, found)
-    if norm(left) <= ROUNDING * norm(u):
+    if norm(left) <= LEFT_OVER * norm(u):
         left = _without(np.eye(1, len(u), int(np.square(found).sum(axis=1).argmin()))[0], found)
     unit: Array = left / norm(left)
     return unit

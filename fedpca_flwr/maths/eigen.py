@@ -1,8 +1,7 @@
-"""Leading eigenpairs of a symmetric matrix, certified, with deterministic signs.
+"""Eigenpairs of symmetric matrices: certified, with deterministic signs, and the angles between their subspaces.
 
-What a certificate is, in one place for all methods: the sine theorem, and the constants that go with it.
-
-Distances between subspaces, accurate down to rounding.
+What a certificate is stands here in one place for all methods: the sine theorem of Davis and Kahan, the rounding that
+it takes in, and the constants that go with it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,18 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from fedpca_flwr.maths.arrays import Array
 
 EXACT = 1e-6
-"""Degrees: a model is called exact where no angle to the exact components can be larger."""
+"""In degrees: a model is called exact where no angle to the exact components can be larger."""
 
 ALIKE = 1e-13
-"""Difference of eigenvalues of a matrix (d, d), in d times the largest, that float64 does not tell from none."""
+"""Eigenvalues of a matrix (d, d) that differ by less than this share of d times the largest are alike in float64."""
+
+LANCZOS_FROM = 384
+"""Below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)."""
+
+COLLINEAR = 1e-12
+"""Share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding.
+
+Then the features are collinear, and nothing is regressed on that direction."""
 
 
 def rounding(d: int) -> float:
@@ -68,7 +75,7 @@ def certified(degrees: float, *, first: int | None = None) -> str:
     degrees : float
         Bound on the largest angle; 90 is none.
     first : int, optional
-        It is of so many of the first components; of all, if not given.
+        How many of the first components it is of; all, if not given.
     """
     if degrees >= 90:
         return "no bound"
@@ -92,18 +99,14 @@ def projector_distance(a: Array, b: Array) -> float:
     return float(np.sin(np.radians(principal_angles(a, b).max())))
 
 
-LANCZOS_FROM = 384
-"""Below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)."""
-
-
 @dataclass(frozen=True)
 class Resolution:
-    """What float64 tells of eigenpairs.
+    """How far float64 resolves eigenpairs.
 
     Attributes
     ----------
     floor : float
-        Where an eigenvalue is not larger, its vector is noise.
+        The vector of an eigenvalue that is not larger is noise.
     angle : float
         Bound, in degrees, on the angle by which rounding turns the leading components above the floor together; 90
         where they are tied with the next one.
@@ -126,11 +129,11 @@ class Eigenpairs:
     following : float
         Eigenvalue k + 1, or 0.0 where k = d: with it the reader knows how well the subspace is determined.
     rank : int or None
-        At most so many eigenvalues are not zero, where that is certain from something else than the eigenvalues.
+        Bound on the rank of the matrix, where something else than the eigenvalues makes it certain.
     error : float
         Bound on the spectral norm of what is wrong with the matrix besides the rounding of float64.
     resolution : Resolution or None
-        Where they are not of a matrix that was formed: what float64 tells of them.
+        Given where the matrix was never formed; else it follows from the eigenvalues.
     """
 
     values: Array
@@ -161,7 +164,7 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
         How many, 1 <= k <= d; or a fraction in (0, 1) of the trace that their values must exceed (scikit-learn's
         rule for ``PCA(n_components=fraction)``).
     total : float, optional
-        What the fraction is taken of, instead of the trace.
+        The variance that the fraction is taken of, instead of the trace.
 
     Notes
     -----
@@ -190,15 +193,13 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:
-    """Bound, in degrees, on the angle to the components of a matrix that differs by ``error`` (Davis and Kahan).
-
-    Rounding is added to the error.
-    """
-    return _turned(error + _rounding(pairs), float(pairs.values[-1]) - pairs.following)
+    """Bound, in degrees, on the angle to the components of a matrix that differs by ``error`` and by rounding."""
+    error += rounding(len(pairs.vectors)) * float(pairs.values[0])
+    return sine_theorem(error, float(pairs.values[-1]) - pairs.following - error)
 
 
 def resolution(pairs: Eigenpairs) -> Resolution:
-    """What float64 tells of the eigenpairs of a scatter, a covariance or of products with one.
+    """How far float64 resolves the eigenpairs of a scatter, of a covariance or of products with one.
 
     Its rounding is relative to the largest eigenvalue: a variance below some 1e-13 of it is noise, and so is what is
     computed from it.
@@ -212,17 +213,8 @@ def resolution(pairs: Eigenpairs) -> Resolution:
         return Resolution(floor, 90.0)
     following = float(pairs.values[above]) if above < pairs.values.size else pairs.following
     gap = float(pairs.values[above - 1]) - max(0.0, following)
-    return Resolution(floor, _turned(pairs.error + _rounding(pairs), gap))
-
-
-def _rounding(pairs: Eigenpairs) -> float:
-    """Bound on the spectral norm of what rounding adds to a scatter."""
-    return rounding(len(pairs.vectors)) * float(pairs.values[0])
-
-
-def _turned(error: float, gap: float) -> float:
-    """The largest angle, in degrees, by which an ``error`` turns the vectors on one side of a ``gap``."""
-    return sine_theorem(error, gap - error)
+    error = pairs.error + rounding(d) * first
+    return Resolution(floor, sine_theorem(error, gap - error))
 
 
 def spectral_norm(matrix: Array) -> float:
@@ -240,11 +232,6 @@ def spectral_norm(matrix: Array) -> float:
     start = np.random.default_rng(0).standard_normal(d)
     (value,) = eigsh(operator, 1, which="LM", tol=1e-3, v0=start, return_eigenvectors=False)
     return float(abs(value)) * unit * 1.01
-
-
-COLLINEAR = 1e-12
-"""Share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding: then the
-features are collinear, and nothing is regressed on that direction."""
 
 
 def pseudo_inverse(S: Array) -> tuple[Array, Array]:

@@ -1,21 +1,17 @@
-r"""What is expected of rows with missing values, where few factors are behind them: the E-step for wide rows.
+r"""EM for probabilistic PCA of wide rows with missing values: a Gaussian whose covariance has few factors.
 
-The model is a Gaussian with mean m whose covariance has q directions V (d, q) with variances L, and the variance s in
-all others (probabilistic PCA): ``x = m + W e + noise`` with ``W = V (L - s)^1/2``. For a row whose observed deviations
-are x_o, with the rows W_o and W_u of W for what is observed and missing::
+The model has the mean m, q directions V (d, q) with variances L, and the variance s in all other directions:
+``x = m + W e + noise`` with ``W = V (L - s)^1/2``.
+
+*At a party* (`factor_sums`). For a row whose observed deviations are x_o, with the rows W_o and W_u of W for what is
+observed and missing::
 
     A = (I + W_o' W_o / s)^-1,    E[x_u] = W_u A W_o' x_o / s,    cov[x_u] = s I + W_u A W_u'
 
 so no d x d matrix is formed. Of the expected products the sums have those with V: d q values.
 
-Source: Tipping and Bishop 1999, Journal of the Royal Statistical Society B 61; Ilin and Raiko 2010, Journal of Machine
-Learning Research 11.
-
-EM for probabilistic PCA of incomplete rows: the server's half, from products of the expected scatter with a block.
-
-With mean m, directions V, variances L and noise s of n rows, the E-step (`fedpca_flwr.maths.factor_em`) gives the
-sums ``a`` of the expected deviations from m, and ``B``, their expected products times V. The step to the next model is
-one of subspace iteration, on the expected scatter about the new mean and the prior::
+*At the server* (`FactorEM`). From the sums ``a`` of the expected deviations from m, and ``B``, their expected products
+times V, the next model is one step of subspace iteration, on the expected scatter about the new mean and the prior::
 
     m' = m + a / n,    T V = B - a a'V / n,    (T V + prior V) / (n + prior) = P D R',    V' = P, L' = D
 
@@ -24,8 +20,11 @@ at a maximum (Tipping and Bishop 1999, appendix A); ``prior I`` is worth so many
 variance, as in `fedpca_flwr.maths.gaussian_em`. Without missing values it is subspace iteration on the scatter.
 
 The iteration is one on the block ``P (D - s)^1/2 R'``, whose map does not depend on how P and R are turned, with the
-mean and log s beside, and `fedpca_flwr.maths.gaussian_em` accelerates it: it took 23 to 46 steps where SQUAREM took 26
-to more than 70 (docs/missing.md).
+mean and log s beside, accelerated by `fedpca_flwr.maths.gaussian_em.Anderson`: it took 23 to 46 steps where SQUAREM
+took 26 to more than 70 (docs/missing.md).
+
+Source: Tipping and Bishop 1999, Journal of the Royal Statistical Society B 61; Ilin and Raiko 2010, Journal of Machine
+Learning Research 11.
 """
 
 from __future__ import annotations
@@ -42,8 +41,14 @@ from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 from fedpca_flwr.maths.gaussian_em import Anderson
 from fedpca_flwr.maths.incomplete_rows import FLOOR, filled
 
+ABOVE = 2.0**-20
+"""The variance along a factor is larger than the noise by this share of it, at least."""
 
-class Factors(NamedTuple):
+LEAST = 1e-6
+"""Rounding may leave an eigenvalue of a scatter below zero by this share of the variance."""
+
+
+class FactorGaussian(NamedTuple):
     """A Gaussian whose covariance has few directions.
 
     Attributes
@@ -75,13 +80,13 @@ class FactorSums(NamedTuple):
     Attributes
     ----------
     first : ndarray of shape (d,)
-        Of the expected deviations from the model's mean.
+        Sum of the expected deviations from the model's mean.
     product : ndarray of shape (d, q)
-        Of their expected products, times the basis.
+        Sum of their expected products, times the basis.
     square : float
-        Of their expected squares.
+        Sum of their expected squares.
     likelihood : float
-        Of the logarithm of the density of what is observed, but for a constant.
+        Sum of the logarithms of the densities of what is observed, but for a constant.
     """
 
     first: Array
@@ -90,7 +95,7 @@ class FactorSums(NamedTuple):
     likelihood: float
 
 
-def factor_sums(rows: GappedRows, model: Factors, centre: Array, unit: Array) -> FactorSums:
+def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Array) -> FactorSums:
     """The E-step over rows that are less a centre and divided by a unit, (d,) each."""
     V, W, s = model.basis, model.loadings, model.noise
     d, q = V.shape
@@ -122,8 +127,8 @@ def factor_sums(rows: GappedRows, model: Factors, centre: Array, unit: Array) ->
     return FactorSums(first, product, square + s * float(unseen.sum()) + float(np.vdot(spread, W)), likelihood)
 
 
-def _within(groups: Groups, triangles: Array, model: Factors, unit: Array) -> FactorSums:
-    """What the scatters R of groups add, whose A has these ``triangles`` (g, q (q + 1) / 2).
+def _within(groups: Groups, triangles: Array, model: FactorGaussian, unit: Array) -> FactorSums:
+    """What the scatters R of groups add to the sums; their A have these ``triangles`` (g, q (q + 1) / 2).
 
     A row filled is x_o and W_u e, with ``e = N V_o'x_o``. So of the products of filled rows with V the rows o are
     ``R V_o Z``, and the rows u ``W_u N (V_o'R V_o) Z``, with ``Z = I + N' W_u'V_u``.
@@ -163,7 +168,7 @@ def filled_by_factors(centred: Array, factors: Array) -> Array:
 
 
 def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scale: Array, components: Array) -> float:
-    """As `incomplete.squared_error_of`, of rows that are filled as by `filled_by_factors`."""
+    """As `fedpca_flwr.maths.incomplete_rows.squared_error_of`, of rows that are filled as by `filled_by_factors`."""
     unit, k, q = np.sqrt(factors[-1]), len(components), len(factors) - 1
     W, squared = (factors[:-1] / unit).T, 0.0
     lift = W * (unit / scale)[:, None]  # from factors to filled features
@@ -187,14 +192,14 @@ def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scal
 
 
 def filled_by(centred: Array, covariance: Array | None, factors: Array | None) -> Array:
-    """Rows as `incomplete.filled` by a covariance, or as `filled_by_factors`; as they are where there is neither."""
+    """Rows (n, d) filled by a covariance (`filled`) or factors (`filled_by_factors`); without either as they are."""
     if factors is not None:
         return filled_by_factors(centred, factors)
     return centred if covariance is None else filled(centred, covariance)
 
 
 def _posterior(known: Array, missing: NDArray[np.bool_], W: Array, s: float) -> tuple[Array, Array, Array]:
-    """Of each row the triangle of A (n, q (q + 1) / 2), the logarithm of det A^-1 (n,), the expected factors (n, q)."""
+    """For each row the triangle of A (n, q (q + 1) / 2), log det A^-1 (n,), and the expected factors (n, q)."""
     q = W.shape[1]
     i, j = np.triu_indices(q)
     grams = _grams((~missing).astype(np.float64), W) / s + np.eye(q)
@@ -218,32 +223,26 @@ def _full(triangles: Array, q: int) -> Array:
     return whole
 
 
-ABOVE = 2.0**-20
-"""By what share of the noise the variance along a factor is larger, at least."""
-
-LEAST = 1e-6
-"""Of the variance: by so much less than zero rounding may leave an eigenvalue of a scatter."""
-
-
 class FactorEM:
     """The iteration, in the unit in which features have variances of 1 in the mean.
 
     Parameters
     ----------
     rows : int
-        n, those with any value.
+        The number n of rows with any value.
     mean : ndarray of shape (d,)
+        The mean to begin with.
     block : ndarray of shape (d, q)
-        To begin with; of full rank, q < d.
+        The block to begin with; of full rank, q < d.
     prior : float
         How many rows the prior is worth; more than 0.
 
     Attributes
     ----------
-    model : Factors
-        Of which the sums are wanted next.
+    model : FactorGaussian
+        The model whose sums are wanted next.
     mean : ndarray of shape (d,)
-        m' of the last step.
+        The mean m' of the last step.
     vectors : ndarray of shape (d, q)
         The best approximations, in the span of the last V, to eigenvectors of T.
     values : ndarray of shape (q,)
@@ -261,7 +260,7 @@ class FactorEM:
         self.rows = rows
         self.prior = max(prior, 4 * FLOOR * rows)
         basis, _, turn = svd(block, full_matrices=False)
-        self.model = Factors(mean, basis, np.full(basis.shape[1], 2.0), 1.0)
+        self.model = FactorGaussian(mean, basis, np.full(basis.shape[1], 2.0), 1.0)
         self._turn = turn
         self._anderson = Anderson(_point(mean, basis @ turn, 1.0), _allowed)
 
@@ -271,7 +270,7 @@ class FactorEM:
         Raises
         ------
         ValueError
-            Where they are those of no rows.
+            Where no rows can have these sums.
         """
         V, n, weight = self.model.basis, self.rows, self.rows + self.prior
         d, q = V.shape
@@ -290,7 +289,7 @@ class FactorEM:
         self.model, self._turn = _factors(self._anderson.point, d, q)
 
     def _distance(self) -> float:
-        """Twice minus the prior's log density, worth one row."""
+        """Minus twice the log density of a prior that is worth one row."""
         others, noise, L = len(self.model.basis) - self.model.variances.size, self.model.noise, self.model.variances
         return float((np.log(L) + 1 / L).sum()) + others * (math.log(noise) + 1 / noise)
 
@@ -299,10 +298,10 @@ def _point(mean: Array, block: Array, noise: float) -> Array:
     return np.concatenate([mean, block.ravel(), [math.log(noise)]])
 
 
-def _factors(point: Array, d: int, q: int) -> tuple[Factors, Array]:
+def _factors(point: Array, d: int, q: int) -> tuple[FactorGaussian, Array]:
     noise = math.exp(point[-1])
     basis, sizes, turn = svd(point[d:-1].reshape(d, q), full_matrices=False, check_finite=False)
-    return Factors(point[:d], basis, noise + (sizes**2).clip(min=ABOVE * noise), noise), turn
+    return FactorGaussian(point[:d], basis, noise + (sizes**2).clip(min=ABOVE * noise), noise), turn
 
 
 def _allowed(point: Array) -> bool:

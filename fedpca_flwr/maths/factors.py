@@ -19,6 +19,12 @@ from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, fix_signs, leading_e
 from fedpca_flwr.maths.moments import Head, Moments, centred_rows, head_order, pool_heads, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows, chunks
 
+CONVERGED = 1.1e-14
+"""LAPACK takes an entry beside a singular value for zero below this share of it: the 7/8th power of half an epsilon."""
+
+PANEL = 32
+"""How many columns LAPACK reflects at once; more are slower, and so are fewer."""
+
 
 @dataclass(frozen=True)
 class Factor:
@@ -31,7 +37,7 @@ class Factor:
     rows : ndarray of shape (h, d)
         ``rows.T @ rows + floor * identity`` is, or approximates, the scatter.
     floor : float
-        What is assumed in every direction that ``rows`` leaves out.
+        The variance that is assumed in every direction that ``rows`` leaves out.
     trace : float
         Trace of the true scatter.
     omitted : float
@@ -121,7 +127,7 @@ def truncated(data: Rows, rank: int) -> Factor:
 
 
 def truncated_moments(moments: Moments, rank: int) -> Factor:
-    """The same of a scatter that was formed."""
+    """The best factor of ``rank`` rows of a scatter that was formed."""
     pairs = leading_eigenpairs(unpack(moments.scatter, moments.n_features), rank)
     rows = (pairs.vectors * np.sqrt(pairs.values.clip(min=0.0))).T
     return Factor(moments.head, np.ascontiguousarray(rows), float(moments.diagonal().sum()), max(0.0, pairs.following))
@@ -150,7 +156,6 @@ def leading_of_factor(factor: Factor, k: int | float) -> Eigenpairs:
 
     Parameters
     ----------
-    factor : Factor
     k : int or float
         How many, or the share of the trace that their values must exceed.
     """
@@ -194,7 +199,7 @@ def _reflected(reflectors: Array, tau: Array, U: Array) -> Array:
 
 
 def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
-    """What float64 tells of the first k of the singular values ``s`` (h,) and their ``vectors`` (d, k).
+    """How far float64 resolves the first k of the singular values ``s`` (h,) and their ``vectors`` (d, k).
 
     Rounding changes each feature by some 1e-15 of its own size, and LAPACK's iteration by up to `CONVERGED`:
     ``E diag(sizes)`` with ``|E| <= error``. To first order that turns vector i towards those that follow, W, by
@@ -213,13 +218,6 @@ def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
         return Resolution(floor**2, 90.0)
     sine = error * (1 + float(np.linalg.norm((first * rest + following * np.sqrt(squares)) / gaps)))
     return Resolution(floor**2, float(np.degrees(np.arcsin(min(1.0, sine)))))
-
-
-CONVERGED = 1.1e-14
-"""LAPACK takes an entry beside a singular value for zero below so much of it: the 7/8th power of half an epsilon."""
-
-PANEL = 32
-"""Columns that LAPACK reflects at once; more are slower, and so are fewer."""
 
 
 def _absorbed(R: Array, rows: Array) -> Array:

@@ -1,10 +1,10 @@
-r"""What each way to the components will cost, and how exact it will be, from a few numbers of each party.
+"""How much each way to the components will cost, and how exact it will be, from a few numbers of each party.
 
 The parties tell their counts, means, variances, the eigenvalues of their own scatter and a sketch of it. The
 eigenvalues of the pooled scatter are forecast by the sum of the sorted eigenvalues of its parts, which is right where
 the parts have the same eigenvectors (elsewhere its partial sums are too large: Ky Fan). Where all rows are fewer than
 features, most of what the parties have lies apart, and the eigenvalues of all parts side by side are the forecast:
-right of noise, and too small of what stands out of it, so that costs are rather forecast too large.
+right for noise, and too small for what stands out of it, so that costs are rather forecast too large.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from fedpca_flwr.maths.moments import Head, Moments, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows
 
 GROUPS = 200
-"""Of features with about the same variance, where each pair of features counts."""
+"""So many groups of features with about the same variance stand for all features, where each pair counts."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What one party tells before anything is decided.
+    """The numbers of one party, before a method is chosen.
 
     Attributes
     ----------
     head : Head
     variances : ndarray of shape (d,)
-        Diagonal of its scatter.
+        Diagonal of the party's scatter.
     spectrum : ndarray of shape (d,)
-        Eigenvalues of its scatter, descending.
+        Eigenvalues of this scatter, descending.
     sketch : ndarray of shape (d, s)
-        Its scatter times random vectors.
+        This scatter times random vectors.
     """
 
     head: Head
@@ -75,13 +75,13 @@ class Heterogeneity:
         return float(np.mean(np.minimum(parts, 1.0)))
 
     def named(self) -> dict[str, float]:
-        """The score and the four."""
+        """The score and the four numbers, by name."""
         return {"score": self.score, **asdict(self)}
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The pooled data as far as a survey tells.
+    """The pooled data, as far as surveys of all parties tell.
 
     Attributes
     ----------

@@ -1,8 +1,9 @@
-"""Rows with missing values by their pattern of gaps: of each group of rows with the same gaps count, mean and scatter.
+"""Rows with missing values, by their pattern of gaps: count, mean and scatter of each group of rows with the same gaps.
 
-What a model expects of a row is linear in the row, and the same function for all rows that miss the same features. So
-the sums over a group of rows follow from its count, mean and scatter, and nothing that a server sends has to meet a
-single row: where it does, rounding and overflow of each row are answers about that row, however many are added up.
+A model expects of a row something that is linear in the row, and the same function for all rows that miss the same
+features. So the sums over a group of rows follow from its count, mean and scatter, and no number of a server has to
+meet a single row: where it did, rounding and overflow of each row would be answers about that row, however many rows
+are added up.
 
 Rows are taken less a reference, their own mean of what is there, so that means and scatters lose no digits.
 """
@@ -12,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Blocks, Rows, chunks
+from fedpca_flwr.maths.rows import Blocks, Rows, as_blocks, chunks
 
 ELEMENTS = 2**22
-"""Of the rows that are held at once; a group that has more is read piece by piece."""
+"""How many elements of rows are held at once; a group that has more is read piece by piece."""
 
 
 class Patterns(NamedTuple):
@@ -40,7 +41,7 @@ class Patterns(NamedTuple):
 
     @classmethod
     def in_rows(cls, rows: Rows) -> Patterns:
-        """Those of ``rows`` (n, d), NaN where a value is missing."""
+        """The patterns of ``rows`` (n, d), which have NaN where a value is missing."""
         d = rows.shape[1]
         packed = np.concatenate([np.packbits(np.isnan(chunk), axis=1) for chunk in chunks(rows, ELEMENTS)])
         texts = packed.view(f"S{packed.shape[1]}").ravel()  # which are sorted much faster than rows of bytes
@@ -58,9 +59,9 @@ class Patterns(NamedTuple):
         return np.asarray(self.missing.all(axis=1))
 
     def shared(self, least: int, multiple: int) -> NDArray[np.bool_]:
-        """Rows (n,) whose pattern ``least`` of them have, their number a ``multiple`` of that; and rows without values.
+        """Which rows (n,) have a pattern that at least ``least`` rows have, or no values; in all a ``multiple``.
 
-        What is over a multiple are the last rows of the largest group, or the whole group if too few would be left.
+        Rows in excess of the multiple are the last of the largest group, or the whole group if too few would be left.
         """
         counts, rare = self.counts, ~self.without_values
         rare &= counts < least
@@ -73,23 +74,8 @@ class Patterns(NamedTuple):
 
 
 def of_rows(rows: Rows, taken: NDArray[np.bool_]) -> Blocks:
-    """Some of the ``rows`` (n, d), which are not copied."""
-    if isinstance(rows, Blocks):
-        return rows[taken]
-
-    def read() -> Iterator[NDArray[Any]]:
-        for start, chunk in _placed(rows):
-            yield chunk[taken[start : start + len(chunk)]]
-
-    return Blocks(read, rows.shape[1], rows.dtype, count=int(taken.sum()))
-
-
-def _placed(rows: Rows) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Chunks of rows, and where they begin."""
-    start = 0
-    for chunk in chunks(rows, ELEMENTS):
-        yield start, chunk
-        start += len(chunk)
+    """The rows of ``rows`` (n, d) that are ``taken`` (n,), without a copy of them."""
+    return as_blocks(rows, ELEMENTS)[taken]
 
 
 @dataclass(frozen=True)
@@ -102,9 +88,9 @@ class Groups:
     counts : ndarray of shape (g,)
         Rows, as float64.
     means : ndarray of shape (g, d)
-        Less the reference; 0 where a group misses the feature.
+        Means less the reference; 0 where a group misses the feature.
     residuals : callable
-        Gives those of a group by its number, rows less the group's mean, piece by piece; 0 where values are missing.
+        Gives the rows of a group, by its number, less the group's mean, piece by piece; 0 where values are missing.
     """
 
     missing: NDArray[np.bool_]
@@ -114,7 +100,7 @@ class Groups:
 
     @property
     def several(self) -> NDArray[np.bool_]:
-        """Those of more than one row (g,): the others have no scatter."""
+        """Which groups have more than one row (g,): the others have no scatter."""
         return self.counts > 1
 
     def scatter(self, group: int) -> Array:
@@ -134,7 +120,7 @@ class Groups:
             yield some, np.ldexp(found, exponents[:, None])
 
     def squares(self) -> Array:
-        """Of all groups together the diagonal (d,) of the scatter."""
+        """The diagonal (d,) of the sum of the scatters of all groups."""
         found = np.zeros(self.means.shape[1])
         for group in np.flatnonzero(self.several):
             for piece in self.residuals(int(group)):
@@ -143,7 +129,7 @@ class Groups:
 
 
 class OwnValues(NamedTuple):
-    """What is there of each feature: how many values (d,), their mean as ``mean + remainder``, its sum of squares."""
+    """Of each feature the values that are there: number (d,), mean as ``mean + remainder``, and sum of squares."""
 
     counts: Array
     mean: Array
@@ -158,7 +144,6 @@ class GappedRows:
     ----------
     rows : rows of shape (n, d)
         NaN where a value is missing.
-    patterns : Patterns
     """
 
     def __init__(self, rows: Rows, patterns: Patterns) -> None:
@@ -167,7 +152,7 @@ class GappedRows:
 
     @cached_property
     def totals(self) -> Array:
-        """The sum of what is there of each feature (d,)."""
+        """The sum of the values of each feature that are there (d,)."""
         total = np.zeros(self.rows.shape[1])
         for chunk in chunks(self.rows, ELEMENTS):
             total += np.nansum(chunk, axis=0, dtype=np.float64)
@@ -180,7 +165,7 @@ class GappedRows:
 
     @cached_property
     def reference(self) -> Array:
-        """The mean of what is there (d,), rounded; 0 where nothing is."""
+        """The mean of the values that are there (d,), rounded; 0 where there are none."""
         return self.totals / np.maximum(self.counts, 1)
 
     def own_values(self) -> OwnValues:
@@ -237,8 +222,10 @@ class GappedRows:
     def _chosen(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.int64]]]:
         """The rows of some patterns (p,) less the reference, 0 where values are missing, and the patterns they have,
         piece by piece, each in the order of the patterns."""
-        for start, chunk in _placed(self.rows):
+        start = 0
+        for chunk in chunks(self.rows, ELEMENTS):
             of = self.patterns.of[start : start + len(chunk)]
+            start += len(chunk)
             own = np.flatnonzero(wanted[of])
             own = own[np.argsort(of[own], kind="stable")]
             if own.size:

@@ -1,39 +1,35 @@
-r"""EM for the Gaussian model of incomplete rows: the server's half, from sums of what the rows are expected to be.
+r"""EM for a Gaussian model of rows with missing values, and two ways to accelerate an EM iteration.
 
-With mean m and covariance S of n rows, the E-step (`fedpca_flwr.maths.incomplete_rows`) gives the sums ``a`` of the
-expected deviations from m, and ``A`` of their expected products. The M-step is::
+**EM** (`GaussianEM`). With mean m and covariance S of n rows, the E-step at the parties
+(`fedpca_flwr.maths.incomplete_rows`) gives the sums ``a`` of the expected deviations from m, and ``A`` of their
+expected products. The M-step at the server is::
 
     m' = m + a / n,    T = A - a a' / n,    S' = (T + prior I) / (n + prior)
 
-T is the expected scatter: without missing values that of the rows, after one step. All is in units of the observed
-standard deviations, in which ``prior I`` is the textbook's ridge prior (an inverse Wishart distribution; Schafer 1997,
-Analysis of Incomplete Multivariate Data, section 5.2.3) that the features are uncorrelated, worth so many rows. Without
-it S may become singular where few rows are complete, and fits their accidents.
+T is the expected scatter: without missing values it is the scatter of the rows, after one step. All is in units of the
+observed standard deviations, in which ``prior I`` is the textbook's ridge prior (an inverse Wishart distribution;
+Schafer 1997, Analysis of Incomplete Multivariate Data, section 5.2.3) that the features are uncorrelated, worth so many
+rows. Without it S may become singular where few rows are complete, and fits their accidents.
 
-SQUAREM (`fedpca_flwr.maths.gaussian_em`) extrapolates m and the Cholesky factor of S.
-
-Anderson acceleration of a fixed point iteration that raises a function, as EM raises the likelihood.
-
-Of the last points x_i, with residuals f_i = G(x_i) - x_i, it goes to the combination whose residual is least::
-
-    x <- G(x) - (dG) c,    c = argmin | f - (dF) c |
-
-with the columns of dF and dG the differences of residuals and images. Near the fixed point that is GMRES. A point where
-the function is lower than before is given up for the last image, and so is all that is remembered: without this the
-iteration may come to rest at saddle points.
-
-Source: Walker and Ni 2011, SIAM Journal on Numerical Analysis 49; with restarts and monotonicity for EM: Henderson and
-Varadhan 2019, Journal of Computational and Graphical Statistics 28.
-
-SQUAREM: a fixed point iteration that converges slowly, as EM does where much is missing, in few steps of it.
-
-A cycle has two steps of the map G, an extrapolation along them, and a third step that stabilises it::
+**SQUAREM** (`Squarem`) accelerates a fixed point iteration that converges slowly, as EM does where much is missing;
+here of m and the Cholesky factor of S. A cycle has two steps of the map G, an extrapolation along them, and a third
+step that stabilises it::
 
     r = G(x) - x,    v = (G(G(x)) - G(x)) - r,    a = |r| / |v|,    x <- G(x + 2 a r + a^2 v)
 
 The step length a is 1 / (1 - rate) for a single linear rate, and 1 gives G(G(x)), the plain iteration (scheme S3 of
 Varadhan and Roland 2008, Scandinavian Journal of Statistics 35; the sign of a is turned). An extrapolation that leaves
 the allowed region, or from which the map moves further than it did at the cycle's start, is given up for G(G(x)).
+
+**Anderson acceleration** (`Anderson`) is for an iteration that raises a function, as EM raises the likelihood. Of the
+last points x_i, with residuals f_i = G(x_i) - x_i, it goes to the combination whose residual is least::
+
+    x <- G(x) - (dG) c,    c = argmin | f - (dF) c |
+
+with the columns of dF and dG the differences of residuals and images. Near the fixed point that is GMRES. A point where
+the function is lower than before is given up for the last image, and so is all that is remembered: without this the
+iteration may come to rest at saddle points (Walker and Ni 2011, SIAM Journal on Numerical Analysis 49; with restarts
+and monotonicity for EM: Henderson and Varadhan 2019, Journal of Computational and Graphical Statistics 28).
 """
 
 from __future__ import annotations
@@ -50,13 +46,13 @@ from fedpca_flwr.maths.incomplete_rows import FLOOR, completed_sums, precision_o
 from fedpca_flwr.maths.moments import pack, symmetric
 
 DEPTH = 10
-"""Differences that are remembered."""
+"""How many differences Anderson acceleration remembers."""
 
 DAMPING = 1e-10
-"""Singular values of the differences below its root count little: rounding made them."""
+"""Singular values of the differences below the root of this, relative to the first, count little: they are rounding."""
 
 SLACK = 1e-9
-"""Share of the function's size by which it may seem lower, by rounding."""
+"""Share of the function's size by which rounding may make it seem lower."""
 
 
 class Anderson:
@@ -82,7 +78,7 @@ class Anderson:
         self._height = -np.inf
 
     def add(self, image: Array, height: float) -> None:
-        """Go on from the image of `point`, where the function is so high."""
+        """Go on from the image of `point`, at which the function has the value ``height``."""
         if self._points and height < self._height - SLACK * abs(self._height):
             self.point = self._images[-1]
             self._points, self._images = [], []
@@ -119,8 +115,7 @@ class Squarem:
     point : ndarray of shape (p,)
         Whose image is wanted next.
     ahead : float or None
-        After the second step of a cycle: an estimate of how many times its length is left to go, if the rate
-        stays what it is.
+        After the second step of a cycle: an estimate of how many times the length of this step is left to go.
     """
 
     def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
@@ -174,9 +169,9 @@ class Expected(NamedTuple):
     Attributes
     ----------
     first : ndarray of shape (d,)
-        Of the expected deviations from the model's mean.
+        Sum of the expected deviations from the model's mean.
     second : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle: of their expected products.
+        Packed triangle of the sum of their expected products.
     """
 
     first: Array
@@ -204,7 +199,7 @@ class GaussianEM:
     Parameters
     ----------
     rows : int
-        n, those with any value.
+        The number n of rows with any value.
     start : ndarray of shape (d,)
         The mean to begin with; the covariance begins with the identity.
     prior : float
@@ -213,11 +208,11 @@ class GaussianEM:
     Attributes
     ----------
     model : Gaussian
-        Of which the expected sums are wanted next.
+        The model whose expected sums are wanted next.
     mean : ndarray of shape (d,)
-        m' of the last step.
+        The mean m' of the last step.
     scatter : ndarray of shape (d (d + 1) / 2,)
-        T of the last step, a packed triangle.
+        Packed triangle of T of the last step.
     """
 
     mean: Array

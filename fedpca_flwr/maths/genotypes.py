@@ -18,11 +18,11 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows, chunks
 
 LEAST = 2.0**-42
-"""No allele that occurs at all is rarer, or more common than 1 less this, among as many rows as there can be."""
+"""Lower bound on the share of an allele that occurs at all, and on the share of the other allele."""
 
 
 class AlleleCounts(NamedTuple):
-    """What is counted of rows of genotypes; sums over parties are counts of all their rows.
+    """Counts of rows of genotypes; the sums over parties are the counts of all their rows.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class AlleleCounts(NamedTuple):
 
     @property
     def constant(self) -> int:
-        """How many variants have one allele only among all calls, or no call: they count for nothing."""
+        """How many variants have one allele only among all calls, or no call: they do not vary."""
         return int(((self.alleles == 0) | (self.alleles == 2 * self.called)).sum())
 
     @property

@@ -1,22 +1,20 @@
-r"""Sanger's rule (1989): a direction that leads to the leading eigenvectors themselves, not only to their span.
+r"""Parties on a graph without a server: how they average, follow Sanger's rule, and see how far they still have to go.
 
-For a symmetric ``A`` (d x d) and ``X`` (d x k)::
+*The graph* is its adjacency matrix: booleans (K, K), symmetric, False on the diagonal. Neighbours average with
+Metropolis weights (`metropolis_weights`), and pass on a table of all parties' means (`MeanTable`).
+
+*Sanger's rule* (1989) is a direction that leads to the leading eigenvectors themselves, not only to their span. For a
+symmetric ``A`` (d x d) and ``X`` (d x k)::
 
     H(X) = A X - X triu(X' A X)
 
 Column j is Oja's rule for the matrix without the columns before it, so that ``X + alpha H(X)`` converges to the first k
 eigenvectors in order. ``H`` is linear in ``A``: at a common ``X`` the mean of the parties' directions is the direction
-of the mean of their matrices. `A` is known only through the product ``A X``.
+of the mean of their matrices. ``A`` is known only through the product ``A X``.
 
-Undirected graphs of parties, and the weights with which neighbours average.
-
-A graph is its adjacency matrix: booleans (K, K), symmetric, False on the diagonal.
-
-How a linearly convergent iteration would go on, as far as the sizes of its steps show.
-
-If steps shrink by a factor r < 1 in each iteration, what is left of the way after a step s is ``s r / (1 - r)``, and
-after m more iterations ``r^m`` times that. It is an extrapolation: a mode that is hidden yet may be slower, and near a
-saddle point steps shrink before they grow again.
+*How far to go*: if steps shrink by a factor r < 1 in each iteration, what is left of the way after a step s is
+``s r / (1 - r)``, and after m more iterations ``r^m`` times that. It is an extrapolation: a mode that is hidden yet may
+be slower, and near a saddle point steps shrink before they grow again.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +30,18 @@ from scipy.sparse.csgraph import shortest_path
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.moments import Head, head_order, pool_heads
 
 Adjacency = NDArray[np.bool_]
+
 DRAWS = 1000
-"""Erdős-Rényi graphs that are drawn before the edge probability is called too small."""
+"""So many Erdős-Rényi graphs are drawn before the edge probability is called too small."""
+
+POWERS, PROBES = 10, 4
+"""Products, and columns of each, by which a party finds the largest eigenvalue of its scatter."""
+
+FEWEST_STEPS = 16
+"""A rate can be told from so many steps."""
 
 
 def graph_of(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
@@ -87,7 +94,7 @@ def metropolis_weights(graph: Adjacency) -> Array:
 
 
 def mixing_rate(weights: Array) -> float:
-    """What one averaging leaves of the parties' disagreement at worst: the second largest ``|eigenvalue|``."""
+    """The share of disagreement that one averaging leaves at worst: the second largest ``|eigenvalue|``."""
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(sizes[-2]) if sizes.size > 1 else 0.0
 
@@ -99,7 +106,7 @@ def _joined(parties: int, first: NDArray[np.intp], second: NDArray[np.intp], pre
 
 
 def _uniform(text: str, size: int) -> Array:
-    """Numbers in [0, 1) that every party can make; why not from a random generator: see `krylov.random_block`."""
+    """Numbers in [0, 1) that every party can make (see `fedpca_flwr.maths.krylov.random_block`)."""
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(4 * size), "<u4") / 2.0**32
 
 
@@ -108,8 +115,67 @@ def _hops(graph: Adjacency) -> Array:
     return hops
 
 
-POWERS, PROBES = 10, 4
-"""Products, and columns of each, by which a party finds the largest eigenvalue of its scatter."""
+class MeanTable(NamedTuple):
+    """Count, mean, trace and largest eigenvalue of every party, which fills while parties pass on what they know.
+
+    The row of a party that is not known yet is zero.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (K,), integers
+    traces : ndarray of shape (K,)
+        Trace of the scatter of each party's rows about their own mean.
+    tops : ndarray of shape (K,)
+        Largest eigenvalue of that scatter, from below (`largest_eigenvalue`).
+    means, remainders : ndarray of shape (K, d)
+        See `fedpca_flwr.maths.moments.Head`.
+    """
+
+    counts: NDArray[np.int64]
+    traces: Array
+    tops: Array
+    means: Array
+    remainders: Array
+
+    @classmethod
+    def of(cls, party: int, parties: int, head: Head, trace: float, top: float) -> MeanTable:
+        """The table that a party has at first: its own row."""
+        d = head.mean.size
+        alone, vectors = np.zeros(parties), np.zeros((parties, d))
+        table = cls(np.zeros(parties, np.int64), alone, alone.copy(), vectors, vectors.copy())
+        table.counts[party], table.traces[party], table.tops[party] = head.n, trace, top
+        table.means[party], table.remainders[party] = head.mean, head.remainder
+        return table
+
+    def filled_from(self, other: MeanTable) -> MeanTable:
+        """This table, with the rows that only the other has."""
+        new = (self.counts == 0) & (other.counts > 0)
+        columns = zip(self, other, strict=True)
+        return MeanTable(*(np.where(new if own.ndim == 1 else new[:, None], their, own) for own, their in columns))
+
+    def pooled(self) -> tuple[Head, float, Array, Array]:
+        """Pooled head, the trace of the pooled scatter, each party's trace about the pooled mean, its deviation.
+
+        The order of the sums is fixed by the heads: permuting the parties changes no bit of the pooled head and trace.
+
+        Returns
+        -------
+        head : Head
+        total : float
+        traces : ndarray of shape (K,)
+        deviations : ndarray of shape (K, d)
+        """
+        heads = [Head(int(n), m, r) for n, m, r in zip(self.counts, self.means, self.remainders, strict=True)]
+        order = sorted(range(len(heads)), key=lambda i: head_order(heads[i]))
+        pooled, ordered = pool_heads([heads[i] for i in order])
+        deviations = np.array(ordered)[np.argsort(order)]
+        traces = self.traces + self.counts * np.einsum("ij,ij->i", deviations, deviations)
+        return pooled, math.fsum(traces), traces, deviations
+
+    def steepest(self) -> float:
+        """Bound on the largest eigenvalue of any party's scatter about the pooled mean, K-fold, over the trace."""
+        _, total, traces, _ = self.pooled()
+        return float(len(self.counts) * (traces - self.traces + self.tops).max() / total)
 
 
 def sanger_direction(AX: Array, X: Array) -> Array:
@@ -118,7 +184,7 @@ def sanger_direction(AX: Array, X: Array) -> Array:
 
 
 def largest_eigenvalue(times: Callable[[Array], Array], d: int) -> float:
-    """That of a positive semidefinite matrix (d x d) known by its products with blocks; from below, by a few percent.
+    """The largest eigenvalue of a positive semidefinite matrix (d x d), from its products; too small by a few percent.
 
     Block power steps from a block that everybody has alike: where they have not converged, it is because the leading
     eigenvalues are close together, and then the value is close, too.
@@ -141,9 +207,9 @@ def safe_step(largest: float, mixing: float) -> float:
     Parameters
     ----------
     largest : float
-        Of any party's matrix.
+        The largest eigenvalue of any party's matrix.
     mixing : float
-        `graph.mixing_rate` of the weights, 0 to 1.
+        `mixing_rate` of the weights, 0 to 1.
     """
     return min(0.5, math.sqrt(1 - mixing)) / largest
 
@@ -172,16 +238,12 @@ def orthonormalised(X: Array) -> Array:
     return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
 
 
-FEWEST = 16
-"""Steps from which a rate can be told."""
-
-
 def linear_rate(steps: Sequence[float]) -> float | None:
     """The factor r by which positive steps shrink in an iteration; None where they do not shrink steadily.
 
     Their logarithms fall by straight lines in the third and in the last quarter, and the slopes agree up to a factor 2.
     """
-    if len(steps) < FEWEST or min(steps) <= 0:
+    if len(steps) < FEWEST_STEPS or min(steps) <= 0:
         return None
     quarter = len(steps) // 4
     logs = np.log(steps[-2 * quarter :])

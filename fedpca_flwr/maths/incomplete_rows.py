@@ -1,4 +1,4 @@
-r"""What is expected of rows with missing values, under a Gaussian model: the E-step of EM, and scores of such rows.
+r"""Rows with missing values under a Gaussian model: expected values, the E-step of EM, and scores of such rows.
 
 For a row whose features u are missing and o observed, with deviations x from the mean and P the inverse covariance::
 
@@ -25,11 +25,10 @@ from fedpca_flwr.maths.eigen import roots_of_diagonal
 from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 
 FLOOR = 2.0**-40
-"""No eigenvalue of a covariance of standardised features is smaller: what rows foretell of each other stays finite."""
-
+"""Lower bound on the eigenvalues of a covariance of standardised features, so that predictions stay finite."""
 
 AT_ONCE = 2**20
-"""Elements of what is inverted at once."""
+"""How many elements of matrices are inverted at once."""
 
 
 def precision_of(covariance: Array) -> Array | None:
@@ -44,17 +43,17 @@ def precision_of(covariance: Array) -> Array | None:
 
 
 class Completed(NamedTuple):
-    """Sums over rows of what is expected of them.
+    """Sums over rows whose missing values are filled by their expectation.
 
     Attributes
     ----------
     first : ndarray of shape (d,)
-        Of the rows, filled by what is expected.
+        Sum of the filled rows.
     second : ndarray of shape (d, d)
-        Of their products.
+        Sum of their products.
     unsure : ndarray of shape (d, d)
-        Of the conditional covariance of what was missing, zero elsewhere: added to ``second`` it gives the expected
-        products. NaN where a pattern's part cannot be inverted.
+        Sum of the conditional covariances of what was missing, zero elsewhere: added to ``second`` it gives the
+        expected products. NaN where a pattern's part cannot be inverted.
     """
 
     first: Array
@@ -67,7 +66,6 @@ def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Arra
 
     Parameters
     ----------
-    rows : GappedRows
     precision : ndarray of shape (d, d)
         The inverse of the covariance.
     """
@@ -85,8 +83,8 @@ def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Arra
 def _add_groups(
     total: Completed, within: Array, across: Array, groups: Groups, precision: Array, offset: Array, unit: Array
 ) -> None:
-    """Add some groups: their means to ``total``, scatters of what is there to ``within``, in the unit of the data, and
-    those of what is expected with it to ``across``, whose symmetric part counts twice."""
+    """Add some groups: their means to ``total``, and to ``within``, in the unit of the data, the scatters of what is
+    there; to ``across``, whose symmetric part counts twice, the products of what is there with what is expected."""
     d = offset.size
     means = np.where(groups.missing, 0.0, groups.means / unit + offset)
     pull, scaled = means @ precision, precision / unit
@@ -127,19 +125,19 @@ def completed(deviations: Array, precision: Array) -> Array:
 
 
 class Correlation(NamedTuple):
-    """A covariance in the unit of data: the unit of each feature (d,), and the inverse of the correlation (d, d)."""
+    """A covariance as the unit (d,) of each feature and the inverse (d, d) of the correlation."""
 
     unit: Array
     precision: Array
 
     @classmethod
     def of(cls, covariance: Array) -> Correlation:
-        """That of a covariance (d, d); positive definite but for features without variance.
+        """From a covariance (d, d) that is positive definite, but for features without variance.
 
         Raises
         ------
         ValueError
-            Where it is not.
+            Where it is not positive definite.
         """
         unit = roots_of_diagonal(covariance)
         correlation = covariance / unit / unit[:, None]
@@ -168,8 +166,7 @@ def filled(centred: Array, covariance: Array) -> Array:
 
 
 def squared_error_of(rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array) -> float:
-    """The sum of the squared errors of rows that are filled, less the mean and divided by the scale, (d,) each, and
-    described by their scores on ``components`` (k, d).
+    """The squared error that ``components`` (k, d) leave of all rows, which are filled, centred and scaled.
 
     Raises
     ------
@@ -185,7 +182,7 @@ def squared_error_of(rows: GappedRows, covariance: Array, mean: Array, scale: Ar
 
 
 def _by_number_missing(missing: NDArray[np.bool_], most: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Groups that miss as many features, at least one: their numbers (g,), and what they miss (g, u); g u^2 <= most."""
+    """Groups that miss equally many features: their numbers (g,), and the features (g, u); g u^2 <= ``most``."""
     numbers = missing.sum(axis=1)
     for u in np.unique(numbers[numbers > 0]):
         those = np.flatnonzero(numbers == u)
@@ -195,7 +192,7 @@ def _by_number_missing(missing: NDArray[np.bool_], most: int) -> Iterator[tuple[
 
 
 def _patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Of each pattern with something missing: the missing features, and the rows that have it."""
+    """For each pattern of missing values: the missing features, and the rows that have the pattern."""
     concerned = np.flatnonzero(missing.any(axis=1))
     if not concerned.size:
         return
@@ -208,7 +205,7 @@ def _patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], N
 
 
 def _inverses(matrices: Array) -> Array:
-    """Of one (u, u) or several (g, u, u); NaN where there is none in float64."""
+    """The inverse of one matrix (u, u) or several (g, u, u); NaN where there is none in float64."""
     try:
         return np.asarray(np.linalg.inv(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:

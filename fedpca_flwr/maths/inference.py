@@ -1,11 +1,20 @@
-r"""How many components stand out: rules on the eigenvalues :math:`l_1 \ge l_2 \ge ...` of a covariance (divisor n - 1).
+r"""Inference about components: how many there are, how sure they are, and which rows are odd.
 
-With f = n - 1 degrees of freedom, at most min(f, d) eigenvalues are not zero. Noise alone, of variance :math:`s^2` in
-every feature, has the law of Marchenko and Pastur (1967) with ratio :math:`\gamma = d / f`.
+All rules take the eigenvalues :math:`l_1 \ge l_2 \ge ...` of a covariance of n rows of d features (divisor n - 1), of
+which at most min(f, d) are not zero, with f = n - 1 degrees of freedom.
 
-How far sample eigenvalues and components are from the population's.
+**How many components.** `parallel_analysis` (Horn 1965), `broken_stick`, `fraction`, `minka`, the edges of
+`fedpca_flwr.maths.marchenko_pastur`, and `bi_cross_validation` of rows and features at once (Owen and Perry 2009). The
+latter holds out the rows of a fold and a block of features: the data are ``[A B; C D]`` with A held out of both, and a
+rank-k approximation of D foretells :math:`A \approx B D_k^+ C`. Its error needs no row: with S the scatter of the rows
+that are held in, :math:`D_k^+ C` is the regression on the first k components,
+:math:`W_k = V_k \Lambda_k^{-1} V_k^T S_{DC}`, and with T the scatter of the rows held out, about the mean of those held
+in,
 
-Of normal rows, for well separated eigenvalues and many more rows than features (Anderson 1963), with f = n - 1::
+    |A - B W_k|^2 = tr T_AA - 2 tr W_k^T T_BA + tr W_k^T T_BB W_k
+
+**How far sample eigenvalues and components are from the population's.** Of normal rows, for well separated eigenvalues
+and many more rows than features (Anderson 1963)::
 
     l_i / (1 + z sqrt(2 / f))  to  l_i / (1 - z sqrt(2 / f))
     Var(v_i) = sum_{j != i} l_i l_j / (l_i - l_j)^2 v_j v_j^T / f
@@ -18,30 +27,15 @@ turned (spiked model; Paul 2007, Benaych-Georges and Nadakuditi 2011), with rati
 
     l = r (1 + g s2 / (r - s2)),    cos^2 = (1 - g s2^2 / (r - s2)^2) / (1 + g s2 / (r - s2))
 
-How many components foretell what was held out: rows and features at once (Owen and Perry 2009), from moments.
+New rows then have scores that are too near the centre, by the factor (r - s2) / (r + (g - 1) s2) (`shrinkage`; Lee, Zou
+and Wright 2010).
 
-With the rows of a fold and a block of features held out, the data are ``[A B; C D]`` with A held out of both. A rank-k
-approximation of D foretells :math:`A \approx B D_k^+ C`. Its error needs no row: with S the scatter of the rows that
-are held in, :math:`D_k^+ C` is the regression on the first k components, :math:`W_k = V_k \Lambda_k^{-1} V_k^T S_{DC}`,
-and with T the scatter of the rows held out, about the mean of those held in,
-
-    |A - B W_k|^2 = tr T_AA - 2 tr W_k^T T_BA + tr W_k^T T_BB W_k
-
-How far a row lies from the others within the components (Hotelling's T squared), and how far off them (SPE, Q).
-
-With scores t of variances l and the part e of a centred row that the components leave out::
-
-    T2 = sum_i t_i^2 / l_i,    SPE = |e|^2
-
-For a new normal row, with k components of n rows, T2 n (n - k) / (k (n^2 - 1)) has the distribution F(k, n - k) (Tracy,
-Young and Mason 1992), and SPE nearly that of :math:`g \chi^2_h` (Box 1954), where with the left-out eigenvalues
+**Odd rows.** With scores t of variances l, and the part e of a centred row that the components leave out, a row lies
+``T2 = sum_i t_i^2 / l_i`` from the others within the components (Hotelling's T squared) and ``SPE = |e|^2`` off them
+(Q). For a new normal row, with k components of n rows, T2 n (n - k) / (k (n^2 - 1)) has the distribution F(k, n - k)
+(Tracy, Young and Mason 1992), and SPE nearly that of :math:`g \chi^2_h` (Box 1954), where with the left-out eigenvalues
 :math:`\theta_1 = \sum l, \theta_2 = \sum l^2` it is :math:`h = \theta_1^2 / \theta_2` and :math:`g = \theta_1 / h`: the
 variance left out, and over how many directions it is spread.
-
-By how much scores of new rows are too near the centre where features are many (Lee, Zou and Wright 2010).
-
-With gamma features for each of n - 1 directions and noise of one level s, a component of variance x s stands for one of
-variance l s in the population, and new rows have scores of (l - 1) / (l + gamma - 1) of those of the rows in the PCA.
 """
 
 from __future__ import annotations
@@ -56,127 +50,29 @@ from scipy.special import fdtri, gammaincinv, gammaln, ndtri, stdtrit  # scipy.s
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.marchenko_pastur import edge, noise_variance
 from fedpca_flwr.maths.moments import Moments, symmetric
 from fedpca_flwr.maths.sums import pool
 
-
-def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
-    """Intervals (k, 2) for the population's eigenvalues, of which ``values`` (k,) are those of n normal rows."""
-    step = ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
-    upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
-    return np.column_stack([values / (1 + step), upper])
-
-
-def fourth_powers(scores: Array, variances: Array) -> Array:
-    """Sums (k,) of the fourth powers of scores (n, k) in their deviations; 0 where there is no variance."""
-    unit = np.where(variances > ROUNDING * variances.max(initial=0.0), variances, np.inf)
-    sums: Array = np.sum((scores**2 / unit) ** 2, axis=0)
-    return sums
-
-
-def robust_intervals(values: Array, kurtosis: Array, n: int, level: float) -> Array:
-    """The same as `eigenvalue_intervals` for rows whose scores have this kurtosis (k,)."""
-    step = ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
-    with np.errstate(divide="ignore"):
-        upper = np.where(step < 1, values / (1 - step), np.inf)
-    return np.column_stack([values / (1 + step), upper])
-
-
-def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
-    """Standard errors (d, k) of the loadings of n normal rows.
-
-    Parameters
-    ----------
-    values, vectors : ndarray of shape (d,) and (d, d)
-        All eigenpairs of the covariance. Of tied ones nothing is known: infinity.
-    """
-    gaps = values[:k, None] - values
-    np.fill_diagonal(gaps, np.inf)
-    tied = (gaps == 0).any(axis=1)
-    gaps[tied] = np.inf
-    errors: Array = np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T)
-    return np.where(tied, np.inf, errors)
-
-
-def spiked(values: Array, k: int, n: int) -> tuple[Array, Array]:
-    """Of the first k components: the population's variances (k,), and the expected angle to its components in degrees.
-
-    Those that noise alone may have are of its variance, at 90 degrees.
-
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        All eigenvalues of the covariance, descending.
-    """
-    d, leading = len(values), values[:k]
-    s2, ratio = noise_variance(values, n, d), d / (n - 1)
-    above = leading > edge(values, n, d)
-    b = leading + s2 * (1 - ratio)
-    found = (b + np.sqrt((b**2 - 4 * leading * s2).clip(min=0.0))) / 2
-    over = np.where(above, found - s2, 1.0)
-    cosines = (1 - ratio * s2**2 / over**2) / (1 + ratio * s2 / over)
-    angles = np.degrees(np.arccos(np.sqrt(cosines.clip(0.0, 1.0))))
-    return np.where(above, found, s2), np.where(above, angles, 90.0)
-
-
-def grouped_jackknife(whole: Array, left_out: Array, sizes: Array) -> tuple[Array, Array]:
-    """Estimate and variance of a statistic, by leaving out one group after the other (Busing et al. 1999).
-
-    Parameters
-    ----------
-    whole : ndarray
-        The statistic of all rows.
-    left_out : ndarray of shape (g, ...)
-        That of all rows but those of a group.
-    sizes : ndarray of shape (g,)
-        Rows of each group, which need not be as many.
-    """
-    groups = len(sizes)
-    share = (sizes / sizes.sum()).reshape(-1, *[1] * whole.ndim)
-    estimate = groups * whole - np.sum((1 - share) * left_out, axis=0)
-    pseudo = whole / share - (1 / share - 1) * left_out
-    variance = np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
-    return estimate, variance
-
-
-def student_step(groups: int, level: float) -> float:
-    """How many standard errors an interval reaches that was estimated from so many groups."""
-    return float(stdtrit(groups - 1, 0.5 + level / 2))
-
+ROUNDING = 1e-13
+"""Share of the first variance below which another is none."""
 
 PERCENTILE = 95.0
-"""Of the null eigenvalues that `parallel_analysis` compares with."""
+"""The percentile of the null eigenvalues with which `parallel_analysis` compares."""
+
+FOLDS, BLOCKS = 5, 5
+"""Folds of rows, at most, and blocks of features, in bi-cross-validation."""
+
+LEAST_REGRESSED = 1e-12
+"""Share of the first eigenvalue below which another is rounding, on which nothing is regressed."""
+
+SMALLEST_REMAINDER = 1e-10
+"""Where components leave a smaller share of the variance, what they leave is rounding and has no directions."""
 
 
 def leading_run(above: NDArray[np.bool_]) -> int:
     """How many entries are true before the first that is not."""
     return int(np.append(above, False).argmin())
-
-
-def noise_variance(values: Array, n: int, d: int) -> float:
-    """Variance of the noise: the median of the non-zero eigenvalues over that of the law (Gavish and Donoho 2014)."""
-    return float(np.median(values[: min(n - 1, d)])) / law_median(d / (n - 1))
-
-
-def law_median(ratio: float) -> float:
-    """Median of the non-zero eigenvalues of noise of variance 1."""
-    angle = np.linspace(0, np.pi, 20001)
-    x = 1 + ratio - 2 * np.sqrt(ratio) * np.cos(angle)
-    mass = np.divide(np.sin(angle) ** 2, x, out=np.zeros_like(x), where=x > 0)
-    below = np.concatenate([[0], np.cumsum(mass[1:] + mass[:-1])])
-    return float(np.interp(below[-1] / 2, below, x))
-
-
-def edge(values: Array, n: int, d: int) -> float:
-    """The largest eigenvalue that noise has, for many rows and features: ``s2 (1 + sqrt(d / (n - 1)))^2``."""
-    return noise_variance(values, n, d) * float(1 + np.sqrt(d / (n - 1))) ** 2
-
-
-def optimal_threshold(values: Array, n: int, d: int) -> float:
-    """Above which a component helps to reconstruct the rows without their noise (Gavish and Donoho 2014)."""
-    beta = min(d, n - 1) / max(d, n - 1)
-    squared = 2 * (beta + 1) + 8 * beta / (beta + 1 + np.sqrt(beta**2 + 14 * beta + 1))
-    return float(squared / law_median(beta) * np.median(values[: min(n - 1, d)]))
 
 
 def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Array:
@@ -188,7 +84,7 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
     Parameters
     ----------
     variances : ndarray of shape (d,)
-        Of the features.
+        The variance of each feature.
     """
     d, freedom = len(variances), n - 1
     most = min(d, freedom)
@@ -213,14 +109,14 @@ def parallel_analysis(values: Array, band: Array) -> int:
 
 
 def broken_stick(values: Array) -> int:
-    """How many of the first are above the pieces of a stick that breaks at random (Jackson 1993)."""
+    """How many of the first eigenvalues are above the pieces of a stick that breaks at random (Jackson 1993)."""
     d = len(values)
     pieces = np.cumsum(1 / np.arange(d, 0, -1))[::-1] / d
     return leading_run(values > pieces * values.sum())
 
 
 def fraction(values: Array, share: float) -> int:
-    """How many hold more than a share of the variance."""
+    """How many components together hold more than a share of the variance."""
     return int(np.searchsorted(np.cumsum(values) / values.sum(), share, side="right")) + 1
 
 
@@ -252,26 +148,19 @@ def _evidence(values: Array, k: int, n: int) -> float:
     return float(directions + likelihood + np.log(2 * np.pi) * (free + k) / 2 - curvature / 2 - k * np.log(n) / 2)
 
 
-FOLDS, BLOCKS = 5, 5
-"""Of rows, at most, and of features."""
-
-ROUNDING_SHARE = 1e-12
-"""Share of the first eigenvalue below which another is rounding: nothing is regressed on it."""
-
-
 def bi_cross_validation(parts: Sequence[Moments]) -> int:
-    """How many components have the least error, none included.
+    """How many components foretell best what was held out; it may be none.
 
     Parameters
     ----------
     parts : sequence of Moments
-        Of two parties' rows at least, of two features at least. Each row fold is the rows of some parties.
+        The moments of at least two parties, of at least two features. A fold of rows is the rows of some parties.
     """
     return int(np.argmin(held_out_errors(parts)))
 
 
 def held_out_errors(parts: Sequence[Moments]) -> Array:
-    """Sum of the squared errors (m,) of what is held out, for 0, 1, ... components, as many as all folds have."""
+    """Sums (m,) of the squared errors of what is held out, for 0, 1, ... components, as many as all folds have."""
     groups, d = _folds([part.count for part in parts]), parts[0].n_features
     errors: list[Array] = []
     for group in groups:
@@ -286,11 +175,11 @@ def held_out_errors(parts: Sequence[Moments]) -> Array:
 
 
 def _errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
-    """The same of one fold and one block of features."""
+    """Squared errors (m,) of one fold and one block of features."""
     others = np.setdiff1d(np.arange(len(S)), block)
     values, V = eigh(S[np.ix_(others, others)])
     values, V = values[::-1], V[:, ::-1]
-    kept = int((values > ROUNDING_SHARE * max(values[0], 0.0)).sum())
+    kept = int((values > LEAST_REGRESSED * max(values[0], 0.0)).sum())
     V = V[:, :kept]
     W = (V.T @ S[np.ix_(others, block)]) / values[:kept, None]
     once = np.einsum("ij,ij->i", W, V.T @ T[np.ix_(others, block)])
@@ -314,12 +203,110 @@ def _blocks(d: int) -> list[NDArray[np.intp]]:
     return [np.arange(first, d, blocks) for first in range(blocks)]
 
 
-SMALLEST_REMAINDER = 1e-10
-"""A smaller share of the variance that is left out is rounding, and has no directions."""
+def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
+    """Intervals (k, 2) for the population's eigenvalues, of which ``values`` (k,) are those of n normal rows."""
+    step = ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
+    upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
+    return np.column_stack([values / (1 + step), upper])
 
 
-ROUNDING = 1e-13
-"""Share of the first variance below which another is none."""
+def fourth_powers(scores: Array, variances: Array) -> Array:
+    """Sums (k,) of the fourth powers of scores (n, k) in their deviations; 0 where there is no variance."""
+    unit = np.where(variances > ROUNDING * variances.max(initial=0.0), variances, np.inf)
+    sums: Array = np.sum((scores**2 / unit) ** 2, axis=0)
+    return sums
+
+
+def robust_intervals(values: Array, kurtosis: Array, n: int, level: float) -> Array:
+    """Intervals (k, 2) as `eigenvalue_intervals`, for rows whose scores have this kurtosis (k,)."""
+    step = ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
+    with np.errstate(divide="ignore"):
+        upper = np.where(step < 1, values / (1 - step), np.inf)
+    return np.column_stack([values / (1 + step), upper])
+
+
+def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
+    """Standard errors (d, k) of the loadings of n normal rows.
+
+    Parameters
+    ----------
+    values, vectors : ndarray of shape (d,) and (d, d)
+        All eigenpairs of the covariance. The errors of tied ones are infinite.
+    """
+    gaps = values[:k, None] - values
+    np.fill_diagonal(gaps, np.inf)
+    tied = (gaps == 0).any(axis=1)
+    gaps[tied] = np.inf
+    errors: Array = np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T)
+    return np.where(tied, np.inf, errors)
+
+
+def spiked(values: Array, k: int, n: int) -> tuple[Array, Array]:
+    """The population's variances (k,) behind the first k components, and expected angles to its components, in degrees.
+
+    A component that noise alone may have has the variance of the noise, and 90 degrees.
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        All eigenvalues of the covariance, descending.
+    """
+    d, leading = len(values), values[:k]
+    s2, ratio = noise_variance(values, n, d), d / (n - 1)
+    above = leading > edge(values, n, d)
+    b = leading + s2 * (1 - ratio)
+    found = (b + np.sqrt((b**2 - 4 * leading * s2).clip(min=0.0))) / 2
+    over = np.where(above, found - s2, 1.0)
+    cosines = (1 - ratio * s2**2 / over**2) / (1 + ratio * s2 / over)
+    angles = np.degrees(np.arccos(np.sqrt(cosines.clip(0.0, 1.0))))
+    return np.where(above, found, s2), np.where(above, angles, 90.0)
+
+
+def grouped_jackknife(whole: Array, left_out: Array, sizes: Array) -> tuple[Array, Array]:
+    """Estimate and variance of a statistic, by leaving out one group after the other (Busing et al. 1999).
+
+    Parameters
+    ----------
+    whole : ndarray
+        The statistic of all rows.
+    left_out : ndarray of shape (g, ...)
+        The statistic of all rows but those of each group.
+    sizes : ndarray of shape (g,)
+        Rows of each group, which may differ.
+    """
+    groups = len(sizes)
+    share = (sizes / sizes.sum()).reshape(-1, *[1] * whole.ndim)
+    estimate = groups * whole - np.sum((1 - share) * left_out, axis=0)
+    pseudo = whole / share - (1 / share - 1) * left_out
+    variance = np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
+    return estimate, variance
+
+
+def student_step(groups: int, level: float) -> float:
+    """How many standard errors an interval reaches, if these were estimated from so many groups."""
+    return float(stdtrit(groups - 1, 0.5 + level / 2))
+
+
+def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
+    """The factor (k,) by which scores of new rows are too small; NaN where a component is not above the noise.
+
+    Parameters
+    ----------
+    variances : ndarray of shape (k,)
+        Variances of the components.
+    total : float
+        The variance of all d features that vary, in n rows.
+    """
+    gamma, left = d / max(1, n - 1), min(n - 1, d) - variances.size
+    if left <= 0 or total <= variances.sum():
+        return np.ones(variances.size)  # no noise is left
+    level = (total - float(variances.sum())) / (left * max(1.0, gamma))
+    b = 1 + variances / level - gamma
+    root = b**2 - 4 * variances / level
+    population = (b + np.sqrt(root.clip(min=0.0))) / 2
+    stands_out, unknown = (root > 0) & (population > 1), np.full(variances.size, np.nan)
+    factor: Array = np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out)
+    return factor
 
 
 def left_out_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
@@ -328,8 +315,7 @@ def left_out_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     Parameters
     ----------
     matrix : ndarray of shape (d, d), Fortran order
-        The scatter; its lower triangle is read, the upper one is zero. What is in it is lost.
-    pairs : Eigenpairs
+        The scatter; its lower triangle is read, the upper one is zero. It is overwritten.
     """
     total = float(np.trace(matrix))
     if total <= 0:
@@ -351,39 +337,17 @@ def t_squared(scores: Array, variances: Array) -> Array:
 
 
 def t_squared_limit(k: int, n: int, level: float) -> float:
-    """What T2 of a new row exceeds with probability 1 - ``level``."""
+    """The limit that T2 of a new row exceeds with probability 1 - ``level``."""
     return float(k * (n**2 - 1) / (n * (n - k)) * fdtri(k, n - k, level))
 
 
 def spe_limit(left_out: float, directions: float, level: float) -> float:
-    """The same of SPE, of which ``left_out`` is the expectation."""
+    """The limit that SPE of a new row exceeds with probability 1 - ``level``; its expectation is ``left_out``."""
     return float(left_out / directions * 2 * gammaincinv(directions / 2, level))
 
 
 def t_squared_contributions(centred: Array, components: Array, variances: Array) -> Array:
-    """What each feature adds to T2 (n, d), which may be negative (Westerhuis, Gurden and Smilde 2000)."""
+    """The part (n, d) of each feature in T2, which may be negative (Westerhuis, Gurden and Smilde 2000)."""
     scores = centred @ components.T
     contributions: Array = centred * ((scores / variances) @ components)
     return contributions
-
-
-def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
-    """The factor (k,) of scores of new rows; NaN where a component does not stand out of the noise.
-
-    Parameters
-    ----------
-    variances : ndarray of shape (k,)
-        Of the components.
-    total : float
-        Of all d features that vary, in n rows.
-    """
-    gamma, left = d / max(1, n - 1), min(n - 1, d) - variances.size
-    if left <= 0 or total <= variances.sum():
-        return np.ones(variances.size)  # no noise is left
-    level = (total - float(variances.sum())) / (left * max(1.0, gamma))
-    b = 1 + variances / level - gamma
-    root = b**2 - 4 * variances / level
-    population = (b + np.sqrt(root.clip(min=0.0))) / 2
-    stands_out, unknown = (root > 0) & (population > 1), np.full(variances.size, np.nan)
-    factor: Array = np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out)
-    return factor

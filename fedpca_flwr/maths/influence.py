@@ -1,34 +1,32 @@
-r"""How much of the components each party holds, and what they were without it, from moments that are at hand.
+r"""The parties' influence on the components, and whether what they sent can be the scatter of any rows.
 
-The scatter of all rows is the sum of the parties' contributions, each its own scatter and what its mean adds::
+**Shares.** The scatter of all rows is the sum of the parties' contributions, each its own scatter and what its mean
+adds::
 
     S = sum C_k,    C_k = S_k + n_k (m_k - m)(m_k - m)^T
 
 so a component v with eigenvalue :math:`\lambda` has the share :math:`v^T C_k v / \lambda` of party k, and the shares
-add up to 1. Without party k the scatter of the other rows is :math:`S - E_k`, with
-:math:`E_k = S_k + n_k N / (N - n_k) (m_k - m)(m_k - m)^T`, and its components are others: by how much,
-`fedpca_flwr.maths.influence` tells, exactly where that is cheap.
+add up to 1.
 
-Whether scatters can be those of any rows: whether they are positive semidefinite.
-
-A matrix whose diagonal is that of a scatter can still have a negative eigenvalue. Added to the scatters of others, it
-takes a direction of theirs away, and nothing in the sum shows it. A Cholesky factor of each would cost more than the
-components do, so they are added up in a few groups, drawn at random, and each group's sum is factored, in float32. A
-party can then take away no more than the others of its group have, and it cannot know who they are.
-
-By how much the components turn where one party leaves, and all others stay as they are.
-
-Where it is cheap the components of the others' scatter S - E are computed. Else products :math:`E V` with those of all
-bound the angles. With :math:`V^T (S - E) V = U diag(a) U^T` and :math:`R = (I - V V^T) E V U`, the vectors :math:`V U`
-are the best that the span of V has for the others. Since E is positive semidefinite, what lies outside the span has no
-eigenvalue above :math:`\lambda_{r+1}` of S. So for the first j of them the theorem of Davis and Kahan holds::
+**Turns.** Without party k the scatter of the other rows is :math:`S - E_k`, with
+:math:`E_k = S_k + n_k N / (N - n_k) (m_k - m)(m_k - m)^T`. Where it is cheap its components are computed
+(`exact_turn`). Else products :math:`E V` with the components V of all rows bound the angles (`bounded_turn`). With
+:math:`V^T (S - E) V = U diag(a) U^T` and :math:`R = (I - V V^T) E V U`, the vectors :math:`V U` are the best that the
+span of V has for the others. Since E is positive semidefinite, what lies outside the span has no eigenvalue above
+:math:`\lambda_{r+1}` of S. So for the first j of them the theorem of Davis and Kahan holds::
 
     tan 2 theta_j <= 2 |R_1..j| / (a_j - c_j)
 
-where :math:`c_j` bounds what the orthogonal complement of these j has: the largest eigenvalue of
+where :math:`c_j` bounds the eigenvalues on the orthogonal complement of these j: the largest eigenvalue of
 :math:`(a_{j+1}, \rho; \rho, \lambda_{r+1})` with :math:`\rho` the norm of the later columns of R. The squared sine of
 the angle by which vector j is off is at most :math:`\sin^2 \theta_{j-1} + \sin^2 \theta_j`, and U tells what it turns
 within the span.
+
+**Positive semidefinite scatters.** A matrix whose diagonal is that of a scatter can still have a negative eigenvalue.
+Added to the scatters of others, it takes a direction of theirs away, and nothing in the sum shows it. A Cholesky factor
+of each would cost more than the components do, so scatters are added up in a few groups, drawn at random, and the sum
+of each group is factored, in float32 (`RandomGroups`, `indefinite`). A party can then take away no more than the others
+of its group have, and it cannot know who they are.
 """
 
 from __future__ import annotations
@@ -47,138 +45,67 @@ from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import Head, Moments, pack
 
 GROUPS = 5
-"""At most. Each costs a Cholesky factor."""
-
-
-class RandomGroups:
-    """Sums of scatters in groups drawn at random, of parts that come one by one and are not kept.
-
-    Parameters
-    ----------
-    parts : int
-        How many will come.
-    rng : Generator
-        Draws the groups; whoever made the parts must not know its seed.
-    """
-
-    def __init__(self, parts: int, rng: np.random.Generator) -> None:
-        self._groups = itertools.cycle(rng.permutation(parts) % min(GROUPS, parts))
-        self._sums: dict[int, Array] = {}
-        self._names: dict[int, list[str]] = {}
-
-    def add(self, name: str, part: Moments) -> None:
-        """Add a part to the next group."""
-        group = int(next(self._groups))
-        self._names.setdefault(group, []).append(name)
-        if group not in self._sums:
-            self._sums[group] = part.scatter.copy()
-            return
-        with np.errstate(over="ignore"):
-            self._sums[group] += part.scatter
-
-    def indefinite(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
-        """The names of each group whose sum is not positive semidefinite; see `indefinite`."""
-        return [self._names[i] for i, added in self._sums.items() if not _semidefinite(added.copy(), d, largest, scale)]
-
-
-def indefinite(parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator) -> list[int]:
-    """Which parts are in a group whose sum is not positive semidefinite, and are not so themselves.
-
-    Parameters
-    ----------
-    parts : sequence of Moments
-    largest : float
-        The largest eigenvalue of the sum of their scatters, in the unit of ``scale``. A negative one is rounding where
-        it is less than ``4 d`` roundings of float32 of that (4e-4 for 784 features).
-    scale : ndarray of shape (d,) or None
-        What each feature is divided by.
-    rng : Generator
-        Draws the groups; whoever made the parts must not know its seed.
-    """
-    found: list[int] = []
-    for group in np.array_split(rng.permutation(len(parts)), min(GROUPS, len(parts)) or 1):
-        if group.size and not _together([parts[i] for i in group], largest, scale):
-            found += [int(i) for i in group if not _together([parts[i]], largest, scale)]
-    return sorted(found)
-
-
-def _together(parts: Sequence[Moments], largest: float, scale: Array | None) -> bool:
-    packed = parts[0].scatter.copy()
-    with np.errstate(over="ignore"):
-        for part in parts[1:]:
-            packed += part.scatter
-    return _semidefinite(packed, parts[0].n_features, largest, scale)
-
-
-def _semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:
-    """Whether a scatter, which is overwritten, has no negative eigenvalue, up to rounding."""
-    with np.errstate(over="ignore", invalid="ignore"):  # so much larger than the sum of all: others are negative
-        packed /= largest
-        if scale is not None:
-            packed /= pack(np.outer(scale, scale))  # float32 does not hold what it was before
-        matrix, _ = lapack.stpttr(d, packed.astype(np.float32), uplo="L")
-    matrix[np.diag_indices(d)] += np.float32(4 * d * np.finfo(np.float32).eps)
-    _, info = lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)
-    return bool(info == 0)
-
+"""Most groups in which scatters are added up. Each costs a Cholesky factor."""
 
 LEADING = 10
-"""Of so many components at most: what each party has of more costs more than the components themselves."""
+"""Influence is told of so many components at most: of more it costs more than the components themselves."""
+
+RESOLVED = 1e-12
+"""Share of the first eigenvalue up to which eigenvalues, and gaps between them, are not told from none."""
 
 CHEAP = 2**25
-"""Of K parties and d features, K d^3 up to which the components without each party are computed: some 20 ms."""
+"""With K parties and d features: up to this K d^3 the components without each party are computed, in some 20 ms."""
 
 SHARE = 2.0**-8
-"""Beyond it they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost; else angles
-are bounds."""
+"""Beyond `CHEAP` they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost."""
 
 HOLDS, FAIR = 0.35, 3.0
-"""A party is told that holds more than this share of a component, and more than so many times its share of the rows."""
+"""A party is named that holds more of a component than this share, and than so many times its share of the rows."""
 
 MOST_ROWS = 0.95
-"""So is one with more than this share of all rows,"""
+"""A party is named that has more than this share of all rows."""
 
 SPREAD = 10.0
-"""one whose rows vary more than so many times as much as those of the median party,"""
+"""A party is named whose rows vary more than so many times as much as those of the median party."""
 
 FITS, FITTED = 0.4, 0.4
-"""and one of whose own variance the components hold less than this share of what they hold of the median party's,
-where that is at least so much."""
-
+"""A party is named if the components hold less of its own variance than this share of what they hold of the
+median party's, where they hold at least the second share of that."""
 
 Reason = Literal["rows", "share", "spread", "fit"]
 
 
 class Part(Protocol):
-    """What is known of one party's rows."""
+    """One party's rows, as far as their influence needs them."""
 
     @property
     def head(self) -> Head:
         """Count and mean."""
 
     def diagonal(self) -> Array:
-        """Of its scatter about its own mean, (d,)."""
+        """The diagonal (d,) of the scatter about the party's own mean."""
 
     def times(self, V: Array) -> Array:
-        """That scatter times ``V`` (d, b)."""
+        """This scatter times ``V`` (d, b)."""
 
 
 @dataclass(frozen=True)
 class Influence:
-    """What one party has in a model; all but ``spread`` and ``turn`` are shares, 0 to 1.
+    """The influence of one party on a model; all but ``spread`` and ``turn`` are shares, 0 to 1.
 
     Attributes
     ----------
     rows : float
-        Of all rows.
+        The party's share of all rows.
     variance : float
-        Of the trace.
+        The party's share of the trace.
     components : ndarray of shape (r,)
-        Of the variance of each of the first r components: at most `LEADING`, and such as float64 resolves.
+        The party's share of the variance of each of the first r components: at most `LEADING`, and such as float64
+        resolves.
     turn : Turn
-        By what each of these turns at most, and their span, in the PCA of all other rows with the same scale.
+        Bounds on how far each of these, and their span, turn in the PCA of all other rows with the same scale.
     fit : float
-        Of its own variance, what the components hold; NaN where it has none.
+        The share of the party's own variance that the components hold; NaN where it has none.
     spread : float
         Variance of its rows about the pooled mean, in multiples of that of the median party; NaN where that is 0.
     """
@@ -198,7 +125,6 @@ def influences(
 
     Parameters
     ----------
-    parts : sequence of Part
     pairs : Eigenpairs
         Of the scatter of all rows.
     mean : ndarray of shape (d,)
@@ -239,8 +165,7 @@ def influences(
 
 
 def told(found: Sequence[Influence]) -> dict[int, list[Reason]]:
-    """Which parties a reader should be told of, and why: what they hold is out of proportion to what they, or the
-    others, are."""
+    """Which parties a reader should be told of, by number, and why: their influence is out of proportion."""
     rows, largest, fits, spread = (
         np.array(numbers)
         for numbers in zip(*((one.rows, one.components.max(), one.fit, one.spread) for one in found), strict=True)
@@ -262,7 +187,7 @@ def told(found: Sequence[Influence]) -> dict[int, list[Reason]]:
 def _exact_turns(
     parts: Sequence[Part], deviations: Array, leaving: Array, weights: Array, unit: float, V: Array
 ) -> list[Turn]:
-    """By what components ``V`` (d, r) turn without each part; ``deviations`` (K, d) are what its mean adds."""
+    """The turns of components ``V`` (d, r) without each part; ``deviations`` (K, d) are what the parts' means add."""
 
     def scatter(k: int, factor: float) -> Array:
         own = parts[k].times(np.diag(weights)) / unit * weights[:, None]
@@ -274,20 +199,16 @@ def _exact_turns(
     return [exact_turn(whole - scatter(k, leaving[k]), V) for k in range(len(parts))]
 
 
-RESOLVED = 1e-12
-"""Share of the first eigenvalue of which neither eigenvalues nor gaps between them are told from none."""
-
-
 @dataclass(frozen=True)
 class Turn:
-    """What the first r components turn by at most, in degrees, 0 to 90.
+    """Bounds on how far the first r components turn, in degrees, 0 to 90.
 
     Attributes
     ----------
     axes : ndarray of shape (r,)
-        Each of them, to the one of the same number.
+        The angle from each component to the one of the same number.
     span : float
-        All of them together: the largest principal angle.
+        The largest principal angle of all of them together.
     """
 
     axes: Array
@@ -295,8 +216,10 @@ class Turn:
 
 
 def exact_turn(others: Array, V: Array) -> Turn:
-    """From components ``V`` (d, r) to those of the scatter ``others`` (d, d), in multiples of the first eigenvalue of
-    all; 90 where the others do not determine one."""
+    """The turn from components ``V`` (d, r) to those of the scatter ``others`` (d, d); 90 where it determines none.
+
+    The scatter is in multiples of the first eigenvalue of that of all rows.
+    """
     d, r = V.shape
     pairs = leading_eigenpairs(np.asfortranarray(others), r)
     values = np.concatenate([[np.inf], pairs.values, [pairs.following if r < d else -np.inf]])
@@ -311,7 +234,7 @@ def exact_turn(others: Array, V: Array) -> Turn:
 
 
 def bounded_turn(taken: Array, V: Array, values: Array, following: float) -> Turn:
-    """From components ``V`` (d, r), of these ``values`` and the ``following`` one, without E: ``taken = E V``."""
+    """Bounds on the turn of components ``V`` (d, r), with their eigenvalues, when E is taken away: ``taken = E V``."""
     d, r = V.shape
     inside = V.T @ taken
     left, U = np.linalg.eigh(np.diag(values) - (inside + inside.T) / 2)
@@ -326,10 +249,81 @@ def bounded_turn(taken: Array, V: Array, values: Array, following: float) -> Tur
 
 
 def _cut(R: Array, left: Array, following: float, j: int) -> float:
-    """Bound on the angle of the first j, in radians."""
+    """Bound on the angle of the first j components together, in radians."""
     above, below = float(np.linalg.norm(R[:, :j], 2)), following
     if j < left.size:
         later = float(np.linalg.norm(R[:, j:], 2))
         below = float((left[j] + following) / 2 + np.hypot((left[j] - following) / 2, later))
     gap = float(left[j - 1]) - below
     return float(np.arctan2(2 * above, gap) / 2) if gap > RESOLVED else np.pi / 2
+
+
+class RandomGroups:
+    """Sums of scatters in groups drawn at random, of parts that come one by one and are not kept.
+
+    Parameters
+    ----------
+    parts : int
+        How many parts will come.
+    rng : Generator
+        Draws the groups; whoever made the parts must not know its seed.
+    """
+
+    def __init__(self, parts: int, rng: np.random.Generator) -> None:
+        self._groups = itertools.cycle(rng.permutation(parts) % min(GROUPS, parts))
+        self._sums: dict[int, Array] = {}
+        self._names: dict[int, list[str]] = {}
+
+    def add(self, name: str, part: Moments) -> None:
+        """Add a part to the next group."""
+        group = int(next(self._groups))
+        self._names.setdefault(group, []).append(name)
+        if group not in self._sums:
+            self._sums[group] = part.scatter.copy()
+            return
+        with np.errstate(over="ignore"):
+            self._sums[group] += part.scatter
+
+    def indefinite(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
+        """The names of each group whose sum is not positive semidefinite; see `indefinite`."""
+        return [self._names[i] for i, added in self._sums.items() if not _semidefinite(added.copy(), d, largest, scale)]
+
+
+def indefinite(parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator) -> list[int]:
+    """Which parts are in a group whose sum is not positive semidefinite, and are not so themselves.
+
+    Parameters
+    ----------
+    largest : float
+        The largest eigenvalue of the sum of their scatters, in the unit of ``scale``. A negative one is rounding where
+        it is less than ``4 d`` roundings of float32 of that (4e-4 for 784 features).
+    scale : ndarray of shape (d,) or None
+        What each feature is divided by.
+    rng : Generator
+        Draws the groups; whoever made the parts must not know its seed.
+    """
+    found: list[int] = []
+    for group in np.array_split(rng.permutation(len(parts)), min(GROUPS, len(parts)) or 1):
+        if group.size and not _together([parts[i] for i in group], largest, scale):
+            found += [int(i) for i in group if not _together([parts[i]], largest, scale)]
+    return sorted(found)
+
+
+def _together(parts: Sequence[Moments], largest: float, scale: Array | None) -> bool:
+    packed = parts[0].scatter.copy()
+    with np.errstate(over="ignore"):
+        for part in parts[1:]:
+            packed += part.scatter
+    return _semidefinite(packed, parts[0].n_features, largest, scale)
+
+
+def _semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:
+    """Whether a scatter, which is overwritten, has no negative eigenvalue, up to rounding."""
+    with np.errstate(over="ignore", invalid="ignore"):  # so much larger than the sum of all: others are negative
+        packed /= largest
+        if scale is not None:
+            packed /= pack(np.outer(scale, scale))  # float32 does not hold what it was before
+        matrix, _ = lapack.stpttr(d, packed.astype(np.float32), uplo="L")
+    matrix[np.diag_indices(d)] += np.float32(4 * d * np.finfo(np.float32).eps)
+    _, info = lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)
+    return bool(info == 0)

@@ -1,28 +1,25 @@
-r"""The server's side of subspace iteration: Rayleigh-Ritz on all products seen, a certificate, the next query.
+r"""The server's side of subspace iteration: Rayleigh-Ritz on all products seen, restarts, and the next query.
 
-The symmetric matrix :math:`A` (d x d, here the scatter of all rows) is known only through products :math:`A V` with
-blocks :math:`V` that the server chooses. With an orthonormal basis ``Q`` of all blocks so far and ``AQ`` their
-products, the Ritz pairs of ``Q.T @ AQ`` are the best eigenpairs within the span (Rayleigh-Ritz), and their residuals
+**Rayleigh-Ritz.** The symmetric matrix :math:`A` (d x d, here the scatter of all rows) is known only through products
+:math:`A V` with blocks :math:`V` that the server chooses. With an orthonormal basis ``Q`` of all blocks so far and
+``AQ`` their products, the Ritz pairs of ``Q.T @ AQ`` are the best eigenpairs within the span, and their residuals
 need no further product. Asking for the product of the residuals next makes the span a block Krylov space (Golub and
 Underwood 1977; Musco and Musco 2015).
 
-What a random first block S shows of eigenvectors, as a thick restart gives up a part of the span that held it.
-
-Every eigenvector x of :math:`\lambda` obeys :math:`(\lambda - \theta_i) u_i^T x = r_i^T x` for each Ritz pair, and the
-residuals of a block Krylov space are :math:`R = V C`, with V the next block. So the Ritz vectors that are given up,
-whose values :math:`\theta_i` lie below :math:`\lambda`, show of x what V shows::
+**Restarts.** A thick restart gives up a part of the span that held the random first block S. Every eigenvector x of
+:math:`\lambda` obeys :math:`(\lambda - \theta_i) u_i^T x = r_i^T x` for each Ritz pair, and the residuals of a block
+Krylov space are :math:`R = V C`, with V the next block. So the Ritz vectors that are given up, whose values
+:math:`\theta_i` lie below :math:`\lambda`, show of x what V shows::
 
     S'x = S(lambda)'x,    S(lambda) = U U'S + V C (lambda - T)^-1 W'S
 
 with U the Ritz vectors that are kept, and W, T those that are not: again a block in the span, which depends on the
-eigenvalue. The same holds for S(lambda) at the next restart. Nothing of it is as large as a vector of features.
+eigenvalue. The same holds for S(lambda) at the next restart. No vector of features is kept for it (`FirstBlock`).
 
-When products that came in few digits should be had again in full: of the answer alone, and once if possible.
-
-Products in float32 take half the bytes, but what they round off stays in the residuals of all Ritz vectors, and the
-certificate stands still there. It is enough to know the products of the first k in full: the others count only as far
-as later vectors are made of them, and then their error is multiplied by an angle that is small by that time
-(`fedpca_flwr.maths.krylov.KnownProducts.renew`).
+**Products in few digits.** Products in float32 take half the bytes, but what they round off stays in the residuals of
+all Ritz vectors, and the certificate stands still there. It is enough to have the products of the first k vectors again
+in full, and once if possible: the others count only as far as later vectors are made of them, and then their error is
+multiplied by an angle that is small by that time (`KnownProducts.renew`, `Renewal`).
 """
 
 from __future__ import annotations
@@ -36,6 +33,9 @@ from scipy.linalg import eigh, svd
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding, sine_theorem
 
+BASIS_BYTES = 2**30
+"""An orthonormal basis and its products that take more bytes than this are restarted."""
+
 
 @dataclass(frozen=True)
 class Ritz:
@@ -48,13 +48,13 @@ class Ritz:
     residuals : ndarray of shape (d, m)
         ``A @ vectors - vectors * values``, as far as the products are known.
     error : float
-        Bound on the spectral norm of what is wrong in the residuals: rounding on the wire and in float64.
+        Bound on the spectral norm of the error of the residuals: rounding on the wire and in float64.
     fine_error : float
-        The same of products that were had again in full (`KnownProducts.renew`).
+        The same for products in full (`KnownProducts.renew`).
     rotation : ndarray of shape (m, m), optional
-        What the vectors have of each column of the basis that they were made of.
+        Coordinates of the vectors in the basis that they were made of.
     fine : int
-        Columns, the first ones, with such products.
+        How many columns of that basis, the first ones, have products in full.
     """
 
     values: Array
@@ -70,14 +70,14 @@ class Ritz:
         return float(np.linalg.norm(self.residuals[:, :k], 2)) + self.error_of(k)
 
     def error_of(self, k: int) -> float:
-        """Bound on the spectral norm of what is wrong in the residuals of the first k."""
+        """Bound on the spectral norm of the error of the residuals of the first k."""
         if self.rotation is None or not self.fine:
             return self.error
         coarse = float(np.linalg.norm(self.rotation[self.fine :, :k], 2))
         return min(self.error, self.fine_error + self.error * coarse)
 
     def angles(self, k: int) -> tuple[float, float]:
-        """The angle of the first k as Ritz values tell it, in degrees: of their residuals, and of what is wrong."""
+        """The angle of the first k as Ritz values tell it, in degrees: from their residuals, and from their error."""
         gap = float(self.values[k - 1] - self.values[k])
         wrong = self.error_of(k)
         return sine_theorem(self.residual(k) - wrong, gap), sine_theorem(wrong, gap)
@@ -94,18 +94,14 @@ class KnownProducts:
     def __init__(self, d: int) -> None:
         self.Q: Array = np.empty((d, 0))
         self.AQ: Array = np.empty((d, 0))
-        self.error = 0.0  # Frobenius norm of what the wire may have added to AQ
-        self.rounding = 0.0  # the same of float64, relative to the largest eigenvalue
-        self.fine = 0  # columns, the first ones, whose products are wrong by no more than rounding in float64
+        self.error = 0.0  # bound on the Frobenius norm of what the wire added to AQ
+        self.rounding = 0.0  # the same for float64, relative to the largest eigenvalue
+        self.fine = 0  # how many columns, the first ones, have products in full
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
-        """Add a block ``V`` (d, b) and its product; directions that depend on others, or are known, add nothing.
+        """Add a block ``V`` (d, b) and its product (d, b), whose error has a Frobenius norm of at most ``error``.
 
-        Parameters
-        ----------
-        V, AV : ndarray of shape (d, b)
-        error : float
-            Bound on the Frobenius norm of what is wrong in ``AV`` (rounding on the wire).
+        Directions that depend on others, or are known, add nothing.
         """
         size = max(float(np.linalg.norm(V, 2)), np.finfo(float).tiny)
         rounded = rounding(len(V)) * size
@@ -135,10 +131,7 @@ class KnownProducts:
         self.AQ = ritz.residuals[:, :first] + self.Q * ritz.values[:first]
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
-        """Take the products (d, k) of the first of all Ritz vectors, had again in full.
-
-        What is wrong in the other products counts only as far as later vectors are made of them.
-        """
+        """Take the products (d, k) of the first Ritz vectors, which came again in full."""
         k = AU.shape[1]
         others = ritz.vectors[:, k:]
         known = ritz.residuals[:, k:] + others * ritz.values[k:]
@@ -200,10 +193,6 @@ def random_block(d: int, b: int, seed: int) -> Array:
     return odd.reshape(d, b) / 2.0**23 - 1
 
 
-BASIS_BYTES = 2**30
-"""Of an orthonormal basis and its products: a longer one is restarted."""
-
-
 @dataclass(frozen=True)
 class Restart:
     """One restart of m Ritz vectors.
@@ -211,17 +200,17 @@ class Restart:
     Attributes
     ----------
     turn : ndarray of shape (m, c)
-        From coordinates of the block before to coordinates of these Ritz vectors.
+        Maps coordinates of the block before to coordinates in these Ritz vectors.
     values : ndarray of shape (g,)
-        Of those that are given up, the last ones.
+        Ritz values of the vectors that are given up, the last ones.
     into : ndarray of shape (b, g)
-        C: what their residuals have of the next block.
+        C: coordinates of their residuals in the next block.
     wrong : float
-        Bound on what else is in their residuals (spectral norm).
+        Bound on the part of their residuals outside the next block (spectral norm).
     place : ndarray of shape (m - g + b, b)
-        Where the next block lies in the basis.
+        Coordinates of the next block in the basis.
     outside : float
-        How much of it does not, as it was rounded on its way.
+        Norm of its part outside the basis, as it was rounded on its way.
     """
 
     turn: Array
@@ -233,7 +222,7 @@ class Restart:
 
 
 class FirstBlock:
-    """A random block (d, b), as it was asked."""
+    """The random block (d, b) with which an iteration began, and what its restarts leave of it."""
 
     def __init__(self, block: Array) -> None:
         self.block, self.columns = block, block.shape[1]
@@ -243,7 +232,7 @@ class FirstBlock:
         self._last: tuple[Ritz, Array, float] | None = None  # before any restart
 
     def seen(self, ritz: Ritz, eigenvalue: float) -> tuple[Array, float]:
-        """What S(eigenvalue) has of each Ritz vector, (m, b), and a bound on what it has besides (spectral norm).
+        """Coordinates (m, b) of S(eigenvalue) in the Ritz vectors, and a bound on its part outside (spectral norm).
 
         ``eigenvalue`` is larger than all Ritz values that were given up.
         """
@@ -287,7 +276,7 @@ class FirstBlock:
         self._next = block
 
     def asked(self, known: KnownProducts) -> None:
-        """The product with that block is ``known``."""
+        """Note where the block that was asked after a restart lies in the basis, now that its product is known."""
         if self._next is not None:
             place = known.Q.T @ self._next
             outside = float(np.linalg.norm(self._next - known.Q @ place))
@@ -296,20 +285,21 @@ class FirstBlock:
 
 
 def columns_kept(d: int, k: int, width: int) -> tuple[int, int]:
-    """At most so many columns has a basis of vectors of length d, and so many after a restart.
+    """How many columns a basis of vectors of length d has at most, and how many after a restart.
 
-    Ten blocks at least: what the first block shows is lost where restarts follow each other closely.
+    It holds ten blocks at least: what the first block shows is lost where restarts follow each other closely.
     """
     most = max(BASIS_BYTES // (2 * np.float64().nbytes * d), 2 * k + 10 * width)
     return most, most // 2
 
 
 class Renewal:
-    """Looks out for the round in which that brings the first k vectors to a tolerance.
+    """Finds the round in which the products of the first k vectors should be asked again in full.
 
     Parameters
     ----------
     k : int
+        How many vectors are wanted.
     tolerance : float
         Wanted angle, in degrees.
     """
@@ -319,10 +309,9 @@ class Renewal:
         self._angle = 90.0
 
     def wanted(self, ritz: Ritz, *, last: bool) -> bool:
-        """Whether it should be asked for next; ``last`` if no further block will tell more.
+        """Whether they should be asked next: as soon as two more rounds at the present rate would reach the tolerance.
 
-        Before the residuals are as small as wanted, so that it costs no round: as soon as two more rounds at the
-        present rate would do.
+        So asking costs no round. ``last`` says that no further block will tell more.
         """
         if ritz.values.size <= self.k:
             return False

@@ -1,4 +1,4 @@
-r"""Count, mean and scatter of rows: of one party, ready to be pooled (`pooling`) and for an eigensolver.
+r"""Count, mean and scatter of rows: of one party, ready to be pooled (`fedpca_flwr.maths.sums`) and for an eigensolver.
 
 For rows :math:`x_i` of ``X`` (n x d) the moments are :math:`n`, the mean :math:`m` and the centred scatter
 :math:`S = \sum_i (x_i - m)(x_i - m)^T`. Those of several parties pool exactly (Chan, Golub and LeVeque 1983)::
@@ -12,19 +12,15 @@ Two things make that exact in floating point as well as on paper:
   float64 costs ``eps * |m|`` in every difference of means, which at a feature offset of 1e8 and unit variance
   already turns the components by 5e-5 degrees.
 
+Sparse rows stay sparse: their moments are :math:`X^TX - n m m^T` where that loses no digits, which holds for features
+with zeros; other features are centred densely (`fedpca_flwr.maths.rows.CentredBlock`).
+
 Symmetric matrices travel as a packed triangle: the upper triangle row by row, ``d (d + 1) / 2`` values, the order
 of ``numpy.triu_indices`` (LAPACK's ``TP`` format with ``uplo='L'``).
 
-By what features and directions are divided, and which features are constant.
-
-Moments of a part: of some features, of features in another unit, of some of the rows.
-
-Products of a scatter matrix with a block of vectors, row chunk by row chunk: the matrix is never formed.
-
-Moments of sparse rows, which stay sparse: :math:`X^TX - n m m^T`, where that loses no digits.
-
-Features with zeros lose none, nor to the mean's rounding; the others are taken out (`fedpca_flwr.maths.rows`). The
-sparse product goes strip by strip, and of each computes what is on and below the diagonal.
+Besides whole moments there are those of some features, of features in another unit and of some of the rows; products of
+a scatter with a block of vectors, row chunk by row chunk, for which the matrix is never formed; and the deviations by
+which features are scaled.
 """
 
 from __future__ import annotations
@@ -41,6 +37,15 @@ from scipy.linalg import blas, lapack
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Block, Blocks, CentredBlock, Rows, centred_chunks, chunks, own_chunks, sparse_chunks
 
+CHUNK_ELEMENTS = 2**22
+"""Elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower."""
+
+EXACT_FLOAT32 = 2.0**24
+"""Every integer below this is a float32, so sums of integers that stay below it are exact."""
+
+STRIP = 2**19
+"""How many entries of the scatter of sparse rows are computed at once."""
+
 
 def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
     """Standard deviation of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
@@ -52,7 +57,6 @@ def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
     ----------
     diagonal : ndarray of shape (d,)
         Of the scatter of n rows about their mean.
-    n : int
     mean : ndarray of shape (d,)
     """
     return np.where(constant_features(diagonal, n, mean), 1.0, np.sqrt(diagonal / n))
@@ -76,13 +80,6 @@ def scaled_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
     exponents: NDArray[np.int32]
     _, exponents = np.frexp(np.abs(V).max(axis=0, initial=0.0))
     return np.ldexp(V, -exponents), exponents
-
-
-CHUNK_ELEMENTS = 2**22
-"""Elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower."""
-
-EXACT_FLOAT32 = 2.0**24
-"""Every integer below this is a float32, so sums of integers that stay below it are exact."""
 
 
 class Head(NamedTuple):
@@ -337,10 +334,6 @@ def scatter_product(data: Rows, head: Head, V: Array) -> Array:
     for centred in centred_chunks(data, head.mean):
         product += centred.T @ (centred @ V)
     return product
-
-
-STRIP = 2**19
-"""Entries of the scatter that are computed at once."""
 
 
 def _centred_block(block: Block) -> tuple[Head, CentredBlock]:

@@ -1,8 +1,8 @@
-"""One party's rows about a centre that somebody else chose, as their count, mean and scatter have them.
+"""One party's rows about a centre that somebody else chose.
 
 With n rows of mean m and scatter S, the scatter about a centre c is ``S + n (m - c)(m - c)'``. So rows are centred by
-their own mean, wherever c lies, and c meets what they add up to: subtracted from each row, a number as large as 2^53
-would round away what is below some threshold of each.
+their own mean, wherever c lies, and c only meets their sums. If it were subtracted from each row, a number as large as
+2^53 would round away all values of a row that are below some threshold.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from fedpca_flwr.maths.rows import Rows, whole
 from fedpca_flwr.maths.stiefel import transposed
 
 FARTHEST = 1e300
-"""The squared distance to a centre is smaller, so that no product of a row with it is infinite."""
+"""Bound on the squared distance to a centre, so that no product of a row with it is infinite."""
 
 SMALLEST = 1e-100
-"""In a column, what is smaller beside its largest number is taken for zero: products with rows may be rounded."""
+"""Numbers of a column that are smaller, beside its largest, are taken for zero: products with rows may be rounded."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class OwnRows:
     Attributes
     ----------
     centred : ndarray or Columns of shape (n, d)
-        Rows about their own mean; one array where they are not more than the features: then products do not suffice.
+        Rows about their own mean; one array where there are no more rows than features.
     shift : ndarray of shape (d,)
         sqrt(n) (m - c): one further row, with which the others have the scatter about c.
     """
@@ -45,7 +45,7 @@ class OwnRows:
 
     @cached_property
     def energy(self) -> float:
-        """Trace of that scatter."""
+        """Trace of the scatter about the centre."""
         rows = self.centred
         own = rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
         return own + float(self.shift @ self.shift)

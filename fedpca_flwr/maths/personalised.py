@@ -4,23 +4,25 @@ With the rows Y_i (n_i x d) of party i, equation (4) of the paper is up to const
 
     minimise  sum_i  -|Y_i U_i|^2 / 2 + c |P_V(U_i)|^2 / 2,    c = s2 (1 + s2) / sU2
 
-with P_V the projection to the tangent space at V, s2 the variance of the noise and sU2 that of the parties about V. The
-least ``|P_V(U Q)|^2`` over rotations Q is ``r - |V'U|^2``, and rotations change nothing else. So for a given V the best
-U_i are the leading eigenvectors of ``Y_i'Y_i + c V V'``, and for given U_i the best V are those of ``sum_i U_i U_i'``.
-The strength c is in squared units of the data. No d x d matrix is formed.
+with P_V the projection to the tangent space at V, s2 the variance of the noise and sU2 that of the parties about V.
 
-Rows (..., n, d) and components (..., d, r) may be stacks. The rows of one party may be
-`fedpca_flwr.maths.own_rows.OwnRows`, about a centre that it was told. Whatever is computed depends on them through
-``Y_i'Y_i`` only.
+*Closed form.* The least ``|P_V(U Q)|^2`` over rotations Q is ``r - |V'U|^2``, and rotations change nothing else. So for
+a given V the best U_i are the leading eigenvectors of ``Y_i'Y_i + c V V'``, and for given U_i the best V are those of
+``sum_i U_i U_i'``. The strength c is in squared units of the data. No d x d matrix is formed.
 
-PerPCA (Shi and Kontar 2022, arXiv 2207.08041): components that all parties share, and others of each party alone.
+*Algorithm 1* of the paper is alternating gradient descent on the Stiefel manifold (`fedpca_flwr.maths.stiefel`).
 
-::
+*PerPCA* (Shi and Kontar 2022, arXiv 2207.08041), with which the paper compares, has components that all parties share,
+and others of each party alone::
 
     maximise  sum_i  tr(U' S_i U) + tr(V_i' S_i V_i),    (U, V_i) orthonormal
 
 Each party takes a gradient step with ``(U, V_i)`` and makes it orthonormal, the server averages the U, and each party
-makes its V_i orthogonal to the average. This is what Ozkara et al. 2023 compares its model with.
+makes its V_i orthogonal to the average.
+
+Rows (..., n, d) and components (..., d, r) may be stacks. The rows of one party may be
+`fedpca_flwr.maths.own_rows.OwnRows`, about a centre that it was told. All results depend on rows through ``Y_i'Y_i``
+only.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ from fedpca_flwr.maths.own_rows import OwnRows
 from fedpca_flwr.maths.stiefel import aligned, polar, retraction, symmetric, tangent, transposed
 
 BLOCKS = 3
-"""Blocks of the Krylov space in which components are improved where a party has more rows than features."""
+"""How many blocks the Krylov space has in which components of a party with many rows are improved."""
 
 FINAL_STEPS = 200
-"""Improvements at most, at the end."""
+"""How many improvements there are at most at the end of a run."""
 
 
 def scatter_times(rows: Array | OwnRows, X: Array) -> Array:
@@ -54,7 +56,7 @@ def energy_of(rows: Array | OwnRows) -> float:
 
 
 def largest_eigenvalue(rows: Array | OwnRows) -> float:
-    """Of ``Y' Y`` for one party's rows."""
+    """The largest eigenvalue of ``Y' Y`` for one party's rows."""
     factor = rows.factor if isinstance(rows, OwnRows) else rows
     return float(_leading(rows, 1).values[0] if factor is None else np.linalg.norm(factor, 2) ** 2)
 
@@ -84,7 +86,7 @@ def distance(U: Array, V: Array) -> Array:
 
 
 def shared(U: Array, V: Array) -> Array:
-    """What a party sends in the closed form, (..., d, r): its projector times V. The server needs only the sum."""
+    """A party's projector times V (..., d, r): its reply in the closed form, of which the server needs only the sum."""
     return U @ (transposed(U) @ V)
 
 
@@ -134,7 +136,7 @@ def _improved(product: Callable[[Array], Array], U: Array) -> tuple[Array, Array
 
 
 def _resolved(values: Array, own: Array, V: Array) -> Array:
-    """Eigenvectors ``own`` (..., d, r), but in the place of those that float64 does not tell from noise, V's."""
+    """Eigenvectors ``own`` (..., d, r); where float64 does not tell them from noise, directions of V in their place."""
     certain = values > rounding(own.shape[-2]) * values[..., :1]
     if certain.all():
         return own
@@ -228,7 +230,6 @@ def perpca(rows: Array, start: Array, shared: int, *, iterations: int = 100) -> 
         The PCA of all rows.
     shared : int
         How many components are shared, from 1 to r - 1.
-    iterations : int
     """
     U, own = start[:, :shared], np.broadcast_to(start[:, shared:], (len(rows), *start[:, shared:].shape))
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[:, None, None] ** 2

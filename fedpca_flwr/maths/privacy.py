@@ -1,30 +1,6 @@
-r"""Whole numbers from the discrete Gaussian distribution, exactly, by the operating system's randomness.
+r"""Differential privacy of sums over rows: sensitivities, accounting, whole noise, and rows on a grid of whole numbers.
 
-The probability of a whole number x is proportional to :math:`e^{-x^2 / 2 \sigma^2}` (Canonne, Kamath and Steinke 2020,
-"The discrete Gaussian for differential privacy"). Only whole numbers are drawn, and nothing is rounded: floats that
-hide a sum show it again, since they are not evenly spaced and so few of them can be reached (Mironov 2012).
-
-With a whole :math:`\sigma`, :math:`|x| = k \sigma + j` for whole k and :math:`0 \le j < \sigma`. So a sign, k with
-probability :math:`2^{-k-1}` (how often a coin falls on one side) and a uniform j are drawn, and kept with probability
-
-.. math:: p = 2^{k-1} e^{(1 - (k + j / \sigma)^2) / 2} \le 1
-
-(von Neumann's rejection; every second one is kept): where a uniform number below 1, of which 53 bits are drawn, is
-below p. Floats know p to `UNSURE`, by far. Where that does not decide it, as many more bits of both are taken as do:
-no rounding ever decides (a floating-point filter, as Shewchuk 1997 has them for geometry).
-
-**Privacy.** Whole numbers plus this noise are as private as plus continuous normal noise of variance
-:math:`\sigma^2 - 4`. From the latter one gets the former: draw a whole number x about each value y with probability
-proportional to :math:`e^{-(x - y)^2 / 8}`. The sum of these weights over all x depends on y by a factor within
-:math:`1 \pm 10^{-33}` (Poisson's summation: :math:`2 e^{-8 \pi^2}`), and so the result differs from the discrete
-Gaussian by no more (Peikert 2010, "An efficient and parallel Gaussian sampler for lattices", theorem 3.1). What is
-done with private numbers costs no privacy, so the accounting of continuous noise holds, in any dimension and without
-another delta. For the same reason the sum of several parties' shares is one draw of the summed variance, up to such
-factors (Kairouz, Liu and Steinke 2021, "The distributed discrete Gaussian mechanism").
-
-Differential privacy of sums over clipped rows: sensitivities, the analytic Gaussian mechanism, composition.
-
-For rows :math:`u_i` with :math:`|u_i| \le 1` the released statistic is
+**Sensitivity.** For rows :math:`u_i` with :math:`|u_i| \le 1` the released statistic is
 
 .. math:: (a \sum u_i,\; b \sum u_i u_i^T,\; c \, n)
 
@@ -39,18 +15,41 @@ Other values beside ``u_i u_i^T`` that are never negative and no longer than 1 (
 squares of its scores) count as products: two replaced rows are no farther apart in them than orthogonal ones, which are
 the worst for products too, and so weights of several join b as ``sqrt(b^2 + ...)``.
 
-A noise multiplier is the noise's standard deviation over the sensitivity. What it gives is Theorem 8 of Balle and Wang
-(2018), "Improving the Gaussian mechanism for differential privacy: analytical calibration and optimal denoising", which
-is exact: the smallest noise that is (epsilon, delta)-private. Gaussians with multipliers ``s_i`` compose to one with
-:math:`1/s^2 = \sum 1/s_i^2`, exactly too (Dong, Roth and Su 2019, "Gaussian differential privacy", corollary 2).
+**Accounting.** A noise multiplier is the standard deviation of the noise over the sensitivity. Its privacy is that of
+Theorem 8 of Balle and Wang (2018), "Improving the Gaussian mechanism for differential privacy: analytical calibration
+and optimal denoising", which is exact: the smallest noise that is (epsilon, delta)-private. Gaussians with multipliers
+``s_i`` compose to one with :math:`1/s^2 = \sum 1/s_i^2`, exactly too (Dong, Roth and Su 2019, "Gaussian differential
+privacy", corollary 2).
 
-Sums of bounded rows in whole numbers: what is made private, so that its noise can be whole too.
+**Whole noise** comes from the discrete Gaussian distribution, exactly, by the operating system's randomness: the
+probability of a whole number x is proportional to :math:`e^{-x^2 / 2 \sigma^2}` (Canonne, Kamath and Steinke 2020, "The
+discrete Gaussian for differential privacy"). Only whole numbers are drawn, and nothing is rounded: floats that hide a
+sum show it again, since they are not evenly spaced and so few of them can be reached (Mironov 2012).
 
-Rows are shortened, measured in steps of ``bound / STEPS`` and rounded *as vectors*: to the nearest whole numbers, which
-makes a row longer by ``sqrt(d) / 2`` steps at most, and by so much less than the bound they were left. None is longer
-than the bound then, and so no sum over them becomes more sensitive, as it would if the sum were rounded. Sums of rows
-are whole numbers of steps, and sums of products whole numbers of squared steps. (Rounding toward zero would need no
-such margin, but it makes all variances smaller: by 2 % where the bound is ten times the rows' length.)
+With a whole :math:`\sigma`, :math:`|x| = k \sigma + j` for whole k and :math:`0 \le j < \sigma`. So a sign, k with
+probability :math:`2^{-k-1}` (how often a coin falls on one side) and a uniform j are drawn, and kept with probability
+
+.. math:: p = 2^{k-1} e^{(1 - (k + j / \sigma)^2) / 2} \le 1
+
+(von Neumann's rejection; every second one is kept): where a uniform number below 1, of which 53 bits are drawn, is
+below p. Floats know p to `UNSURE`, by far. Where that does not decide it, as many more bits of both are taken as do:
+no rounding ever decides (a floating-point filter, as Shewchuk 1997 has them for geometry).
+
+**Why it is private.** Whole numbers plus this noise are as private as plus continuous normal noise of variance
+:math:`\sigma^2 - 4`. From the latter one gets the former: draw a whole number x about each value y with probability
+proportional to :math:`e^{-(x - y)^2 / 8}`. The sum of these weights over all x depends on y by a factor within
+:math:`1 \pm 10^{-33}` (Poisson's summation: :math:`2 e^{-8 \pi^2}`), and so the result differs from the discrete
+Gaussian by no more (Peikert 2010, "An efficient and parallel Gaussian sampler for lattices", theorem 3.1). What is
+done with private numbers costs no privacy, so the accounting of continuous noise holds, in any dimension and without
+another delta. For the same reason the sum of several parties' shares is one draw of the summed variance, up to such
+factors (Kairouz, Liu and Steinke 2021, "The distributed discrete Gaussian mechanism").
+
+**Rows on a grid.** Rows are shortened, measured in steps of ``bound / STEPS`` and rounded *as vectors*: to the nearest
+whole numbers, which makes a row longer by ``sqrt(d) / 2`` steps at most, and by so much less than the bound they were
+left. None is longer than the bound then, and so no sum over them becomes more sensitive, as it would if the sum were
+rounded. Sums of rows are whole numbers of steps, and sums of products whole numbers of squared steps. (Rounding toward
+zero would need no such margin, but it makes all variances smaller: by 2 % where the bound is ten times the length of
+rows.)
 """
 
 from __future__ import annotations
@@ -71,6 +70,36 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, diagonal_positions, pack, packed_size
 from fedpca_flwr.maths.private_scatter import directions, octaves, placed
 from fedpca_flwr.maths.rows import Rows, chunks
+
+BLOCK, SPARE = 2**14, 16
+"""Numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
+are missing, at least."""
+
+COINS = 10
+"""Coins that one random word has beside a sign and 53 bits."""
+
+HEADS = np.array([COINS, *((i & -i).bit_length() - 1 for i in range(1, 2**COINS))])
+"""For each pattern of the bits of so many coins: how many come before the first that is 1."""
+
+UNSURE = 2.0**-45
+"""A probability of at most 1 is computed to this in float64: a hundred times what its rounding errors add up to."""
+
+ROUNDING = 8
+"""Variance by which whole noise is larger than continuous noise that protects as well; half of it is needed, so that
+it suffices for entries that have half the variance too."""
+
+LARGEST = 2**39
+"""Standard deviation up to which the noise of 2^16 parties adds up in a word of 64 bits."""
+
+STEPS = 2**13
+"""Steps of a grid in the bound. On MNIST 2^10 and 2^16 give the same components behind the noise of epsilon 2."""
+
+MOST_ROWS = 2**26
+"""Most rows of one party: their sums of products, and noise, are whole numbers that float64 holds."""
+
+INSIDE = 1 - 1e-12
+"""A clipped row is this much shorter than the bound, so that no rounding of floating point makes it longer."""
+
 
 Relation = Literal["add-remove", "replace-one"]
 
@@ -141,30 +170,10 @@ def _root(function: Callable[[float], float], low: float, high: float, *, absolu
 
 
 Source = Callable[[int], bytes]
-"""Gives so many random bytes."""
+"""Gives as many random bytes as it is asked for."""
 
 Integers = NDArray[np.int64]
 Kept = NDArray[np.bool_]
-
-BLOCK, SPARE = 2**14, 16
-"""Numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
-are missing, at least."""
-
-COINS = 10
-"""Coins that one random word has beside a sign and 53 bits."""
-
-HEADS = np.array([COINS, *((i & -i).bit_length() - 1 for i in range(1, 2**COINS))])
-"""By the bits of so many coins, how many come before the first that is 1."""
-
-UNSURE = 2.0**-45
-"""A probability of at most 1 is computed to this in float64: a hundred times what its rounding errors add up to."""
-
-ROUNDING = 8
-"""Variance by which whole noise is larger than continuous noise that protects as well; half of it is needed, so that
-it suffices for entries that have half the variance too."""
-
-LARGEST = 2**39
-"""Standard deviation up to which the noise of 2^16 parties adds up in a word of 64 bits."""
 
 
 def system() -> Source:
@@ -173,7 +182,7 @@ def system() -> Source:
 
 
 def fixed(*seed: int) -> Source:
-    """The same bytes for the same seed: not private."""
+    """Bytes that are the same for the same seed, and so not private."""
     return np.random.default_rng(seed).bytes
 
 
@@ -187,11 +196,9 @@ def gaussian(size: int, deviation: int, source: Source) -> Integers:
 
     Parameters
     ----------
-    size : int
     deviation : int
         1 to `LARGEST`: the :math:`\\sigma` above, of which the standard deviation is at most, and from 3 on nearly,
         this.
-    source : callable
 
     Raises
     ------
@@ -220,11 +227,8 @@ def symmetric(d: int, deviation: int, source: Source) -> Integers:
     return noise
 
 
-# Inside
-
-
 def _proposed(size: int, deviation: int, source: Source) -> tuple[Integers, Kept]:
-    """Whole numbers, and which of them are kept."""
+    """Proposed whole numbers (size,), and which of them are kept."""
     words = np.frombuffer(source(8 * size), "<u8")
     minus, k = (words & np.uint64(1)).astype(np.bool_), HEADS[(words >> np.uint64(1)) & np.uint64(2**COINS - 1)]
     further = np.flatnonzero(k == COINS)
@@ -247,7 +251,7 @@ def _kept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: int
 
 
 def _exactly_kept(drawn: int, size: int, deviation: int, source: Source) -> bool:
-    """The same for one number, by as many digits as it takes."""
+    """Whether one number is kept, decided by as many digits as it takes."""
     bits = 53
     while True:
         with localcontext(prec=bits):
@@ -269,16 +273,6 @@ def _below(limit: int, size: int, source: Source) -> Integers:
         words = np.frombuffer(source(8 * (size - values.size)), "<u8")
         values = np.concatenate([values, words[words <= fair] % np.uint64(limit)])
     return values.astype(np.int64)
-
-
-STEPS = 2**13
-"""Of the bound. On MNIST 2^10 and 2^16 give the same components behind the noise of epsilon 2."""
-
-MOST_ROWS = 2**26
-"""Of one party: their sums of products, and noise, are whole numbers that float64 holds."""
-
-INSIDE = 1 - 1e-12
-"""A clipped row is this much shorter than the bound, so that no rounding of floating point makes it longer."""
 
 
 def clip(rows: Array, bound: float) -> Array:
@@ -324,18 +318,18 @@ def whole_products(data: Rows, centre: Array, bound: float) -> Array:
 
 
 def whole_directions(data: Rows, centre: Array) -> Array:
-    """The same of the directions in which rows are from ``centre``: of length 1, whatever the unit of the data."""
+    """Packed sum as `whole_products` of the directions in which rows lie from ``centre``: they have length 1."""
     return _products((on_grid(directions(rows), 1.0) for rows in _about(data, centre)), data.shape[1])
 
 
 def whole_octaves(data: Rows, centre: Array) -> Array:
-    """How many rows are how far from ``centre`` (`fedpca_flwr.maths.private_scatter.octaves`), in steps."""
+    """Numbers of rows by their distance from ``centre`` (`fedpca_flwr.maths.private_scatter.octaves`), in steps."""
     counts: Array = np.sum([octaves(rows) for rows in _about(data, centre)], axis=0)
     return STEPS * counts
 
 
 def whole_squares(data: Rows, centre: Array, components: Array, bound: float) -> Array:
-    """Sums (k + 1,) of squared scores of the clipped differences on components (k, d), and of what these leave.
+    """Sums (k + 1,) of squared scores of the clipped differences on components (k, d), and of their squared remainders.
 
     In whole squared steps. The squares of one row are no longer, as a vector, than the square of its length.
     """

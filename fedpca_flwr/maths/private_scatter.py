@@ -1,23 +1,22 @@
-r"""The eigenpairs behind a noisy scatter matrix, when the noise is symmetric with a known deviation.
+r"""Directions of rows about a noisy centre, and the eigenpairs behind a scatter matrix with noise of known deviation.
 
-Everything here uses only what was released: post-processing, which costs no privacy.
+**Directions of rows.** Where the lengths of rows are in no known range, their directions about a centre take their
+place. Every row has length 1 once it is divided by its distance from a centre, so one row changes
+:math:`\sum u_i u_i^T` by 1, whatever the data, and a row that is far off counts no more than any other (Locantore et
+al. 1999, "Robust principal component analysis for functional data"; differentially private: Kim and Jung 2025, "Robust
+and differentially private principal component analysis"). For rows whose distribution is elliptical, the components are
+those of the covariance.
 
-For a matrix of size m with noise of deviation :math:`\tau` off the diagonal, the noise alone has eigenvalues up to
-:math:`2q, q = \tau \sqrt{m}`. An eigenvalue :math:`\lambda > q` shows up as :math:`\theta = \lambda + q^2 / \lambda`,
-one below :math:`q` not at all (Baik, Ben Arous and Péché 2005; Benaych-Georges and Nadakuditi 2011, theorem 2.1).
+How many rows have a length between any two powers of two is told with noise. The mean of rows that are shortened
+accordingly is a centre. It is as good as the origin is near: so the same is done once more about it.
+
+**Behind the noise.** For a matrix of size m with noise of deviation :math:`\tau` off the diagonal, the noise alone has
+eigenvalues up to :math:`2q, q = \tau \sqrt{m}`. An eigenvalue :math:`\lambda > q` shows up as
+:math:`\theta = \lambda + q^2 / \lambda`, one below :math:`q` not at all (Baik, Ben Arous and Péché 2005;
+Benaych-Georges and Nadakuditi 2011, theorem 2.1). Only what was released is used: post-processing costs no privacy.
 
 Where the centre is noisy too, rows without any variance have a second moment about it (`NoisyCentre`): an eigenvalue
 like any other to the noise of the matrix, but not of the data. Only what exceeds both together is of the data.
-
-Directions of rows about a centre: what they need of the rows' lengths, which are in no known range.
-
-Every row has length 1 once it is divided by its distance from a centre, so one row changes :math:`\sum u_i u_i^T` by 1,
-whatever the data, and a row that is far off counts no more than any other (Locantore et al. 1999, "Robust principal
-component analysis for functional data"; differentially private: Kim and Jung 2025, "Robust and differentially private
-principal component analysis"). For rows whose distribution is elliptical, the components are those of the covariance.
-
-How long rows are, is told by how many there are between any two powers of two, with noise. The mean of rows that are
-shortened to what this says is a centre. It is as good as the origin is near: so the same is done once more about it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
 
 LOWEST, HIGHEST = -500, 500
-"""Exponents of the public range, 1e-150 to 1e150: at its ends are also the rows beyond."""
+"""Exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends."""
 
 OCTAVES = HIGHEST - LOWEST + 1
 
@@ -40,7 +39,24 @@ STANDS_OUT = 4.5
 """Of all noisy numbers of no rows, one is above so many standard deviations in three of 1,000 cases."""
 
 MOST = 0.9
-"""Of the rows are to be within the bound that is read off; the others may be anywhere."""
+"""This share of the rows is to be within the bound that is read off; the others may be anywhere."""
+
+DEVIATIONS = 2.0
+"""A coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise."""
+
+LEADING = 4.0
+"""A spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which
+rows that are far off may have made, must not decide it."""
+
+TRACY_WIDOM = 2.02
+"""The largest eigenvalue of the noise, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom
+1996)."""
+
+TAIL = 3.04
+"""A function of normal values exceeds its mean by so many Lipschitz constants in 1 of 100 cases: exp(-t^2/2)."""
+
+OUTLIER = 2.33
+"""In 99 of 100 cases a normal value is below so many standard deviations."""
 
 
 def lengths(rows: Array) -> Array:
@@ -77,18 +93,15 @@ def placed(rows: Array, components: Array, bound: float) -> Array:
     return found
 
 
-# From noisy sums: post-processing, which costs no privacy.
-
-
 class Reach(NamedTuple):
     """How far rows reach from a centre.
 
     Attributes
     ----------
     bound : float
-        A power of two that most rows are within.
+        A power of two within which most rows lie.
     stands_out : bool
-        Whether noise alone does not explain it; where it may, the bound is that of the largest number.
+        Whether noise alone does not explain the numbers; if it may, the bound is that of the largest number.
     """
 
     bound: float
@@ -123,26 +136,6 @@ def descending(noisy: Array, deviation: float) -> Array:
     return least
 
 
-DEVIATIONS = 2.0
-"""A coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise."""
-
-
-LEADING = 4.0
-"""A spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which rows
-that are far off may have made, must not decide it."""
-
-TRACY_WIDOM = 2.02
-"""The noise's largest eigenvalue, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom 1996).
-"""
-
-
-TAIL = 3.04
-"""No function of normal values exceeds its mean by so many Lipschitz constants in 99 of 100 cases: exp(-t^2/2)."""
-
-OUTLIER = 2.33
-"""In 99 of 100 cases a normal value is below so many standard deviations."""
-
-
 class NoisyCentre(NamedTuple):
     """A centre that was computed from noisy sums, and how far off it may be in 99 of 100 cases.
 
@@ -154,9 +147,9 @@ class NoisyCentre(NamedTuple):
     value : ndarray of shape (d,)
         The centre c.
     rows : int
-        As they were told, n + g.
+        The noisy number of rows, n + g.
     bound : float
-        To which length the rows were clipped.
+        The length to which rows were clipped.
     of_rows, of_sum : float
         Standard deviations of the noise of the number of rows, and of each value of their sum.
     """
@@ -195,12 +188,12 @@ class NoisyCentre(NamedTuple):
 
 
 class Denoised(NamedTuple):
-    """What a noisy scatter tells.
+    """The eigenpairs behind a noisy scatter.
 
     Attributes
     ----------
     pairs : Eigenpairs
-        With eigenvalues as they are without the noise.
+        Their eigenvalues are without the noise.
     total : float
         Estimate of the trace.
     detectable : int
@@ -208,7 +201,7 @@ class Denoised(NamedTuple):
     kept : int
         How many coordinates were not dropped.
     noisy : ndarray of shape (k,)
-        Eigenvalues as they are with the noise.
+        Eigenvalues with the noise.
     """
 
     pairs: Eigenpairs
@@ -221,14 +214,13 @@ class Denoised(NamedTuple):
 def denoised(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
     """The k leading eigenpairs behind a noisy scatter, of all coordinates or of those that stand out of the noise.
 
-    Fewer coordinates have less noise, and may have less of the data: what is taken is the choice of which the noise
-    leaves more.
+    Fewer coordinates have less noise, and may hold less of the data. The choice is taken of which the noise leaves
+    more.
 
     Parameters
     ----------
     scatter : ndarray of shape (d (d + 1) / 2,)
         Packed triangle; noise of ``deviation`` on the diagonal, ``deviation / sqrt(2)`` off it.
-    d, k : int
     deviation : float
         In squared units of the data.
     excess : float
@@ -273,7 +265,7 @@ class _Among(NamedTuple):
         return behind[behind > self.edge]
 
     def held(self, most: float) -> float:
-        """What the components hold of the data, no spike counting for more than ``most``.
+        """How much of the data the components hold, where no spike counts for more than ``most``.
 
         A noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own (Benaych-Georges and Nadakuditi 2011,
         theorem 2.2).
@@ -288,7 +280,7 @@ def _among(matrix: Array, kept: NDArray[np.intp], k: int, deviation: float) -> _
 
 
 def largest_of_noise(d: int, deviation: float, excess: float = 0.0) -> float:
-    """What the leading eigenvalue stays below in 99 of 100 cases where there is nothing but noise.
+    """The limit below which the leading eigenvalue of nothing but noise stays in 99 of 100 cases.
 
     By Weyl's inequality the same holds for eigenvalue i where the data have i - 1 directions only. Parameters as in
     `denoised`. A spike above the edge q moves as above, and has the deviation ``deviation sqrt(1 - (q / spike)^2)``

@@ -1,22 +1,26 @@
 r"""Sketch and refine: an approximation of a matrix that every product makes exact in one more block.
 
-Each party first sends a truncated factor, so that the server has :math:`M_0 \approx A` (low rank plus a multiple of the
-identity). For every block of an orthonormal basis :math:`Q` whose product :math:`A Q` has been asked since, the
-approximation is corrected to agree with :math:`A` on the span of ``Q``, with :math:`D = A Q - M_0 Q`::
+**The correction.** Each party first sends a truncated factor, so that the server has :math:`M_0 \approx A` (low rank
+plus a multiple of the identity), or a scatter in multiples of a step. For every block of an orthonormal basis :math:`Q`
+whose product :math:`A Q` has been asked since, the approximation is corrected to agree with :math:`A` on the span of
+``Q``, with :math:`D = A Q - M_0 Q`::
 
     M = M_0 + D Q' + Q D' - Q (Q' D) Q'
 
 (the symmetric block secant update). Its leading eigenvectors are the answer so far and the next question.
 
-How many corrections (`fedpca_flwr.maths.refine.corrected`) a scatter in multiples of a step will need.
+**Its bound** (`corrected_angle_bound`) takes, of each party, the spectral norms of the error of its encoding:
+everywhere, and on the block of the last correction. Davis and Kahan, with the residual of the exact matrix, need a
+bound on its eigenvalue k + 1: the largest of the matrix on all that is orthogonal to the first k vectors of the
+approximation (Courant and Fischer). With W some of the next vectors, :math:`\mu_1` the value of the first of them and
+:math:`\mu_2` of the first behind them, that is no more than the larger eigenvalue of ``[[mu_1 + c, c], [c, mu_2 +
+error]]``, where c bounds the error of the approximation on W.
 
-The bound that ends a run (`corrected_angle_bound`) takes, of each party, the spectral norms of what its encoding gets
-wrong: everywhere, and on the block of the last correction. Errors of rounding that are independent have a norm of
-:math:`2 \sqrt{d}` deviations, and a block of b columns meets :math:`\sqrt{d} + \sqrt{b}` of them. The components lie
-beside a block by as much as rounding moved them since it was asked, and by the rounding of the block itself.
-
-A forecast only: errors that are not independent, and eigenvalues that are not as surveyed, make it wrong by a round. A
-run that follows it ends by the bound.
+**How many corrections** a scatter in multiples of a step will need (`Corrections`). Errors of rounding that are
+independent have a norm of :math:`2 \sqrt{d}` deviations, and a block of b columns meets :math:`\sqrt{d} + \sqrt{b}` of
+them. The components lie beside a block by as much as rounding moved them since it was asked, and by the rounding of the
+block itself. This is a forecast only: errors that are not independent, and eigenvalues that are not as surveyed, make
+it wrong by a round. A run that follows it ends by the bound.
 """
 
 from __future__ import annotations
@@ -36,20 +40,24 @@ from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
 
 CORRECTION_BITS = 8
-"""In which each value travels of what an approximation gets wrong about a block."""
+"""Bits of each value of an approximation's error on a block, as it travels."""
 
 MOST_BITS = 32
-"""Of each value of a block."""
+"""Most bits of each value of a block."""
 
 SAME = 1e-9
-"""Of the last variance: what all may be wrong by where a model is exact."""
+"""Where a model is exact, errors are at most this share of the last variance."""
+
+DEVIATIONS = 6.0
+"""The largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians,
+more of features that do not vary alike."""
 
 
 def block_bits(number: int) -> int:
-    """For each value of the block of correction ``number`` (from 0).
+    """Bits of each value of the block of correction ``number`` (from 0).
 
-    A correction shrinks what is wrong about the block by some two digits. What it leaves wrong beside the block counts
-    as much as the components lie beside it, so its rounding must shrink alike: 8 bits more each time.
+    A correction shrinks the error on the block by some two digits. The error that it leaves beside the block counts
+    as much as the components lie beside it, so the block's rounding must shrink alike: 8 bits more each time.
     """
     return min(8 * (number + 1), MOST_BITS)
 
@@ -68,22 +76,15 @@ def corrected(matrix: Array, V: Array, E: Array) -> Array:
 def corrected_angle_bound(
     pairs: Eigenpairs, k: int, error: float, on_block: float, block: NDArray[Any] | None
 ) -> tuple[float, float]:
-    r"""Bound on the angle to the first k components of a matrix whose approximation was corrected, in degrees; and on
-    what their values are wrong by.
-
-    Davis and Kahan, with the residual of the exact matrix, and a bound on its eigenvalue k + 1: the largest of the
-    matrix on all that is orthogonal to the first k vectors of the approximation (Courant and Fischer). With W some of
-    the next vectors, :math:`\mu_1` the value of the first of them and :math:`\mu_2` of the first behind them, that is
-    no more than the larger eigenvalue of ``[[mu_1 + c, c], [c, mu_2 + error]]``, where c bounds what the approximation
-    gets wrong about W.
+    """Bounds on the angle, in degrees, to the first k components of a matrix whose approximation was corrected, and on
+    the error of their values.
 
     Parameters
     ----------
     pairs : Eigenpairs
-        Of the approximation, k of them or more.
-    k : int
+        At least k pairs of the approximation.
     error, on_block : float
-        Spectral norms of what it gets wrong, everywhere and on the block of the last correction.
+        Spectral norms of its error, everywhere and on the block of the last correction.
     block : ndarray of shape (d, b), optional
         None before any correction.
     """
@@ -99,13 +100,19 @@ def corrected_angle_bound(
         return min(error, (on_block + rounded) * float(np.linalg.norm(inside, 2)) + error * outside)
 
     values = np.append(pairs.values, pairs.following)
-    following = float(values[k]) + error
-    for more in range(k + 1, pairs.values.size + 1):
-        coupled = wrong_about(pairs.vectors[:, k:more])
-        first, second = float(values[k]) + coupled, float(values[more]) + error
-        following = min(following, (first + second) / 2 + float(np.hypot((first - second) / 2, coupled)))
+    following = _following_bound(values, k, error, lambda more: wrong_about(pairs.vectors[:, k:more]))
     wrong = wrong_about(pairs.vectors[:, :k])
     return sine_theorem(wrong, float(values[k - 1]) - following), wrong
+
+
+def _following_bound(values: Array, k: int, error: float, wrong_about: Callable[[int], float]) -> float:
+    """Bound on eigenvalue k + 1, from those of the approximation (m + 1,) and its error about vectors k + 1 to some."""
+    following = float(values[k]) + error
+    for more in range(k + 1, values.size):
+        coupled = wrong_about(more)
+        first, second = float(values[k]) + coupled, float(values[more]) + error
+        following = min(following, (first + second) / 2 + float(np.hypot((first - second) / 2, coupled)))
+    return following
 
 
 class RefinedSketch:
@@ -187,11 +194,6 @@ class RefinedSketch:
         return D - Q @ ((inner + inner.T) / 4)
 
 
-DEVIATIONS = 6.0
-"""The largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians,
-more of features that do not vary alike."""
-
-
 def rounded_share(bits: int) -> float:
     """Deviation of the error of numbers that share a scale and are rounded to so many bits, over their own."""
     return float(DEVIATIONS / np.sqrt(12) / (2 ** (bits - 1) - 1))
@@ -204,19 +206,19 @@ def coded_bits(bits: int) -> float:
 
 @dataclass(frozen=True)
 class Corrections:
-    """Corrections of scatters in multiples of a step.
+    """The forecast of how many corrections the scatters of some parties need.
 
     Attributes
     ----------
     spectrum : ndarray of shape (d,)
         Eigenvalues of the sum of the scatters, descending.
     k : int
-        Components that are wanted.
+        How many components are wanted.
     width : int
         Columns of a block.
     parties : int
     step : float
-        In squared units of the data.
+        The scatters are in multiples of this, in squared units of the data.
     """
 
     spectrum: Array
@@ -244,8 +246,7 @@ class Corrections:
         return None
 
     def _beside(self, last: int, moved: float, rounded: float) -> float:
-        """How far the eigenvectors up to ``last`` lie beside a rounded block, of a matrix that was wrong by ``moved``
-        where the block is of."""
+        """How far the eigenvectors up to ``last`` lie beside a rounded block of vectors that an error ``moved``."""
         if self.width >= self.spectrum.size and moved < np.inf:
             return 0.0
         gap = self.spectrum[last - 1] - (self.spectrum[self.width] if self.width < self.spectrum.size else 0.0)
@@ -254,11 +255,7 @@ class Corrections:
     def _holds(self, tolerance: float, everywhere: float, wrong_about: Callable[[int], float]) -> bool:
         """Whether a run ends: by `corrected_angle_bound`, and of exact components by their variances too."""
         values, k, wrong = np.append(self.spectrum, 0.0), self.k, wrong_about(self.k)
-        following = float(values[k]) + everywhere
-        for more in range(k + 1, min(self.width, self.spectrum.size) + 1):
-            coupled = wrong_about(more)
-            first, second = float(values[k]) + coupled, float(values[more]) + everywhere
-            following = min(following, (first + second) / 2 + float(np.hypot((first - second) / 2, coupled)))
+        following = _following_bound(values[: max(k, self.width) + 1], k, everywhere, wrong_about)
         if tolerance <= EXACT and wrong > SAME * values[k - 1]:
             return False
         return sine_theorem(wrong, float(values[k - 1]) - following) <= tolerance

@@ -1,17 +1,16 @@
-r"""Rows that are read block by block, in the place of an array that need not fit into memory.
+"""Rows that are read block by block, in the place of an array that need not fit into memory, and rows less a centre.
 
 Everything here that takes rows takes `Rows`: an array (mapped files too), or `Blocks`, which are read anew in each pass
 over them. `chunks` gives either as dense pieces of the same sizes, so a file that is read in blocks gives the same bits
 as the array of its rows.
 
-Rows minus a centre: made where they are dense, implied where they are sparse.
+**Rows less a centre** are made where they are dense, and implied where they are sparse (`CentredBlock`). For a CSR
+block X (m, d) and a centre c, ``(X - 1c')V = XV - 1(c'V)`` and ``(X - 1c')'Y = X'Y - c(1'Y)`` need no zero of X.
+Subtractions like these lose digits where |c| is large beside what is left. Here they cannot: the zeros of a feature are
+|c| away from the centre, so where a share z of its entries is zero, at least z m c^2 of what is subtracted remains. A
+feature with hardly a zero (`FULL`) is taken out and centred densely, as are counts of depth or ages beside genes.
 
-For a CSR block X (m, d) and a centre c, ``(X - 1c')V = XV - 1(c'V)`` and ``(X - 1c')'Y = X'Y - c(1'Y)`` need no zero of
-X. Subtractions like these lose digits where |c| is large beside what is left. Here they cannot: the zeros of a feature
-are |c| away from the centre, so where a share z of its entries is zero, at least z m c^2 of what is subtracted remains.
-A feature with hardly a zero (`FULL`) is taken out and centred densely, as are counts of depth or ages beside genes.
-
-A fifth of a party's rows, which it holds out: keyed digests of the rows decide, not where they stand.
+**Rows that are held out** are a fifth of a party's rows: keyed digests of the rows decide, not where they stand.
 """
 
 from __future__ import annotations
@@ -29,6 +28,15 @@ from fedpca_flwr.maths.arrays import Array
 
 CACHE_ELEMENTS = 2**18
 """Elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache."""
+
+FULL = 0.9
+"""A feature with a larger share of entries that are not zero is centred densely: below it, nine tenths may cancel."""
+
+ENTRIES = 2**20
+"""How many entries a chunk of sparse rows has: 12 MiB, and as much again where they are converted."""
+
+EMPTY_ROW = 8
+"""A row counts as so many entries besides its own."""
 
 Block = Any
 """Consecutive rows (m, d): an array, or a `scipy.sparse` array in CSR format, without duplicate entries."""
@@ -130,6 +138,13 @@ def dense(block: Block) -> NDArray[Any]:
     return array
 
 
+def as_blocks(data: Rows, elements: int = CACHE_ELEMENTS) -> Blocks:
+    """Rows as `Blocks`; those of an array, which is not copied, have about so many elements."""
+    if isinstance(data, Blocks):
+        return data
+    return Blocks(lambda: chunks(data, elements), data.shape[1], data.dtype, count=len(data))
+
+
 def row_major(array: NDArray[Any]) -> Rows:
     """An array in the layout of whole rows, on which the last bits of sums depend; not copied where it has it already.
 
@@ -155,14 +170,8 @@ def whole(data: Rows) -> NDArray[Any]:
 
 def of_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
     """Some columns of ``data`` (n, d), in the order in which they are ``chosen``; of an array block by block."""
-    columns = np.asarray(chosen, dtype=np.int64)
-    if isinstance(data, Blocks):
-        every = data.read
-        return replace(data, read=lambda: (_chosen(block, columns) for block in every()), width=columns.size)
-    few = max(64, CACHE_ELEMENTS // max(1, data.shape[1]))
-    return Blocks(
-        lambda: (_chosen(piece, columns) for piece in pieces(data, few)), columns.size, data.dtype, count=len(data)
-    )
+    columns, blocks = np.asarray(chosen, dtype=np.int64), as_blocks(data)
+    return replace(blocks, read=lambda: (_chosen(block, columns) for block in blocks.read()), width=columns.size)
 
 
 def _chosen(block: Block, columns: NDArray[np.int64]) -> Block:
@@ -213,16 +222,6 @@ def largest_size(data: Rows) -> float:
     values = (block.data for block in data.read()) if isinstance(data, Blocks) and data.sparse else chunks(data)
     ends = ((extreme.reduce(part, axis=None, initial=0) for extreme in (np.fmin, np.fmax)) for part in values)
     return max((max(-float(low), float(high)) for low, high in ends), default=0.0)
-
-
-FULL = 0.9
-"""Share of entries that are not zero above which a feature is centred densely: below it, nine tenths may cancel."""
-
-ENTRIES = 2**20
-"""Of a chunk of sparse rows: 12 MiB, and as much again where they are converted."""
-
-EMPTY_ROW = 8
-"""Entries for which a row counts besides its own."""
 
 
 class Transposed:

@@ -1,25 +1,23 @@
-"""Fixed point for sums of whole numbers modulo 2^64: exact addition in any order, with resolution where the data are.
+"""The arithmetic of secure sums: fixed point, neighbours on a ring, and shares of a secret.
 
+**Fixed point** for sums of whole numbers modulo 2^64: exact addition in any order, with resolution where the data are.
 A value x travels as ``rint(x 2^e)`` in two's complement. The exponent e is the largest for which the *sum over all
 parties* stays within 2^62, given a limit on that sum which both sides know: rounding then costs at most
 ``limit 2^-62`` a party, less than float64's own rounding of a value near the limit. Where a limit says little (a
 generous one on raw values, before the variances are known) further words hold what those before rounded off.
 
-How many neighbours on a ring keep honest parties together, where those who collude stand anywhere on it.
+**Neighbours on a ring**: how many keep honest parties together, where those who collude stand anywhere on it. Parties
+sit on a ring in a random order, and each is tied to the ``k / 2`` next ones on either side: Harary's graph on permuted
+places, as in Bell, Bonawitz, Gascon, Lepoint and Raykova, Secure Single-Server Aggregation with (Poly)Logarithmic
+Overhead (CCS 2020), section 3.3. They bound the probability that the honest are not connected; where nobody drops out
+it follows exactly. Two honest parties with only colluders between them are tied unless these are ``k / 2`` or more, a
+*gap*. One gap leaves a path; two or more cut the honest into arcs.
 
-Parties sit on a ring in a random order, and each is tied to the ``k / 2`` next ones on either side: Harary's graph on
-permuted places, as in Bell, Bonawitz, Gascon, Lepoint and Raykova, Secure Single-Server Aggregation with
-(Poly)Logarithmic Overhead (CCS 2020), section 3.3. They bound the probability that the honest are not connected; where
-nobody drops out it follows exactly. Two honest parties with only colluders between them are tied unless these are
-``k / 2`` or more, a *gap*. One gap leaves a path; two or more cut the honest into arcs.
-
-Shamir's secret sharing (How to share a secret, CACM 1979) of 32 bytes: t shares give them, fewer say nothing.
-
+**Shares of a secret** (Shamir, How to share a secret, CACM 1979) of 32 bytes: t shares give them, fewer say nothing.
 The secret is the value at 0 of a polynomial of degree t - 1 over the field of the smallest prime above 2^256, whose
 other coefficients are random; the share of party i (from 0) is the value at i + 1. For any t - 1 shares each secret has
-exactly one polynomial through them, so they say nothing about it.
-
-Not PyCryptodome's, which Flower brings along: its field holds 16 bytes, and its arithmetic goes bit by bit.
+exactly one polynomial through them, so they say nothing about it. (PyCryptodome, which Flower brings along, has a field
+of 16 bytes, and its arithmetic goes bit by bit.)
 """
 
 from __future__ import annotations
@@ -38,14 +36,20 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import two_sum
 
-Words = NDArray[np.uint64]
-
 FURTHER = 46
 """Bits that each further word adds: what up to 2^16 parties rounded off before stays within 2^62."""
 
-
 BLOCK = 2**13
-"""Values that are encoded or decoded at once."""
+"""How many values are encoded or decoded at once."""
+
+PRIME = 2**256 + 297
+
+SECRET_BYTES = 32
+
+SHARE_BYTES = 33
+
+
+Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,6 @@ def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
 
     Parameters
     ----------
-    parties, colluding : int
     degree : int
         k, even.
     """
@@ -184,12 +187,6 @@ def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
 def least_degree(parties: int, colluding: int, bits: int) -> int:
     """The smallest even degree with which fewer than ``2**-bits`` arcs are expected."""
     return next(k for k in count(2, 2) if expected_arcs(parties, colluding, k) * 2**bits <= 1)
-
-
-PRIME = 2**256 + 297
-
-SECRET_BYTES = 32
-SHARE_BYTES = 33
 
 
 def split(secret: bytes, threshold: int, parties: int) -> list[bytes]:

@@ -1,26 +1,24 @@
-r"""SPCA and SAPCA: the leading directions of a stream in one pass, and the merging of what several streams gave.
+r"""SPCA and SAPCA: the leading directions of a stream in one pass, and their merging with those of others.
 
 The mathematics of the method `sapca` (that called `streaming` keeps moments). Grammenos et al. 2019, algorithms 2 and
 3, with their faults repaired: rank-revealing blocks, directions that stay orthonormal, a mean that streams along, the
 last partial block.
 
-A `Subspace` stands for rows: :math:`V \mathrm{diag}(\sigma^2) V^T` is their scatter, but for what was truncated. A
-truncation takes away a positive semidefinite matrix, of which two numbers are kept: its trace (``energy`` less the sum
-of :math:`\sigma^2`) and a bound on its norm (the sum of the first eigenvalues that were left out). Every block and
-every merge rounds anew, so the rounding of each is counted too, in the same bound (``omitted``).
+**What is kept.** A `Subspace` stands for rows: :math:`V \mathrm{diag}(\sigma^2) V^T` is their scatter, but for what was
+truncated. A truncation takes away a positive semidefinite matrix, of which two numbers are kept: its trace (``energy``
+less the sum of :math:`\sigma^2`) and a bound on its norm (the sum of the first eigenvalues that were left out). Every
+block and every merge rounds anew, so the rounding of each is counted too, in the same bound (``omitted``). Memory is
+O(d (k + b)) for k tracked directions and blocks of b rows; no d x d matrix is ever formed.
 
-Memory is O(d (k + b)) for k tracked directions and blocks of b rows; no d x d matrix is ever formed.
-
-How many directions a stream needs: rules that look at the singular values after each block.
+**How many directions** a stream needs is told by a rule that looks at the singular values after each block:
 
 * `Fixed`: as many as asked.
 * `Energy`: the fewest whose squares hold a fraction of all energy. What is usually meant, and the default.
 * `Band`: Grammenos et al. 2019, equation 6. The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie
   between alpha and beta: above, the rank grows by one; below, it falls by one. Since c <= 1 / r, it never grows beyond
-  ceil(1 / beta).
-
-As printed, `Band` goes 8, 9, 8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only where the
-next direction would not be dropped again, and a fall waits until the rank has stood for ``hold`` blocks.
+  ceil(1 / beta). As printed, the rule goes 8, 9, 8, 9 for ever on a spectrum of eight equal values. With hysteresis it
+  grows only where the next direction would not be dropped again, and a fall waits until the rank has stood for ``hold``
+  blocks.
 """
 
 from __future__ import annotations
@@ -38,9 +36,12 @@ from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding
 from fedpca_flwr.maths.moments import Head, centred_rows, head_order, pool_heads, rows_between
 from fedpca_flwr.maths.rows import Rows, pieces
 
+NOISE = 1e-12
+"""Singular values below this share of the largest are rounding: their directions would be arbitrary."""
+
 
 class RankRule(Protocol):
-    """A rule, and the rank that it is at."""
+    """A rule for the rank, with the rank that it is at."""
 
     rank: int
 
@@ -131,13 +132,9 @@ class Band:
         return sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha
 
 
-NOISE = 1e-12
-"""What is smaller than this against the largest singular value is rounding: its direction would be arbitrary."""
-
-
 @dataclass(frozen=True)
 class Subspace:
-    """What is known of a stream.
+    """The leading directions of the rows of a stream, with their singular values.
 
     Attributes
     ----------
@@ -162,7 +159,7 @@ class Subspace:
 
     @classmethod
     def empty(cls, d: int) -> Subspace:
-        """That of no rows."""
+        """The subspace of no rows."""
         return cls(Head(0, np.zeros(d), np.zeros(d)), np.empty((d, 0)), np.empty(0))
 
     def diagonal(self) -> Array:
@@ -189,7 +186,7 @@ class Tracker:
     d : int
         Features.
     rule : RankRule
-        Says the rank after each block (`fedpca_flwr.maths.streams`).
+        Gives the rank after each block.
     tracked : int
         How many directions are kept; 0: as many as the rank (the paper's, which loses 3 to 6 % of what twice as many
         keep).
@@ -257,7 +254,6 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
 
     Parameters
     ----------
-    parts : sequence of Subspace
     k : int
         How many directions are kept.
     factors : iterable of float, optional
@@ -284,7 +280,7 @@ def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
 
 
 def _scaled(part: Subspace, factor: float) -> Subspace:
-    """That of the same rows times ``factor``, about the same mean; they count ``factor**2`` each."""
+    """The subspace of the same rows times ``factor``, about the same mean; each counts as ``factor**2`` rows."""
     head = part.head._replace(n=factor**2 * part.head.n)  # type: ignore[arg-type]  # a weight
     return Subspace(head, part.vectors, factor * part.sigma, factor**2 * part.energy, factor**2 * part.omitted)
 
@@ -333,6 +329,6 @@ def _above_noise(sigma: Array, unit: float) -> Array:
 
 
 def _lost(sigma: Array, k: int, d: int) -> float:
-    """What one truncation to k directions and its rounding change in the scatter (d, d), in spectral norm."""
+    """Bound on the change of the scatter (d, d), in spectral norm, by a truncation to k directions and its rounding."""
     truncated = float(sigma[k] ** 2) if sigma.size > k else 0.0
     return truncated + rounding(d) * float(sigma.max(initial=0.0) ** 2)

@@ -1,36 +1,30 @@
-r"""Sums whose bits do not depend on the order in which the addends come (Demmel and Nguyen 2015).
+r"""Sums over parties: in any order with the same bits, and uncentred without a loss of digits.
 
-Each entry has a grid of its own, which the largest addend so far sets: a power of two ``unit``, the same for all
-addends of a size. An addend x is taken apart into whole multiples of ``unit``, ``unit 2^-36`` and ``unit 2^-72``; these
-are small whole numbers, which add up in float64 without rounding. When a larger addend comes, the grid moves up by
-whole steps of 36 bits, and what was below its last word is left out, as it would have been had that addend come first.
+**Reproducible sums** (Demmel and Nguyen 2015). Each entry has a grid of its own, which the largest addend so far sets:
+a power of two ``unit``, the same for all addends of a size. An addend x is taken apart into whole multiples of
+``unit``, ``unit 2^-36`` and ``unit 2^-72``; these are small whole numbers, which add up in float64 without rounding.
+When a larger addend comes, the grid moves up by whole steps of 36 bits, and what was below its last word is left out,
+as it would have been had that addend come first. So an entry is the sum of its addends, each rounded to ``2^-73`` of
+the largest at most, and is rounded to float64 once.
 
-So an entry is the sum of its addends, each rounded to ``2^-73`` of the largest at most, and is rounded to float64 once.
+**Pooled moments** of rows that several parties hold (Chan, Golub and LeVeque 1983). Scatters are added as they come,
+and only counts and means are kept until all have come, since what lies between the means needs the mean of all. No
+order, of parties or of their coming, changes a bit.
 
-The moments of rows that several parties hold, from those of each (Chan, Golub and LeVeque 1983).
-
-Scatters are added as they come (`fedpca_flwr.maths.sums`), and only counts and means are kept until all
-have come, since what lies between the means needs the mean of all. No order, of parties or of their coming, changes a
-bit.
-
-Uncentred sums that lose nothing: what lets one sum over parties give the scatter about a mean that nobody knew.
-
-Means of parties do not add up, and the textbook's :math:`\sum x x^T - N m m^T` cancels: at a mean of 1e6 deviations
-all digits of float64 are gone. Here both terms are unevaluated sums of two float64 numbers, ``high + low`` (about 32
-digits; Dekker 1971), and the first is added up exactly in fixed point. A party's rows need no more than float64::
+**Uncentred sums** let one sum over parties give the scatter about a mean that nobody knew. Means of parties do not add
+up, and the textbook's :math:`\sum x x^T - N m m^T` cancels: at a mean of 1e6 deviations all digits of float64 are gone.
+Here both terms are unevaluated sums of two float64 numbers, ``high + low`` (about 32 digits; Dekker 1971), and the
+first is added up exactly in fixed point. A party's rows need no more than float64::
 
     sum x x^T = S_k + n_k m_k m_k^T,    m_k = mean + remainder as in `fedpca_flwr.maths.moments`
 
 with its centred scatter S_k. Only the second term is large, and it alone is made of two numbers.
-
-A table of all parties' heads that fills while parties pass on what they know.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,19 +34,25 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, head_order, packed_size, pool_heads, two_sum
 
 STEP, WORDS = 36, 3
-"""Bits of a word, and words of an entry."""
+"""Bits of a word, and how many words an entry has."""
 
 MOST = 2.0**STEP
-"""No addend has more of the first word's unit."""
+"""Bound on an addend, in the unit of its first word."""
 
 ADDENDS = 2**16
-"""So many at most: float64 holds whole numbers up to 2^53 = 2^36 2^17."""
+"""The largest number of addends: float64 holds whole numbers up to 2^53 = 2^36 2^17."""
 
 FINEST = 2.0 ** (-28 * STEP)
-"""The unit where all addends are zero so far."""
+"""The unit while all addends are zero."""
 
 CHUNK = 2**14
-"""Entries that are worked on at once: with all temporary arrays they fit into a core's cache."""
+"""How many entries are worked on at once: with all temporary arrays they fit into the cache of a core."""
+
+Double = tuple[Array, Array]
+"""A number or array as an unevaluated sum: high + low."""
+
+SPLIT = 2.0**27 + 1
+"""Dekker's factor, which splits a float64 into two halves of its digits."""
 
 
 class ReproducibleSum:
@@ -100,7 +100,7 @@ class ReproducibleSum:
 
 
 def reproducible_sum(addends: Sequence[NDArray[Any]]) -> Array:
-    """The same of arrays that are all at hand, with no more memory than its result."""
+    """The sum by `ReproducibleSum` of arrays that are all at hand, with no more memory than its result."""
     total = np.empty(addends[0].shape)
     flat, parts = total.reshape(-1), [addend.reshape(-1) for addend in addends]
     for start in range(0, flat.size, CHUNK):
@@ -182,20 +182,10 @@ class MomentsSum:
         return _pooled(self.heads, self._scatter.total(), within=within)
 
 
-def pool(parts: Iterable[Moments]) -> Moments:
-    """Moments of all rows together."""
+def pool(parts: Iterable[Moments], *, within: bool = False) -> Moments:
+    """Moments of all rows together; with ``within`` as in `MomentsSum.pooled` (AP-COV)."""
     parts = list(parts)
-    return _pooled([part.head for part in parts], _added(parts))
-
-
-def pool_within(parts: Iterable[Moments]) -> Moments:
-    """Pooled count and mean, but only the scatter *within* the parts: what averaging covariances keeps (AP-COV)."""
-    parts = list(parts)
-    return _pooled([part.head for part in parts], _added(parts), within=True)
-
-
-def _added(parts: Sequence[Moments]) -> Array:
-    return reproducible_sum([part.scatter for part in parts])
+    return _pooled([part.head for part in parts], reproducible_sum([part.scatter for part in parts]), within=within)
 
 
 def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> Moments:
@@ -206,12 +196,6 @@ def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> M
         for head, deviation in zip(ordered, deviations, strict=True):
             scatter = blas.dspr(deviation.size, float(head.n), deviation, scatter, lower=1, overwrite_ap=1)
     return Moments(*pooled, scatter=scatter)
-
-
-Double = tuple[Array, Array]
-"""high + low."""
-
-SPLIT = 2.0**27 + 1
 
 
 def two_product(a: Array, b: Array | float) -> Double:
@@ -261,64 +245,3 @@ def _products(head: Head, mean: Array | np.float64, remainder: Array | np.float6
     product, error = two_product(others, mean)
     high, low = two_product(product, float(head.n))
     return two_sum(high, low + head.n * (error + mean * lost + remainder * others))
-
-
-class Heads(NamedTuple):
-    """Heads by party; zeros where a party's is not known yet.
-
-    Attributes
-    ----------
-    counts : ndarray of shape (K,), integers
-    traces : ndarray of shape (K,)
-        Of the scatter about the party's own mean.
-    tops : ndarray of shape (K,)
-        Largest eigenvalue of that scatter, from below (`sanger.largest_eigenvalue`).
-    means, remainders : ndarray of shape (K, d)
-        See `moments.Head`.
-    """
-
-    counts: NDArray[np.int64]
-    traces: Array
-    tops: Array
-    means: Array
-    remainders: Array
-
-    @classmethod
-    def of(cls, party: int, parties: int, head: Head, trace: float, top: float) -> Heads:
-        """What a party knows at first: its own head."""
-        d = head.mean.size
-        alone, vectors = np.zeros(parties), np.zeros((parties, d))
-        table = cls(np.zeros(parties, np.int64), alone, alone.copy(), vectors, vectors.copy())
-        table.counts[party], table.traces[party], table.tops[party] = head.n, trace, top
-        table.means[party], table.remainders[party] = head.mean, head.remainder
-        return table
-
-    def filled_from(self, other: Heads) -> Heads:
-        """This table with those of the other's heads that it does not have."""
-        new = (self.counts == 0) & (other.counts > 0)
-        columns = zip(self, other, strict=True)
-        return Heads(*(np.where(new if own.ndim == 1 else new[:, None], their, own) for own, their in columns))
-
-    def pooled(self) -> tuple[Head, float, Array, Array]:
-        """Pooled head, the trace of the pooled scatter, each party's trace about the pooled mean, its deviation.
-
-        The order of the sums is fixed by the heads: permuting the parties changes no bit of the pooled head and trace.
-
-        Returns
-        -------
-        head : Head
-        total : float
-        traces : ndarray of shape (K,)
-        deviations : ndarray of shape (K, d)
-        """
-        heads = [Head(int(n), m, r) for n, m, r in zip(self.counts, self.means, self.remainders, strict=True)]
-        order = sorted(range(len(heads)), key=lambda i: head_order(heads[i]))
-        pooled, ordered = pool_heads([heads[i] for i in order])
-        deviations = np.array(ordered)[np.argsort(order)]
-        traces = self.traces + self.counts * np.einsum("ij,ij->i", deviations, deviations)
-        return pooled, math.fsum(traces), traces, deviations
-
-    def steepest(self) -> float:
-        """What no party's largest eigenvalue exceeds, about the pooled mean, K-fold, of the pooled scatter's trace."""
-        _, total, traces, _ = self.pooled()
-        return float(len(self.counts) * (traces - self.traces + self.tops).max() / total)

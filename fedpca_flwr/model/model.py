@@ -120,7 +120,6 @@ class PCAModel:
 
         Parameters
         ----------
-        moments : Moments
         about : mapping
             What the log has besides what follows from the moments: ``method``, ``columns``, ``parties``, ``measured``.
         n_components, center, scale
@@ -160,7 +159,6 @@ class PCAModel:
             Trace of ``X X'``.
         features : int
             Columns of all parties.
-        log : dict
         """
         variances = variances_of(values, total, len(scores), features)
         return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)

@@ -1,9 +1,7 @@
-"""How good a model is: against a reference model, and on rows.
+"""How good a model is: against the PCA of the pooled rows, which no federation can compute, and on rows.
 
 Angles are in degrees and reported as maximum and mean: the mean of 50 angles hides a lost direction (a mean of 3.3
 degrees was measured with a maximum of 57), so the mean alone is never printed.
-
-The PCA of the pooled rows, which no federation can compute: what simulations and tests measure against.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: b
     ----------
     X : array-like of shape (n, d)
         The model keeps the names of a data frame's columns.
-    n_components : int
     center, scale : bool
         As in the covariance methods; scaling divides by the standard deviation about the mean (divisor n).
     """
@@ -103,7 +100,6 @@ def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> flo
 
     Parameters
     ----------
-    model : PCAModel
     reference : PCAModel
         Of ``X``: its mean and scale are what the variance is about and is measured in.
     X : array-like of shape (n, d)

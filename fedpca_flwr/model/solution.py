@@ -1,6 +1,6 @@
-"""`Solution`: the leading components of pooled moments, and what makes a model of them.
+"""`Solution`: the leading components of pooled moments, what rounding leaves of them, and what cannot be solved.
 
-What every model says of its own certainty: what rounding leaves of its components, in one place for all methods.
+Every method makes its model of a `Solution`, and every model says by `certainty` how far float64 resolves it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fedpca_flwr.maths.inference import left_out_directions, null_band, parallel
 from fedpca_flwr.maths.moments import Moments, certainly_varying, safe_deviation, unpack
 
 SCALED, FACTORS = "scale=true", "the method 'qr-pca' with whole factors"
-"""What resolves more."""
+"""Ways to resolve smaller components, for a note."""
 
 
 class Certainty(NamedTuple):
-    """What float64 lets a model say.
+    """How certain the components of a model are.
 
     Attributes
     ----------
@@ -43,16 +43,7 @@ class Certainty(NamedTuple):
 
 
 def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certainty:
-    """What rounding leaves of the leading components.
-
-    Parameters
-    ----------
-    pairs : Eigenpairs
-    exact : bool
-        Whether the method is exact.
-    ways : sequence of str
-        What resolves more.
-    """
+    """How certain the leading components are, of a method that is exact or not; ``ways`` are such as `SCALED`."""
     k, limit = pairs.values.size, resolution(pairs)
     most = k if pairs.rank is None else min(k, pairs.rank)
     found = int((pairs.values > limit.floor).sum())
@@ -87,12 +78,12 @@ def _turned(limit: Resolution) -> str:
 
 
 ALL_ROWS = "the rows of all parties"
-"""What a refusal of rows without variance is about, unless a method says it closer."""
+"""The rows that a refusal names, unless a method names others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """What a method found.
+    """The leading components that a method found, and what makes a model of them.
 
     Attributes
     ----------
@@ -124,7 +115,7 @@ class Solution:
     measured: Mapping[str, float] = field(default_factory=dict)
 
     def extended(self, *, notes: Sequence[str] = (), measured: Mapping[str, float] | None = None) -> Solution:
-        """The same with more to tell."""
+        """The same solution with more notes and measurements."""
         return replace(self, notes=[*self.notes, *notes], measured={**self.measured, **(measured or {})})
 
 
@@ -253,11 +244,10 @@ def require_variance(variance: Array | float, rows: int, mean: Array, *, which: 
     variance : ndarray of shape (d,) or float
         Diagonal of the scatter, each feature against its own mean; or its trace, where no more is known: then a
         constant feature whose mean is 1e16 deviations of the others hides them.
-    rows : int
     mean : ndarray of shape (d,)
         In the unit of the scatter: divided by the features' scale where that is.
     which : str
-        Rows these are.
+        What a refusal calls these rows.
 
     Raises
     ------

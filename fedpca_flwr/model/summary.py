@@ -91,11 +91,11 @@ def page_of(model: PCAModel) -> str:
         cells = f"<td>{i + 1}</td><td>{variance:.6g}</td><td>{share:.2%}</td><td>{total:.2%}</td>"
         rows.append(f'<tr>{cells}<td style="width:12em">{bar}</td></tr>')
     heads = "".join(f"<th>{name}</th>" for name in ("component", "variance", "share", "in all", ""))
-    told = html.escape(summary(model)) if "parties" in model.log else ""
+    history = html.escape(summary(model)) if "parties" in model.log else ""
     return (
         f"<div><p>{html.escape(line_of(model))}</p><details><summary>components</summary>"
         f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
-        f"<details><summary>how it was made</summary><pre>{told}</pre></details></div>"
+        f"<details><summary>how it was made</summary><pre>{history}</pre></details></div>"
     )
 
 

@@ -30,7 +30,7 @@ from fedpca_flwr.maths.adjustment import Adjustment, fitted, harmonising_unit
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, symmetric
 from fedpca_flwr.maths.rows import Rows, chunks
-from fedpca_flwr.maths.sums import pool, pool_within
+from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
@@ -257,7 +257,7 @@ def adjusted_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Ad
         parts = {reply.sender: moments_of(reply) for reply in replies}
         pooled = pool(parts.values())
         run.kept = kept(options, pooled, dict(zip(party_names(replies), parts.values(), strict=True)))
-        whole = pool_within(parts.values()) if options.within else pooled
+        whole = pool(parts.values(), within=True) if options.within else pooled
     else:
         parts = {}
         whole, _ = yield from summed_moments(run, within=options.within)

@@ -43,6 +43,7 @@ from fedpca_flwr.maths.graph import (
     POWERS,
     PROBES,
     Adjacency,
+    MeanTable,
     diameter,
     graph_of,
     iterations_left,
@@ -56,7 +57,6 @@ from fedpca_flwr.maths.graph import (
     way_left,
 )
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.sums import Heads
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.admission import Reply
@@ -104,7 +104,7 @@ def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
         ) from None
 
 
-def step_size(options: GraphOptions, heads: Heads, graph: Adjacency) -> float:
+def step_size(options: GraphOptions, heads: MeanTable, graph: Adjacency) -> float:
     """The step of all iterations, which every party takes from all heads."""
     if options.step_size != "auto":
         return options.step_size
@@ -207,7 +207,7 @@ class GraphClient(RowsClient):
         """A table with this party's own head."""
         head, diagonal = self.own.head_and_diagonal()
         top = largest_eigenvalue(self.own.times, diagonal.size)
-        return self._known(Heads.of(self._party, self.public.parties, head, float(diagonal.sum()), top))
+        return self._known(MeanTable.of(self._party, self.public.parties, head, float(diagonal.sum()), top))
 
     def heads(self, asked: Fields) -> Fields:
         """The table with the neighbours' news."""
@@ -271,18 +271,18 @@ class GraphClient(RowsClient):
     def _party(self) -> int:
         return self.site.node.partition_id
 
-    def _known(self, heads: Heads) -> Fields:
+    def _known(self, heads: MeanTable) -> Fields:
         self.site.state["heads"] = list(heads)
         return heads._asdict()
 
-    def _heads_filled_from(self, asked: Fields) -> Heads:
+    def _heads_filled_from(self, asked: Fields) -> MeanTable:
         """The heads that this party knows now."""
-        heads = Heads(*self.site.state["heads"])
-        for table in zip(*(asked[name] for name in Heads._fields), strict=True):
-            heads = heads.filled_from(Heads(*table))
+        heads = MeanTable(*self.site.state["heads"])
+        for table in zip(*(asked[name] for name in MeanTable._fields), strict=True):
+            heads = heads.filled_from(MeanTable(*table))
         return heads
 
-    def _centre(self, heads: Heads) -> None:
+    def _centre(self, heads: MeanTable) -> None:
         """Keep what the iterations need of all heads."""
         if not heads.counts.all():
             unknown = ", ".join(str(party) for party in np.flatnonzero(heads.counts == 0))
@@ -346,7 +346,7 @@ class GraphStrategy(RowsStrategy):
         self.n_components(rows, self.quorum.features)
         for _ in range(rounds_between(graph)):
             said = yield _relayed("heads", graph, said)
-        heads = reduce(Heads.filled_from, (Heads(**reply.fields) for reply in said))
+        heads = reduce(MeanTable.filled_from, (MeanTable(**reply.fields) for reply in said))
         said = yield _relayed("start", graph, said)
         for _ in range(self.options.iterations - 1):
             before, said = said, (yield _relayed("step", graph, said))
@@ -359,7 +359,7 @@ class GraphStrategy(RowsStrategy):
 
     # Inside
 
-    def _reported(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: Heads) -> Solution:
+    def _reported(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: MeanTable) -> Solution:
         """The mean of the parties' estimates, with the sums of the energies."""
         estimates = [report["estimate"] for report in reports]
         energies = _added([report["energies"] for report in reports])

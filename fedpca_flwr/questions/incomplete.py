@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factor_em import Factors, FactorSums, factor_sums
+from fedpca_flwr.maths.factor_em import FactorGaussian, FactorSums, factor_sums
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, expected_sums
 from fedpca_flwr.maths.incomplete_rows import FLOOR
@@ -240,7 +240,7 @@ def _own_expected(party: IncompleteClient, asked: Fields) -> Fields:
 
 def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
     """Expected deviations from the mean of a model of factors, and their products with its directions."""
-    model = Factors(asked["mean"], asked["basis"], asked["variances"], float(asked["noise"]))
+    model = FactorGaussian(asked["mean"], asked["basis"], asked["variances"], float(asked["noise"]))
     if model.noise < FLOOR or model.variances.min() <= model.noise:
         raise ContractError(
             f"{SERVER}: 'noise' is {model.noise:.3g}, expected at least {FLOOR:.3g} and below all 'variances'"
@@ -390,7 +390,7 @@ def _limits(asked: Fields, public: Public) -> SumLimits:
 
 
 def expected_products(
-    run: RowsStrategy, observed: ObservedValues, model: Factors
+    run: RowsStrategy, observed: ObservedValues, model: FactorGaussian
 ) -> Generator[Ask, Any, tuple[FactorSums, Array]]:
     """The sums of all rows under a model, and a bound on what fixed point rounded off each feature's products (d,)."""
     total = yield from checked_sum(

@@ -36,7 +36,6 @@ from fedpca_flwr.maths.sums import (
     mean_products,
     mean_squares,
     pool,
-    pool_within,
     total_of,
     uncentred_head,
 )
@@ -321,7 +320,7 @@ def averaged_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, 
         parts = {reply.sender: moments_of(reply) for reply in (yield Ask("moments"))}
         run.contributions = Contributions(parts, between=not within)
         pooled = pool(parts.values())
-        return (pool_within(parts.values()) if within else pooled), pooled.diagonal(), pooled
+        return (pool(parts.values(), within=True) if within else pooled), pooled.diagonal(), pooled
     return (*(yield from summed_moments(run, within=within)), None)
 
 

@@ -9,6 +9,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.decomposition import PCA
 
 from fedpca_flwr.maths import inference as rules
+from fedpca_flwr.maths import marchenko_pastur as noise
 
 
 def spectrum(X):
@@ -66,9 +67,9 @@ def test_the_band_is_the_same_each_time_and_its_percentile_is_met():
 def test_planted_components_are_counted(n, d):
     strong = [80.0, 60.0, 40.0]
     values = spectrum(planted(n, d, strong, seed=3, noise=7.0))
-    assert rules.leading_run(values > 1.02 * rules.edge(values, n, d)) == 3  # a largest null eigenvalue varies
-    assert rules.leading_run(values > rules.optimal_threshold(values, n, d)) == 3
-    np.testing.assert_allclose(rules.noise_variance(values, n, d), 7.0, rtol=0.1)
+    assert rules.leading_run(values > 1.02 * noise.edge(values, n, d)) == 3  # a largest null eigenvalue varies
+    assert rules.leading_run(values > noise.optimal_threshold(values, n, d)) == 3
+    np.testing.assert_allclose(noise.noise_variance(values, n, d), 7.0, rtol=0.1)
     variances = np.diagonal(np.cov(planted(n, d, strong, seed=3, noise=7.0), rowvar=False))
     assert rules.parallel_analysis(values, rules.null_band(variances, n)) == 3
 
@@ -78,13 +79,13 @@ def test_the_median_of_the_law_is_that_of_large_noise(ratio):
     d = 300
     n = round(d / ratio) + 1
     values = spectrum(np.random.default_rng(4).standard_normal((n, d)))[: min(n - 1, d)]
-    np.testing.assert_allclose(rules.law_median(d / (n - 1)), np.median(values), rtol=0.02)
+    np.testing.assert_allclose(noise.law_median(d / (n - 1)), np.median(values), rtol=0.02)
 
 
 def test_the_optimal_threshold_of_square_data_is_the_published_one():
     """2.858 times the median singular value (Gavish and Donoho 2014)."""
     values = np.linspace(9, 1, 100)
-    np.testing.assert_allclose(np.sqrt(rules.optimal_threshold(values, 101, 100) / np.median(values)), 2.858, rtol=1e-3)
+    np.testing.assert_allclose(np.sqrt(noise.optimal_threshold(values, 101, 100) / np.median(values)), 2.858, rtol=1e-3)
 
 
 def test_broken_stick_and_fraction():
@@ -106,8 +107,8 @@ def test_noise_of_three_rows_has_two_degrees_of_freedom():
     """Of two features the ratio is 1, where singular values have the law of a quarter circle with radius 2."""
     median = brentq(lambda s: s * np.sqrt(4 - s**2) / 2 + 2 * np.arcsin(s / 2) - np.pi / 2, 0, 2) ** 2
     values = np.array([5.0, 3.0])
-    np.testing.assert_allclose(rules.noise_variance(values, 3, 2), 4 / median, rtol=1e-3)
-    np.testing.assert_allclose(rules.edge(values, 3, 2), 4 / median * (1 + 1) ** 2, rtol=1e-3)
+    np.testing.assert_allclose(noise.noise_variance(values, 3, 2), 4 / median, rtol=1e-3)
+    np.testing.assert_allclose(noise.edge(values, 3, 2), 4 / median * (1 + 1) ** 2, rtol=1e-3)
 
 
 @pytest.mark.parametrize("strength", [1.5, 2.0, 3.0, 3.8, 4.0])

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.maths import gap_groups, gaussian_em
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.factor_em import FactorEM, Factors, factor_sums, filled_by_factors
+from fedpca_flwr.maths.factor_em import FactorEM, FactorGaussian, factor_sums, filled_by_factors
 from fedpca_flwr.maths.gaussian_em import Anderson
 from fedpca_flwr.maths.incomplete_rows import filled
 from fedpca_flwr.maths.krylov import random_block
@@ -24,7 +24,7 @@ def sums_of(rows, factors):
 def model(seed=0):
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.standard_normal((D, Q)))
-    return Factors(rng.standard_normal(D), basis, np.array([3.0, 2.0, 1.3]), NOISE)
+    return FactorGaussian(rng.standard_normal(D), basis, np.array([3.0, 2.0, 1.3]), NOISE)
 
 
 def covariance(factors):

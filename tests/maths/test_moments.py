@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, head_and_diagonal, pack, packed_size, two_sum, unpack
-from fedpca_flwr.maths.sums import pool, pool_within
+from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
 
 
@@ -83,7 +83,7 @@ def test_integers_and_float32_are_summed_in_float64():
 
 def test_without_the_scatter_between_parts_only_the_means_agree():
     parts = [Moments.of(rows(50)), Moments.of(rows(50) + 1)]
-    kept, whole = pool_within(parts), pool(parts)
+    kept, whole = pool(parts, within=True), pool(parts)
     np.testing.assert_array_equal(kept.mean, whole.mean)
     np.testing.assert_allclose(dense(whole) - dense(kept), np.full((12, 12), 100 * 0.25), rtol=1e-9)
 

@@ -161,9 +161,9 @@ def test_what_factors_cannot_be_is_refused(options, text):
 
 
 def test_the_server_cannot_send_noise_that_is_larger_than_the_factors(monkeypatch):
-    fields = incomplete_factors.Factors
+    fields = incomplete_factors.FactorGaussian
     monkeypatch.setattr(fields, "noise", property(lambda self: 5.0))
-    monkeypatch.setattr(incomplete_factors, "Factors", fields)
+    monkeypatch.setattr(incomplete_factors, "FactorGaussian", fields)
     with pytest.raises(ContractError, match="client 0: the server: 'noise' is 5, expected"):
         fit("em", parties_of_three(), **WIDE)
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.graph import diameter, graph_of
+from fedpca_flwr.maths.graph import MeanTable, diameter, graph_of
 from fedpca_flwr.maths.moments import head_and_diagonal
-from fedpca_flwr.maths.sums import Heads
 from tests.families import cut, rows
 
 
@@ -18,7 +17,7 @@ def parties(n=6, offset=1e8):
 def own_table(i, parts):
     head, diagonal = head_and_diagonal(parts[i])
     scatter = np.cov(parts[i].T, bias=True) * len(parts[i]) if len(parts[i]) > 1 else np.zeros((diagonal.size,) * 2)
-    return Heads.of(i, len(parts), head, float(diagonal.sum()), float(np.linalg.eigvalsh(scatter)[-1]))
+    return MeanTable.of(i, len(parts), head, float(diagonal.sum()), float(np.linalg.eigvalsh(scatter)[-1]))
 
 
 def flooded(graph, tables, times):

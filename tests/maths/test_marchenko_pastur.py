@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.angle_bounds import parts_text
-from fedpca_flwr.maths.block_iteration import BlockIteration, Noise, largest_gap, measured
+from fedpca_flwr.maths.block_iteration import BlockIteration, measured
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur, largest_gap
 
 
 def scatter(n, d, strengths=(), *, seed, correlated=False):
@@ -34,7 +35,7 @@ def test_noise_exceeds_its_edge_one_time_in_twenty(n, d):
     above = 0
     for seed in range(60):
         A = scatter(n, d, seed=seed)
-        above += int(Noise(n - 1, d).above_edge(eigenvalues(A), float(np.trace(A)), 5) > 0)
+        above += int(MarchenkoPastur(n - 1, d).count_above(eigenvalues(A), float(np.trace(A)), 5) > 0)
     assert above <= 8
 
 
@@ -42,11 +43,11 @@ def test_noise_exceeds_its_edge_one_time_in_twenty(n, d):
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_larger_stands_out(n, d, seed):
     A = scatter(n, d, (40.0, 20.0, 10.0), seed=seed)
-    assert Noise(n - 1, d).above_edge(eigenvalues(A), float(np.trace(A)), 8) == 3
+    assert MarchenkoPastur(n - 1, d).count_above(eigenvalues(A), float(np.trace(A)), 8) == 3
 
 
 def test_an_edge_is_in_the_unit_of_the_scatter():
-    noise = Noise(99, 50)
+    noise = MarchenkoPastur(99, 50)
     assert noise.edge(7e10, 3) == pytest.approx(1e10 * noise.edge(7.0, 3))
     assert noise.edge(1.0, 50) == np.inf
 
@@ -55,7 +56,7 @@ def test_an_edge_is_in_the_unit_of_the_scatter():
 def test_features_that_go_together_lift_the_noise_but_make_no_gap(seed):
     A = scatter(150, 1500, (30.0, 20.0), seed=seed, correlated=True)
     values = eigenvalues(A)
-    assert Noise(149, 1500).above_edge(values, float(np.trace(A)), 8) == 8
+    assert MarchenkoPastur(149, 1500).count_above(values, float(np.trace(A)), 8) == 8
     assert largest_gap(values, 8)[0] == 2
 
 
@@ -99,31 +100,31 @@ def test_what_is_told_is_what_the_whole_spectrum_says(correlated, seed):
     """The fault that this would find: eigenvalues that have not converged look like noise."""
     n, d, k = 100, 300, 6
     strengths = np.random.default_rng(seed).uniform(2.0, 12.0, 3)
-    A, noise = scatter(n, d, tuple(strengths), seed=seed, correlated=correlated), Noise(n - 1, d)
+    A, noise = scatter(n, d, tuple(strengths), seed=seed, correlated=correlated), MarchenkoPastur(n - 1, d)
     values, vectors = np.linalg.eigh(A)
     values, vectors = values[::-1], vectors[:, ::-1]
     found = ended(A, k, k + 10, noise, seed=seed)
     first = measured(found)["certified_components"]
-    if found.standing_out:
-        above = noise.above_edge(values, float(np.trace(A)), k)
-        assert found.standing_out == first == min(above, largest_gap(values, k)[0]) < k
+    if found.above_edge:
+        above = noise.count_above(values, float(np.trace(A)), k)
+        assert found.above_edge == first == min(above, largest_gap(values, k)[0]) < k
     angle = principal_angles(found.pairs.vectors[:, :first], vectors[:, :first]).max(initial=0.0)
     assert angle <= measured(found)["certified_angle_degrees"] <= 1e-3
 
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_blocks_too_narrow_to_miss_nothing_need_the_trace_as_a_proof(width):
-    found = ended(scatter(60, 300, (20.0, 15.0, 12.0), seed=1), 6, width, Noise(59, 300))
-    assert found.standing_out == 0  # what hides could stand out too, and before that is settled all are certified
+    found = ended(scatter(60, 300, (20.0, 15.0, 12.0), seed=1), 6, width, MarchenkoPastur(59, 300))
+    assert found.above_edge == 0  # what hides could stand out too, and before that is settled all are certified
     assert found.certificate <= 1e-3
     assert found.known.Q.shape[1] > 30  # of 59 directions that rows have
 
 
 def test_without_noise_the_iteration_goes_on_to_all():
     A = scatter(300, 600, (12.0, 9.0), seed=3)
-    early, whole = (ended(A, 6, 16, noise, tolerance=1e-6) for noise in (Noise(299, 600), None))
+    early, whole = (ended(A, 6, 16, noise, tolerance=1e-6) for noise in (MarchenkoPastur(299, 600), None))
     assert early.asked < whole.asked
-    assert (early.standing_out, whole.standing_out) == (2, 0)
+    assert (early.above_edge, whole.above_edge) == (2, 0)
     assert early.certificate == 90.0 > whole.certificate
 
 
@@ -136,4 +137,4 @@ def test_parts_are_told_by_their_ends():
 
 def test_the_edge_is_the_95th_percentile_of_tracy_and_widom():
     """0.9793 (Johnstone 2001; Bejan 2005); of 4 degrees of freedom and 4 features centre and spread are 16 and 4."""
-    assert Noise(4, 4).edge(16.0, 0) == pytest.approx(16 + 4 * 0.9793)
+    assert MarchenkoPastur(4, 4).edge(16.0, 0) == pytest.approx(16 + 4 * 0.9793)

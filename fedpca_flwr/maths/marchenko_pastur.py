@@ -1,0 +1,137 @@
+r"""The edge of noise among the eigenvalues of a covariance or scatter: which components stand out of the noise.
+
+Noise of variance :math:`s^2` in every feature has the law of Marchenko and Pastur (1967): with f degrees of freedom of
+the rows and d features, no eigenvalue of its scatter is above :math:`s^2 (\sqrt f + \sqrt d)^2`, but for a fluctuation
+of known law (Johnstone 2001).
+
+Where all eigenvalues are known, :math:`s^2` is the median of the non-zero ones over that of the law (`edge`; Gavish and
+Donoho 2014). Where only the first and the trace are known, :math:`s^2` follows from the variance that the components
+before leave (`MarchenkoPastur`).
+
+Where there are fewer rows than features, features that go together (neighbouring genotypes) lift noise above that edge.
+Its eigenvalues then still lie close to each other, so the differences between those that follow tell which one is a
+gap: Onatski's (2010) estimator of the number of factors (`largest_gap`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpca_flwr.maths.angle_bounds import AngleBounds
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.krylov import Ritz
+
+TRACY_WIDOM_95 = 0.9793
+"""The 95th percentile of the law of Tracy and Widom for real rows."""
+
+FOLLOWING = 5
+"""How many eigenvalues behind the components show how far apart those of noise are."""
+
+
+def noise_variance(values: Array, n: int, d: int) -> float:
+    """Variance of the noise: the median of the non-zero eigenvalues over that of the law (Gavish and Donoho 2014)."""
+    return float(np.median(values[: min(n - 1, d)])) / law_median(d / (n - 1))
+
+
+def law_median(ratio: float) -> float:
+    """The median of the non-zero eigenvalues of noise of variance 1, for ``ratio`` features a degree of freedom."""
+    angle = np.linspace(0, np.pi, 20001)
+    x = 1 + ratio - 2 * np.sqrt(ratio) * np.cos(angle)
+    mass = np.divide(np.sin(angle) ** 2, x, out=np.zeros_like(x), where=x > 0)
+    below = np.concatenate([[0], np.cumsum(mass[1:] + mass[:-1])])
+    return float(np.interp(below[-1] / 2, below, x))
+
+
+def edge(values: Array, n: int, d: int) -> float:
+    """The largest eigenvalue that noise has, for many rows and features: ``s2 (1 + sqrt(d / (n - 1)))^2``."""
+    return noise_variance(values, n, d) * float(1 + np.sqrt(d / (n - 1))) ** 2
+
+
+def optimal_threshold(values: Array, n: int, d: int) -> float:
+    """Above which a component helps to reconstruct the rows without their noise (Gavish and Donoho 2014)."""
+    beta = min(d, n - 1) / max(d, n - 1)
+    squared = 2 * (beta + 1) + 8 * beta / (beta + 1 + np.sqrt(beta**2 + 14 * beta + 1))
+    return float(squared / law_median(beta) * np.median(values[: min(n - 1, d)]))
+
+
+@dataclass(frozen=True)
+class MarchenkoPastur:
+    """The edge of noise of unknown variance in a scatter, told from its first eigenvalues and its trace.
+
+    Parameters
+    ----------
+    freedom : int
+        Degrees of freedom: the number of rows, less one where they are about their mean.
+    """
+
+    freedom: int
+    features: int
+
+    def edge(self, left: float, j: int) -> float:
+        """The 95th percentile of the largest eigenvalue of noise, where j components leave ``left`` of the trace."""
+        f, d = self.freedom - j, self.features - j
+        if min(f, d) < 1:
+            return np.inf
+        roots = float(np.sqrt(f) + np.sqrt(d))
+        spread = roots * float(f**-0.5 + d**-0.5) ** (1 / 3)
+        return float(left / (f * d) * (roots**2 + TRACY_WIDOM_95 * spread))
+
+    def count_above(self, values: Array, trace: float, k: int) -> int:
+        """How many of the first k eigenvalues are above the edge of the noise that those before them leave."""
+        left = trace - np.concatenate([[0.0], np.cumsum(values[:k])])
+        j = 0
+        while j < min(k, values.size) and values[j] > self.edge(float(left[j]), j):
+            j += 1
+        return j
+
+    def certified(self, ritz: Ritz, trace: float, k: int, angles: AngleBounds, tolerance: float) -> int:
+        """How many of the first k components are above the edge, where this is certain and they are certified; else 0.
+
+        A Ritz value is never above its eigenvalue, and its residual bounds how far it is from one; the bound on the
+        first eigenvalue that is left out says that none was missed.
+        """
+        values = ritz.values
+        if values.size < k + FOLLOWING + 1:
+            return 0
+        above = self.count_above(values, trace, k)
+        gap, spacing = (above, 0.0) if self.freedom > self.features else largest_gap(values, k)
+        j = min(above, gap)
+        if not 0 < j < k or not angles.certifies(j, tolerance):
+            return 0
+        if above <= gap:
+            edge = self.edge(trace - float(values[:j].sum()), j)
+            return j if angles.eigenvalue(j, edge - 2 * ritz.error) <= edge else 0
+        largest = angles.eigenvalue(j, float(values[j + 1]) + spacing / 2)
+        errors = np.linalg.norm(ritz.residuals[:, j : k + 1], axis=0) + ritz.error
+        highest = np.append(largest, values[j + 1 : k] + errors[1 : k - j])
+        settled = errors.max() <= spacing / 4 and (highest - values[j + 1 : k + 1] < spacing).all()
+        return j if settled else 0
+
+
+def largest_gap(values: Array, most: int) -> tuple[int, float]:
+    """After how many eigenvalues, ``most`` at most, the last gap is wider than the spacing of noise; and this spacing.
+
+    Parameters
+    ----------
+    values : ndarray of shape (m,)
+        Descending; m > most + `FOLLOWING`.
+
+    Returns
+    -------
+    int, float
+        ``most`` itself where the search does not settle.
+    """
+    found, spacing = most, 0.0
+    for _ in range(20):
+        first = found + 1
+        abscissae = np.arange(first - 1, first + FOLLOWING - 1) ** (2 / 3)
+        slope = np.polyfit(abscissae, values[first - 1 : first + FOLLOWING - 1], 1)[0]
+        spacing = 2 * abs(float(slope))
+        wide = np.flatnonzero(-np.diff(values[: most + 1]) >= spacing)
+        again = int(wide[-1]) + 1 if wide.size else 0
+        if again == found:
+            return found, spacing
+        found = again
+    return most, spacing
