@@ -268,7 +268,7 @@ class AdaptiveClient(RowsClient):
         site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": text})
         other = self.others[method]
         inner = other.client(other.strategy.card, site, self._transport_of)
-        inner.before, inner.alternatives = before, self.alternatives
+        inner.go_on_from(self, before)
         return inner
 
     def _before(self, text: str, method: str) -> Questions:
@@ -358,11 +358,11 @@ class Adaptive(RowsStrategy):
         options = options_of(chosen.text, kind.card.options, {"n-components": self.options.n_components})
         inner = kind.of(self.config, options, self.transport)
         assert isinstance(inner, RowsStrategy)
+        inner.go_on_from(self)
         self._inner = inner
-        self._inner.quorum, self._inner.rounds_so_far = self.quorum, self.rounds_so_far
-        script |= self._inner.phases
+        script |= inner.phases
         self.phases = dict(script)
-        program = self._inner.aggregate()
+        program = inner.aggregate()
         if self.options.genotypes:  # the parties were told the frequencies with the survey
             program = told_frequencies(program, np.empty(0))
         return (yield from _with_method(program, chosen.text))

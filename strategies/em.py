@@ -222,7 +222,7 @@ class EM(RowsStrategy):
     factors: Array | None = None
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
-        observed = yield from observed_values(self)
+        observed = yield from observed_values(self, scale=self.options.scale)
         self.every = observed.every
         if self.options.model == "factors":
             solution, self.factors, self.missed, ahead = yield from by_factors(self, observed, self.options)

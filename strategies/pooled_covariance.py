@@ -46,14 +46,14 @@ from fedpca_flwr.questions.adjustment import (
     covariate_places,
     with_adjustment,
 )
-from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
+from fedpca_flwr.questions.genotypes import genotype_phases
 from fedpca_flwr.questions.last_round import LastRoundOptions, conclude, more_asked, told_count, with_more
 from fedpca_flwr.questions.rows import pooled_moments, projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 from fedpca_flwr.site.scores import OddRows, outlier_file
 
 
-class PooledOptions(LastRoundOptions, AdjustOptions, GenotypeOptions):
+class PooledOptions(LastRoundOptions, AdjustOptions):
     """Options of P-COV."""
 
 
@@ -127,7 +127,7 @@ class PooledCovarianceClient(RowsClient):
 
     def adjusted(self, asked: Fields) -> OwnAdjustment:
         """How this party's rows are adjusted, by what the run tells."""
-        if self.transport.sums_only and self.options.harmonise == "variances":
+        if "harmonised" in self.questions:
             said = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
             self.site.permit_slopes(self.card.split, hashlib.sha256(said).hexdigest())
         return OwnAdjustment(self.own, self.places, self.options.within, asked)
@@ -173,9 +173,9 @@ class PooledCovariance(RowsStrategy):
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         options = self.options.model_dump(include=set(ScaledOptions.model_fields))
         if not self.options.adjusts:
-            moments, diagonal = yield from pooled_moments(self)
-            return solve(moments, diagonal, **options)
-        moments, self.adjusted = yield from adjusted_moments(self)
+            found = yield from pooled_moments(self)
+            return solve(found.moments, found.diagonal, **options)
+        moments, self.adjusted = yield from adjusted_moments(self, self.options)
         adjustment = self.adjusted.adjustment
         check_components(self.options.n_components, moments.count, moments.n_features - adjustment.places.size)
         solution = solve(moments, moments.diagonal(), **options)

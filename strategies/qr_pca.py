@@ -43,7 +43,7 @@ from fedpca_flwr.maths.factors import Factor, leading_of_factor, pack_trapezoid,
 from fedpca_flwr.maths.moments import Head, certainly_varying, safe_deviation
 from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
+from fedpca_flwr.protocol.card import MethodCard, ScaleOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Question, Questions
 from fedpca_flwr.questions.fields import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
@@ -56,7 +56,7 @@ NEGLIGIBLE = 1e-15
 """A rounding error of the mean below this many standard deviations is below that of the factor."""
 
 
-class QROptions(PCAOptions, GenotypeOptions):
+class QROptions(ScaleOptions, GenotypeOptions):
     """Options of QR-PCA."""
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
@@ -65,10 +65,6 @@ class QROptions(PCAOptions, GenotypeOptions):
     """Whether to fill the directions that truncation leaves out."""
     wire: Literal["float64", "float32"] = "float64"
     """Precision of a whole factor; float32 halves the bytes, and the components are within an angle that is told."""
-    center: bool = True
-    """Subtract the pooled mean."""
-    scale: bool = False
-    """Divide each feature by its pooled standard deviation."""
 
 
 def phases(config: RunConfig, options: QROptions) -> Questions:

@@ -40,7 +40,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.model.stream_state import Content, RunningModel, subspace_digest
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
+from fedpca_flwr.protocol.card import CentreOptions, MethodCard, PCAOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Program, Public, Question, Questions
 from fedpca_flwr.protocol.transport import ServerTransport
@@ -79,7 +79,7 @@ NO_ROWS: Fields = {
 """The subspace of no rows."""
 
 
-class SAPCAOptions(PCAOptions):
+class SAPCAOptions(CentreOptions):
     """Options of SAPCA."""
 
     rank_rule: Literal["energy", "paper"] = "energy"

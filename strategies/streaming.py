@@ -141,7 +141,8 @@ class Streaming(RowsStrategy):
         self.federation = Federation.open(options.state)
         self.federation.prepare()
         self._leaving = sorted({key.strip() for key in options.leave.split(",")} - {""})
-        _require_one_kind(self.federation, options, summed=transport.sums_only)
+        self._summed = "members" in self.phases
+        _require_one_kind(self.federation, options, summed=self._summed)
         for key in self._leaving:
             self.federation.leave(key)
         self._names: dict[str, list[str]] = {}  # of members, by what is true of them
@@ -152,9 +153,9 @@ class Streaming(RowsStrategy):
         self.federation.save()
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
-        operations = yield from (self._all_together() if self.transport.sums_only else self._one_by_one())
+        operations = yield from (self._all_together() if self._summed else self._one_by_one())
         parts = self.federation.parts()
-        self.contributions = None if self.transport.sums_only else Contributions(parts)
+        self.contributions = None if self._summed else Contributions(parts)
         moments = pool(parts.values())
         options = self.options.model_dump(include=set(ScaledOptions.model_fields))
         solution = solve(moments, moments.diagonal(), **options)
@@ -197,7 +198,7 @@ class Streaming(RowsStrategy):
             )
         if self.options.append and self.federation.members:
             self.joined = self.federation.moments().diagonal()
-        summed, diagonal = yield from pooled_moments(self)
+        summed, diagonal, *_ = yield from pooled_moments(self)
         summed.scatter[diagonal_positions(diagonal.size)] = diagonal  # never below zero, as that of any rows
         if self.options.append:
             self.missed = np.zeros(1)  # what rounding cost the sums before is not known, so no bound is told

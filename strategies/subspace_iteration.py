@@ -57,7 +57,7 @@ from fedpca_flwr.maths.moments import Head, safe_deviation
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.model.solution import Solution, check_rounds, require_variance
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
+from fedpca_flwr.protocol.card import CountOptions, MethodCard, ScaleOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Public, Question, Questions
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
@@ -67,7 +67,7 @@ from fedpca_flwr.questions.rows import projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
 
-class SubspaceOptions(CountOptions, GenotypeOptions):
+class SubspaceOptions(CountOptions, ScaleOptions, GenotypeOptions):
     """Options of SUB-IT."""
 
     block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
@@ -87,10 +87,6 @@ class SubspaceOptions(CountOptions, GenotypeOptions):
     """Whether to go on until all components are certified, or until those are that stand out of the noise."""
     max_rounds: Annotated[Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
     """At most so many; the model says which angle was certified."""
-    center: bool = True
-    """Subtract the pooled mean."""
-    scale: bool = False
-    """Divide each feature by its pooled standard deviation."""
 
     def width(self, public: Public) -> int:
         """Columns of a block."""

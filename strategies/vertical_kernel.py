@@ -141,7 +141,7 @@ def phases(config: RunConfig, options: KernelOptions) -> Questions:
         add=_energy_and_sum,
         centred=["energy"] * options.function.of_distances,
     )
-    if config.transport != "clear" and not options.gamma:
+    if "energy" in begin and not options.gamma:
         begin = {**begin, "spread": measures_phase(options, ("spread",), _spread, Field("level", ()))}
     last = keeping_phase(lambda asked: asked["directions"] * asked["singular"], DIRECTIONS, SINGULAR)
     return {**begin, options.asked: known[options.asked], **last}

@@ -293,7 +293,7 @@ def total_energy(run: ColumnsRun, replies: list[Reply], **more: Array) -> Genera
 
     ``more`` comes with the question for them.
     """
-    if not run.transport.sums_only:
+    if "energy" not in run.phases:
         run.set_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
         return None
     sums: Total = yield Sum("energy", {"columns": np.asarray(run.columns), **more})

@@ -180,7 +180,7 @@ class ColumnsRun(PCAStrategy):
 
     def with_energy(self, asked: Fields) -> Fields:
         """What is asked in a phase whose sum the energy bounds."""
-        return {**asked, "energy": np.asarray(self.total)} if self.transport.sums_only else asked
+        return {**asked, "energy": np.asarray(self.total)} if "energy" in self.phases else asked
 
     def require_same_rows(self, replies: list[Reply]) -> None:
         """Take what the parties say of their rows.

@@ -132,7 +132,7 @@ class ObservedValues(NamedTuple):
 
 def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
     """The phases of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
-    if config.transport != "clear":
+    if config.secure_aggregation:
         require_bound(config.bound)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
@@ -253,8 +253,8 @@ def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
 # The statistics
 
 
-def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
-    """Means and deviations of what was observed, by two sums."""
+def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, ObservedValues]:
+    """Means and deviations of what was observed, by two sums; with ``scale`` they must be precise enough for that."""
     first = yield from checked_sum(run, "observed", {})
     count = rows_in(first["count"], first.parties)
     rows, d = count - int(first["empty"]), first["sum"].size
@@ -265,7 +265,7 @@ def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
     second = yield from checked_sum(run, "deviations", {"rows": np.asarray(count), "centre": centre})
     diagonal = second["diagonal"]
     run.missed = second.missed.get("diagonal", np.zeros(d))
-    constant = _constant(run, diagonal - second["shift"] ** 2 / counts, counts, centre)
+    constant = _constant(run, diagonal - second["shift"] ** 2 / counts, counts, centre, scale=scale)
     if not second.missed:  # of a constant feature it is the rounding of its mean; fixed point needs it as a limit
         diagonal = np.where(constant, 0.0, diagonal)
     require_resolved(run.config.bound, run.missed, diagonal)
@@ -275,7 +275,7 @@ def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
     return ObservedValues(count, rows, counts, apart, centre, spread, second["shift"] / counts / unit, constant)
 
 
-def _constant(run: RowsStrategy, diagonal: Array, counts: Array, centre: Array) -> NDArray[np.bool_]:
+def _constant(run: RowsStrategy, diagonal: Array, counts: Array, centre: Array, *, scale: bool) -> NDArray[np.bool_]:
     """Which features are constant, by the diagonal (d,) about their means, of which fixed point may have missed some.
 
     Raises
@@ -287,7 +287,7 @@ def _constant(run: RowsStrategy, diagonal: Array, counts: Array, centre: Array) 
     if not run.missed.any():
         return constant
     unseen = diagonal <= run.missed
-    if getattr(run.options, "scale", False):
+    if scale:
         require_scalable(run.config.bound, run.missed, diagonal, int(counts.max()))
         if unseen.any():
             least = float(np.sqrt((run.missed / counts).max()))

@@ -15,10 +15,11 @@ takes little memory, and says in the model where it does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import blas
@@ -41,6 +42,7 @@ from fedpca_flwr.maths.sums import (
     uncentred_head,
 )
 from fedpca_flwr.model.solution import ALL_ROWS
+from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
 from fedpca_flwr.protocol.replies import ArrivingSum, as_they_come
@@ -73,7 +75,7 @@ def checked_sum(run: RowsStrategy, phase: str, asked: Fields) -> Generator[Ask, 
     ContractError
         Naming the party.
     """
-    if run.transport.sums_only:
+    if run.config.secure_aggregation:
         total: Total = yield Sum(phase, asked)
         return total
     public = replace(run.public, config=run.config.model_copy(update={"bound": LARGEST}))
@@ -122,8 +124,8 @@ FOR_INFLUENCE = 2**30
 
 def keeps_each(run: RowsStrategy) -> bool:
     """Whether the server keeps each party's moments until the run has its model."""
-    asked = run.config.max_share > 0 or getattr(run.options, "keep", "nothing") == "parties"
-    return asked or _nbytes(run) <= FOR_INFLUENCE
+    kept = isinstance(run.options, MomentsOptions) and run.options.keep == "parties"
+    return kept or run.config.max_share > 0 or _nbytes(run) <= FOR_INFLUENCE
 
 
 def added_moments(run: RowsStrategy) -> Generator[Ask, Any, MomentsSum]:
@@ -191,19 +193,28 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
 def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
-    """The phases of `pooled_moments`; ``within``: of scatters about the parties' own means; ``keep``: what of them."""
-    if config.transport == "clear":
-        return {"moments": Question(reply=MOMENTS, answer=own_moments)}
-    require_kept_sums(keep)
-    require_bound(config.bound)
-    if config.transport == "masked":
-        scatter = Question(
-            asked=Payload((CENTRE, SPREAD)),
-            reply=Payload((SCATTER,)),
-            answer=lambda party, asked: _scatter(party, asked, within=within),
-            limits=lambda asked, public: scatter_limits(asked["spread"]),
-        )
-        return {**centre_phases(), "scatter": scatter}
+    """The questions of `pooled_moments`; ``within``: of scatters about own means; ``keep``: what of them."""
+    if config.secure_aggregation:
+        require_kept_sums(keep)
+        require_bound(config.bound)
+    return WAYS[config.transport].questions(within)
+
+
+def _in_clear(within: bool) -> Questions:
+    return {"moments": Question(reply=MOMENTS, answer=own_moments)}
+
+
+def _in_three_sums(within: bool) -> Questions:
+    scatter = Question(
+        asked=Payload((CENTRE, SPREAD)),
+        reply=Payload((SCATTER,)),
+        answer=lambda party, asked: _scatter(party, asked, within=within),
+        limits=lambda asked, public: scatter_limits(asked["spread"]),
+    )
+    return {**centre_phases(), "scatter": scatter}
+
+
+def _in_one_sum(within: bool) -> Questions:
     squares = (Field("squares", ("d",)),) if within else ()
     uncentred = Question(
         reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
@@ -248,7 +259,7 @@ def projection_phase(
     private by noise replies a constant, in clear. ``about`` names the number of the run that the mean is, but for
     rounding, where the parties were told one; ``further`` fields are what else the rows are projected with.
     """
-    summed = config.transport != "clear" and not differentially_private
+    summed = config.secure_aggregation and not differentially_private
     limits = (ROW_COUNT, Field("total", (), kind="positive"))
     return {
         "project": Question(
@@ -292,59 +303,66 @@ def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS)
     )
 
 
-def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Array]]:
-    """The moments of all rows, and the diagonal (d,) of their scatter."""
-    if run.config.transport == "clear":
-        if not keeps_each(run):
-            pooled = (yield from added_moments(run)).pooled()
-            run.kept = kept(run.options, pooled, {})
-            return pooled, pooled.diagonal()
-        replies = yield Ask("moments")
-        parts = {reply.sender: moments_of(reply) for reply in replies}
-        run.contributions = Contributions(parts)
-        pooled = pool(parts.values())
-        run.kept = kept(run.options, pooled, dict(zip(party_names(replies), parts.values(), strict=True)))
-        return pooled, pooled.diagonal()
-    pooled, diagonal = yield from summed_moments(run, within=False)
-    run.kept = kept(run.options, pooled, {}, missed=run.missed)
-    return pooled, diagonal
+class PooledMoments(NamedTuple):
+    """What the parties' moments add up to.
 
-
-def averaged_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array, Moments | None]]:
-    """Moments whose scatter leaves out what is between the parties' means, the diagonal (d,) of the whole scatter, and
-    where the server has them the moments of all rows; without ``within`` nothing is left out."""
-    if run.config.transport == "clear":
-        if not keeps_each(run):
-            added = yield from added_moments(run)
-            pooled = added.pooled()
-            return (added.pooled(within=True) if within else pooled), pooled.diagonal(), pooled
-        parts = {reply.sender: moments_of(reply) for reply in (yield Ask("moments"))}
-        run.contributions = Contributions(parts, between=not within)
-        pooled = pool(parts.values())
-        return (pool_within(parts.values()) if within else pooled), pooled.diagonal(), pooled
-    return (*(yield from summed_moments(run, within=within)), None)
-
-
-def summed_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
-    """Moments where only sums are shown, and the diagonal (d,) of the whole scatter.
-
-    ``within``: the moments leave out what lies between the parties' means.
+    Attributes
+    ----------
+    moments : Moments
+        Of all rows, or without what lies between the parties' means.
+    diagonal : ndarray of shape (d,)
+        Of the scatter of all rows.
+    whole : Moments or None
+        Those of all rows, where the server has them.
+    parts : mapping of str to Moments
+        By how texts name the party: what each of them sent, where the server has kept it.
+    names : sequence of str
+        How else they are named, in the same order: a name that is the same in every run.
     """
-    by = _by_three_sums if run.config.transport == "masked" else _by_one_sum
-    return (yield from by(run, within))
+
+    moments: Moments
+    diagonal: Array
+    whole: Moments | None = None
+    parts: Mapping[str, Moments] = MappingProxyType({})
+    names: Sequence[str] = ()
 
 
-def _by_three_sums(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+Pooling = Generator[Ask, Any, PooledMoments]
+
+
+def pooled_moments(run: RowsStrategy, *, within: bool = False, each: bool = False) -> Pooling:
+    """The moments of all rows; ``within``: without what lies between the parties' means; ``each``: in clear all that
+    the parties send is kept, however much it is."""
+    found = yield from WAYS[run.config.transport].pool(run, within, each)
+    own = dict(zip(found.names, found.parts.values(), strict=True))
+    run.kept = kept(run.options, found.moments if found.whole is None else found.whole, own, missed=run.missed)
+    return found
+
+
+def _from_each(run: RowsStrategy, within: bool, each: bool) -> Pooling:
+    if not (each or keeps_each(run)):
+        added = yield from added_moments(run)
+        pooled = added.pooled()
+        return PooledMoments(added.pooled(within=True) if within else pooled, pooled.diagonal(), pooled)
+    replies = yield Ask("moments")
+    parts = {reply.sender: moments_of(reply) for reply in replies}
+    run.contributions = Contributions(parts, between=not within)
+    pooled = pool(parts.values())
+    moments = pool_within(parts.values()) if within else pooled
+    return PooledMoments(moments, pooled.diagonal(), pooled, parts, party_names(replies))
+
+
+def _by_three_sums(run: RowsStrategy, within: bool, each: bool) -> Pooling:
     pooled = yield from pooled_centre(run)
     sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": pooled.spread})
     scatter, d = sums["scatter"], pooled.centre.size
     run.missed = run.missed + sums.missed["scatter"][diagonal_positions(d)]
     if not within:
         scatter = blas.dspr(d, -float(pooled.rows), pooled.remainder, scatter, lower=1)
-    return Moments(*pooled.head, scatter=scatter), pooled.diagonal
+    return PooledMoments(Moments(*pooled.head, scatter=scatter), pooled.diagonal)
 
 
-def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+def _by_one_sum(run: RowsStrategy, within: bool, each: bool) -> Pooling:
     sums: Total = yield Sum("uncentred")
     double = {name: (sums[name], sums.low[name]) for name in sums}
     head = uncentred_head(rows_in(sums["count"], sums.parties), double["sum"])
@@ -354,7 +372,23 @@ def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Mo
         scatter = about_mean(double["scatter"], mean_products(head))
         diagonal = scatter[diagonal_positions(head.mean.size)]
     missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
-    return Moments(*head, scatter=scatter), _resolved_diagonal(run, missed, diagonal, head, ALL_ROWS).clip(min=0.0)
+    resolved = _resolved_diagonal(run, missed, diagonal, head, ALL_ROWS).clip(min=0.0)
+    return PooledMoments(Moments(*head, scatter=scatter), resolved)
+
+
+class Way(NamedTuple):
+    """How the moments of all rows are had: the questions (``within`` or not), and what is made of the answers."""
+
+    questions: Callable[[bool], Questions]
+    pool: Callable[[RowsStrategy, bool, bool], Pooling]
+
+
+WAYS = {
+    "clear": Way(_in_clear, _from_each),
+    "masked": Way(_in_three_sums, _by_three_sums),
+    "surviving": Way(_in_one_sum, _by_one_sum),
+}
+"""By how the answers travel."""
 
 
 def _resolved_diagonal(run: RowsStrategy, missed: Array, diagonal: Array, head: Head, which: str) -> Array:
@@ -365,9 +399,9 @@ def _resolved_diagonal(run: RowsStrategy, missed: Array, diagonal: Array, head: 
     """
     run.missed = missed
     whole = diagonal + run.joined
-    about_zero = 0.0 if getattr(run.options, "center", True) else head.n * head.mean**2
+    about_zero = 0.0 if run.options.centred else head.n * head.mean**2
     require_resolved(run.config.bound, missed, whole + about_zero, which=which)
-    if not getattr(run.options, "scale", False):
+    if not run.options.scaled:
         return diagonal
     require_scalable(run.config.bound, missed, whole, head.n)
     unseen = whole <= missed

@@ -35,6 +35,7 @@ from fedpca_flwr.questions.genotypes import (
     CHECKED,
     FREQUENCIES,
     about_zero,
+    are_genotypes,
     genotype_notes,
     pooled_counts,
     require_frequencies,
@@ -52,7 +53,7 @@ KEPT = "the moments of all rows were kept; they tell far more than this model (d
 
 
 def kept(
-    options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, missed: Array | None = None
+    options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, missed: Array
 ) -> SecondMoments | None:
     """What a run with these options keeps.
 
@@ -61,7 +62,7 @@ def kept(
     if not isinstance(options, MomentsOptions) or options.keep == "nothing":
         return None
     own = parties if options.keep == "parties" else {}
-    return SecondMoments(pooled, parties=own, missed=np.zeros(0) if missed is None else missed)
+    return SecondMoments(pooled, parties=own, missed=missed if missed.any() else np.zeros(0))
 
 
 def party_names(replies: Sequence[Reply]) -> list[str]:
@@ -97,12 +98,12 @@ class RowsClient(PCAClient):
     site: Site
 
     def require_ready(self) -> None:
-        if self.transport.sums_only and not self.card.differentially_private and self.site.config.bound:
-            require_bound(self.site.config.bound)
-            self.site.permit_bound(self.card.split)
-        if self.transport.sums_only and not self.card.differentially_private:
+        if self._sums:
+            if self.site.config.bound:
+                require_bound(self.site.config.bound)
+                self.site.permit_bound(self.card.split)
             require_few_rows(len(self.data), self.site.node.num_partitions)
-        if self._of_genotypes and not self.journal.begun() and CHECKED not in self.site.state:
+        if are_genotypes(self.options) and not self.journal.begun() and CHECKED not in self.site.state:
             require_genotypes(self.unscaled)
             permit_calls(self.site.node, self.site.table)
             self.site.state[CHECKED] = []
@@ -121,13 +122,14 @@ class RowsClient(PCAClient):
             self.site.state[FREQUENCIES.name] = [asked[FREQUENCIES.name]]
 
     @property
+    def _sums(self) -> bool:
+        """Whether this party's answers are added to those of others in fixed point."""
+        return self.transport.sums_only and not self.card.differentially_private
+
+    @property
     def unscaled(self) -> Rows:
         """This party's rows as they are."""
         return self.site.data(self.card.split)
-
-    @property
-    def _of_genotypes(self) -> bool:
-        return getattr(self.options, "genotypes", False)
 
     @cached_property
     def own(self) -> OwnScatter:
@@ -136,8 +138,7 @@ class RowsClient(PCAClient):
 
     def own_of(self, rows: Rows) -> OwnScatter:
         """The moments of some of this party's ``rows`` (n, d), kept for the run where that is cheaper."""
-        bounded = self.transport.sums_only and not self.card.differentially_private and self.site.config.bound
-        farthest = FARTHEST * self.site.config.bound if bounded else math.inf
+        farthest = FARTHEST * self.site.config.bound if self._sums and self.site.config.bound else math.inf
         columns = self.options.columns(self.public)
         return OwnScatter(rows, self.site.state, columns=columns, parties=self.public.parties, farthest=farthest)
 
@@ -147,7 +148,7 @@ class RowsClient(PCAClient):
 
     def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
         """Chunks of rows, centred and scaled, as this party projects them."""
-        if self._of_genotypes:
+        if are_genotypes(self.options):
             return standard_chunks(rows, asked["mean"], asked["scale"])
         return centred_chunks(rows, asked["mean"], asked["scale"] if asked["scale"].size else None)
 
@@ -172,7 +173,7 @@ class RowsClient(PCAClient):
     def squared_error(self, asked: Fields) -> float:
         """What the projection leaves of the squares of this party's rows, from their moments."""
         components = self.loadings(asked)
-        if not self._of_genotypes:
+        if not are_genotypes(self.options):
             return self.own.squared_error(asked["mean"], asked["scale"], components)
         self._require_told(asked)
         return self.own.squared_error(np.zeros_like(asked["mean"]), np.empty(0), components)
@@ -236,7 +237,7 @@ class RowsStrategy(PCAStrategy):
         """The method: asks, and returns what it found."""
 
     def program(self) -> Program:
-        if getattr(self.options, "genotypes", False):
+        if are_genotypes(self.options):
             model, solution = yield from self._of_genotypes()
         else:
             solution = yield from self.aggregate()
@@ -280,7 +281,7 @@ class RowsStrategy(PCAStrategy):
 
     def modelled(self, solution: Solution) -> PCAModel:
         """The model of what the method found."""
-        center, influence = getattr(self.options, "center", True), []
+        center, influence = self.options.centred, []
         if self.contributions is not None:
             influence = self.contributions.influence(solution, center=center, limit=self.config.max_share)
             self.units = self.contributions.units()
@@ -288,12 +289,12 @@ class RowsStrategy(PCAStrategy):
             self.contributions = None  # they are large
         measured = dict(solution.measured)
         pairs = solution.pairs.of_rank(solution.rows - center)
-        if self.transport.sums_only and np.any(self.missed):
+        if np.any(self.missed):
             weights = 1.0 if solution.scale is None else solution.scale**-2
             rounding = float(np.sum(self.missed * weights)) / solution.total
             measured["fixed_point_variance_share"] = rounding
             pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
-        unseen = [UNSEEN] if self.transport.sums_only and getattr(self.options, "scale", False) else []
+        unseen = [UNSEEN] if self.transport.sums_only and solution.scale is not None else []
         odd = unit_notes(self.units, ())
         notes = [*self.cautions, *solution.notes, *odd, *unseen, *([] if self.kept is None else [KEPT])]
         log = self.history(self.certainty(pairs), notes, measured)
@@ -312,7 +313,7 @@ class RowsStrategy(PCAStrategy):
         if self.card.differentially_private:
             yield Ask("project", asked)
             return
-        if self.transport.sums_only:
+        if "rows" in {field.name for field in self.phases["project"].asked.fields}:
             asked |= {"rows": np.asarray(self.rows_here(model)), "total": np.asarray(solution.total)}
         fit: Total | None = yield Sum("project", asked)
         if fit is None:

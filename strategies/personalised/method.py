@@ -161,7 +161,7 @@ class Personalised(RowsStrategy):
     def _rows_used(self, prefix: str) -> Generator[Ask, Any, RowsUsed]:
         """Mean and variance of the rows that a pass uses."""
         which = NOT_HELD_OUT if prefix else ALL_ROWS
-        if self.config.transport == "clear":
+        if f"{prefix}start" in self.phases:
             replies = yield Ask(f"{prefix}start")
             pooled, diagonal = _pooled(replies, holds_out=bool(prefix))
             spread = {}
