@@ -67,7 +67,7 @@ from fedpca_flwr.questions.incomplete import (
 )
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
 from fedpca_flwr.questions.rows import projection_phase, sums_of_rows
-from fedpca_flwr.questions.rows_run import RowsStrategy
+from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
 
 MORE = 10
 """Factors than components: what is beside the components is not all noise (docs/missing.md measures it)."""
@@ -225,12 +225,13 @@ class EM(RowsStrategy):
         observed = yield from observed_values(self, scale=self.options.scale)
         self.every = observed.every
         if self.options.model == "factors":
-            solution, self.factors, self.missed, ahead = yield from by_factors(self, observed, self.options)
+            solution, self.factors, missed, ahead = yield from by_factors(self, observed, self.options)
         else:
-            solution, ahead = yield from self._by_covariance(observed)
+            solution, missed, ahead = yield from self._by_covariance(observed)
+        solution = replace(solution, evidence=Evidence(missed=missed, cautions=observed.cautions))
         return solution.extended(notes=_notes(observed, ahead, self.options), measured=_measured(observed, ahead))
 
-    def _by_covariance(self, observed: ObservedValues) -> Generator[Ask, Any, tuple[Solution, float]]:
+    def _by_covariance(self, observed: ObservedValues) -> Generator[Ask, Any, tuple[Solution, Array, float]]:
         options, steps, before = self.options, 0, None
         found = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
@@ -239,7 +240,6 @@ class EM(RowsStrategy):
             steps += 1
             with sums_of_rows():
                 found.add(sums)
-            self.missed = missed * observed.spread**2
             moments = observed.moments(found.mean, found.scatter)
             solution = solve(
                 moments, moments.diagonal(), n_components=options.n_components, center=True, scale=options.scale
@@ -254,7 +254,7 @@ class EM(RowsStrategy):
                 break
             before = solution
         self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
-        return solution, ahead
+        return solution, missed * observed.spread**2, ahead
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
         expects = {} if self.covariance is None else {"covariance": pack(self.covariance)}

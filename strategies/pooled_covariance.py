@@ -174,13 +174,13 @@ class PooledCovariance(RowsStrategy):
         options = self.options.model_dump(include=set(ScaledOptions.model_fields))
         if not self.options.adjusts:
             found = yield from pooled_moments(self)
-            return solve(found.moments, found.diagonal, **options)
-        moments, self.adjusted = yield from adjusted_moments(self, self.options)
+            return replace(solve(found.moments, found.diagonal, **options), evidence=found.evidence)
+        moments, self.adjusted, evidence = yield from adjusted_moments(self, self.options)
         adjustment = self.adjusted.adjustment
         check_components(self.options.n_components, moments.count, moments.n_features - adjustment.places.size)
         solution = solve(moments, moments.diagonal(), **options)
         solution.pairs.vectors[moments.diagonal() == 0] = 0.0  # where nothing is left, rounding is no loading
-        return replace(solution, adjustment=adjustment).extended(notes=self.adjusted.notes)
+        return replace(solution, adjustment=adjustment, evidence=evidence).extended(notes=self.adjusted.notes)
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
         told = {} if self.adjusted is None else self.adjusted.told

@@ -50,7 +50,7 @@ from fedpca_flwr.questions.fields import HEAD, TRUNCATED, factor_of, head_fields
 from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.rows import projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
 
 NEGLIGIBLE = 1e-15
 """A rounding error of the mean below this many standard deviations is below that of the factor."""
@@ -140,16 +140,17 @@ class QRPCA(RowsStrategy):
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         if not self.options.rank:
             parts = {reply.sender: _factor(reply) for reply in (yield Ask("factor"))}
-            self.contributions = Contributions(parts)
-            return self._whole(stack(list(parts.values())))
+            evidence = Evidence(contributions=Contributions(parts))
+            return replace(self._whole(stack(list(parts.values()))), evidence=evidence)
         parts = {reply.sender: factor_of(reply) for reply in (yield Ask("truncated"))}
         if self.options.filler:
             parts = {sender: factor.filled() for sender, factor in parts.items()}
-        self.contributions = Contributions(parts)
+        evidence = Evidence(contributions=Contributions(parts))
         pooled = stack(list(parts.values()))
         solution = self._solve(pooled, pooled.trace)
         pairs = replace(solution.pairs, resolution=None)  # truncated factors come from scatters
-        return replace(solution, pairs=pairs, measured={"angle_bound_degrees": angle_bound(pooled.error, pairs)})
+        measured = {"angle_bound_degrees": angle_bound(pooled.error, pairs)}
+        return replace(solution, pairs=pairs, measured=measured, evidence=evidence)
 
     def _whole(self, pooled: Factor) -> Solution:
         rows, head = pooled.rows, pooled.head

@@ -254,14 +254,15 @@ class SubspaceIteration(RowsStrategy):
                 AV = AV + head.n * np.outer(mean, mean @ block)
             error = frobenius(missed / scale[:, None])
             error += float(
-                np.sum(self.missed / scale**2) * frobenius(block * scale[:, None])
+                np.sum(A.evidence.missed / scale**2) * frobenius(block * scale[:, None])
             )  # of the mean and the scale
             done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
             if done or found.asked == options.max_rounds:
                 break
             V = _next_block(found, scale)
             AV, missed = yield from A.times(V)
-        return self._solution(found, Head(head.n, centre, head.remainder), total, scale)
+        solution = self._solution(found, Head(head.n, centre, head.remainder), total, scale)
+        return replace(solution, evidence=A.evidence)
 
     def _from_sketch(self) -> Generator[Ask, Any, Solution]:
         options = self.options

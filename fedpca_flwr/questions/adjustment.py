@@ -39,7 +39,7 @@ from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter, left_of
 from fedpca_flwr.questions.row_limits import require_resolved, scatter_limits
 from fedpca_flwr.questions.rows import ROW_COUNT, SCATTER, moments_phases, pooled_moments
-from fedpca_flwr.questions.rows_run import RowsStrategy
+from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
 
 
 def covariate_places(names: list[str], table: Table) -> NDArray[np.int64]:
@@ -247,19 +247,21 @@ def with_adjustment(phases: Questions, options: AdjustOptions) -> Questions:
     return {**phases, "project": phase}
 
 
-def adjusted_moments(run: RowsStrategy, options: AdjustOptions) -> Generator[Ask, Any, tuple[Moments, Adjusted]]:
+def adjusted_moments(
+    run: RowsStrategy, options: AdjustOptions
+) -> Generator[Ask, Any, tuple[Moments, Adjusted, Evidence]]:
     """The moments of all rows without what the options take out."""
     pooled = yield from pooled_moments(run, within=options.within, each=True)
     whole, d = pooled.moments, pooled.moments.n_features
     S = symmetric(whole.scatter, d)
     adjustment, collinear = fitted(S, _places(run.quorum.covariates, len(options.covariates), d))
     left = adjustment.of_scatter(S)
-    run.missed = adjustment.missed(run.missed)
+    missed = adjustment.missed(pooled.evidence.missed)
     diagonal = np.diagonal(left)
     if not diagonal.any():
         raise DataError("the covariates explain all features, or no party's rows vary: nothing is left to analyse")
     if not pooled.parts:
-        require_resolved(run.config.bound, np.broadcast_to(run.missed, (d,)), diagonal)
+        require_resolved(run.config.bound, np.broadcast_to(missed, (d,)), diagonal)
     spread = np.sqrt(diagonal / whole.count) if options.harmonise == "variances" else np.empty(0)
     found = Adjusted(adjustment, spread, _notes(options, collinear))
     own = {name: _of_party(part, whole, found) for name, part in pooled.parts.items()}
@@ -268,10 +270,10 @@ def adjusted_moments(run: RowsStrategy, options: AdjustOptions) -> Generator[Ask
     elif spread.size:
         total: Total = yield Sum("harmonised", {"rows": np.asarray(whole.count), **found.told})
         left = symmetric(total["scatter"], d)
-        run.missed = run.missed + total.missed["scatter"][diagonal_positions(d)]
-    if own:
-        run.contributions = Contributions(own, between=not options.within)
-    return replace(whole, scatter=pack(np.asfortranarray(left))), found
+        missed = missed + total.missed["scatter"][diagonal_positions(d)]
+    contributions = Contributions(own, between=not options.within) if own else None
+    evidence = replace(pooled.evidence, missed=missed, contributions=contributions)
+    return replace(whole, scatter=pack(np.asfortranarray(left))), found, evidence
 
 
 def _of_party(part: Moments, whole: Moments, found: Adjusted) -> Moments:

@@ -26,7 +26,7 @@ expected values y of all rows (Cauchy and Schwarz)::
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +61,7 @@ from fedpca_flwr.questions.row_limits import (
     require_scalable,
     rows_in,
 )
-from fedpca_flwr.questions.rows import CENTRE, SPREAD, checked_sum
+from fedpca_flwr.questions.rows import CENTRE, SPREAD, checked_sum, taken_for_constant
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 logger = logging.getLogger("fedpca_flwr.client")
@@ -100,6 +100,8 @@ class ObservedValues(NamedTuple):
         What rounding the centre lost, standardised.
     constant : ndarray of shape (d,)
         Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold.
+    cautions : sequence of str
+        What a reader must know of them.
     """
 
     every: int
@@ -110,6 +112,7 @@ class ObservedValues(NamedTuple):
     spread: Array
     mean: Array
     constant: NDArray[np.bool_]
+    cautions: Sequence[str]
 
     @property
     def deviation(self) -> Array:
@@ -264,19 +267,24 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, Ob
     centre = first["sum"] / counts
     second = yield from checked_sum(run, "deviations", {"rows": np.asarray(count), "centre": centre})
     diagonal = second["diagonal"]
-    run.missed = second.missed.get("diagonal", np.zeros(d))
-    constant = _constant(run, diagonal - second["shift"] ** 2 / counts, counts, centre, scale=scale)
+    missed = second.missed.get("diagonal", np.zeros(d))
+    constant, cautions = _constant(run, missed, diagonal - second["shift"] ** 2 / counts, counts, centre, scale=scale)
     if not second.missed:  # of a constant feature it is the rounding of its mean; fixed point needs it as a limit
         diagonal = np.where(constant, 0.0, diagonal)
-    require_resolved(run.config.bound, run.missed, diagonal)
-    spread = np.sqrt((diagonal.clip(min=0.0) + 2 * run.missed) / counts)
+    require_resolved(run.config.bound, missed, diagonal)
+    spread = np.sqrt((diagonal.clip(min=0.0) + 2 * missed) / counts)
     unit = np.where(spread > 0, spread, 1.0)
     apart = int((pairs == 0).sum())
-    return ObservedValues(count, rows, counts, apart, centre, spread, second["shift"] / counts / unit, constant)
+    return ObservedValues(
+        count, rows, counts, apart, centre, spread, second["shift"] / counts / unit, constant, cautions
+    )
 
 
-def _constant(run: RowsStrategy, diagonal: Array, counts: Array, centre: Array, *, scale: bool) -> NDArray[np.bool_]:
-    """Which features are constant, by the diagonal (d,) about their means, of which fixed point may have missed some.
+def _constant(
+    run: RowsStrategy, missed: Array, diagonal: Array, counts: Array, centre: Array, *, scale: bool
+) -> tuple[NDArray[np.bool_], Sequence[str]]:
+    """Which features are constant, by the diagonal (d,) about their means, of which fixed point may have ``missed``
+    some; and cautions.
 
     Raises
     ------
@@ -284,18 +292,13 @@ def _constant(run: RowsStrategy, diagonal: Array, counts: Array, centre: Array, 
         Where with scaling fixed point cannot tell.
     """
     constant = constant_features(diagonal.clip(min=0.0), counts, centre)
-    if not run.missed.any():
-        return constant
-    unseen = diagonal <= run.missed
-    if scale:
-        require_scalable(run.config.bound, run.missed, diagonal, int(counts.max()))
-        if unseen.any():
-            least = float(np.sqrt((run.missed / counts).max()))
-            run.cautions = [
-                f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
-                f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
-            ]
-    return constant | unseen
+    if not missed.any():
+        return constant, ()
+    unseen = diagonal <= missed
+    if not scale:
+        return constant | unseen, ()
+    require_scalable(run.config.bound, missed, diagonal, int(counts.max()))
+    return constant | unseen, taken_for_constant(unseen, float(np.sqrt((missed / counts).max())))
 
 
 def _require_observed(rows: int, counts: Array) -> None:

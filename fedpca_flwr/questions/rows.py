@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from fedpca_flwr.config.run_config import RunConfig
@@ -64,7 +65,7 @@ from fedpca_flwr.questions.row_limits import (
     sum_limits,
     uncentred_limits,
 )
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy, kept, party_names, require_kept_sums
+from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy, kept, party_names, require_kept_sums
 
 
 def checked_sum(run: RowsStrategy, phase: str, asked: Fields) -> Generator[Ask, Any, Total]:
@@ -128,7 +129,7 @@ def keeps_each(run: RowsStrategy) -> bool:
     return kept or run.config.max_share > 0 or _nbytes(run) <= FOR_INFLUENCE
 
 
-def added_moments(run: RowsStrategy) -> Generator[Ask, Any, MomentsSum]:
+def added_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[MomentsSum, Evidence]]:
     """The sum of all parties' moments, of which none is kept."""
     added = MomentsSum(run.public.features)
     groups = RandomGroups(run.public.parties, np.random.default_rng())
@@ -142,13 +143,11 @@ def added_moments(run: RowsStrategy) -> Generator[Ask, Any, MomentsSum]:
         groups.add(sender, part)
 
     replies = yield from as_they_come(Ask("moments"), take)
-    run.contributions = AddedContributions(groups)
-    run.cautions = [
-        *run.cautions,
+    cautions = [
         f"no influence of single parties is told: what all {len(replies)} sent has {_nbytes(run):,} bytes, and was "
         "added as it came; with 'max-share' it is kept, and told",
     ]
-    return added
+    return added, Evidence(contributions=AddedContributions(groups), cautions=cautions)
 
 
 def _nbytes(run: RowsStrategy) -> int:
@@ -285,10 +284,13 @@ def projection_phase(
 # The statistics
 
 
-def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS) -> Generator[Ask, Any, Pooled]:
+def pooled_centre(
+    run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS, joined: Array | float = 0.0
+) -> Generator[Ask, Any, Pooled]:
     """Rows, mean and deviations of all rows, by two short sums.
 
-    ``prefix`` names their phases, ``which`` says in a refusal what rows they are of.
+    ``prefix`` names their phases, ``which`` says in a refusal what rows they are of; ``joined`` (d,) is the diagonal of
+    a scatter that theirs is added to.
     """
     if run.known is not None:
         return run.known
@@ -297,10 +299,9 @@ def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS)
     rows = rows_in(first["count"], first.parties)
     centre = first["sum"] / rows
     second: Total = yield Sum(f"{prefix}deviations", {"rows": np.asarray(rows), "centre": centre})
-    pooled = pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
-    return pooled._replace(
-        diagonal=_resolved_diagonal(run, second.missed["diagonal"], pooled.diagonal, pooled.head, which)
-    )
+    pooled, missed = pooled_of(bound, rows, centre, second["shift"], second["diagonal"]), second.missed["diagonal"]
+    diagonal, cautions = _resolved_diagonal(run, missed, pooled.diagonal, pooled.head, which=which, joined=joined)
+    return pooled._replace(diagonal=diagonal, missed=missed, cautions=cautions)
 
 
 class PooledMoments(NamedTuple):
@@ -318,6 +319,7 @@ class PooledMoments(NamedTuple):
         By how texts name the party: what each of them sent, where the server has kept it.
     names : sequence of str
         How else they are named, in the same order: a name that is the same in every run.
+    evidence : Evidence
     """
 
     moments: Moments
@@ -325,44 +327,59 @@ class PooledMoments(NamedTuple):
     whole: Moments | None = None
     parts: Mapping[str, Moments] = MappingProxyType({})
     names: Sequence[str] = ()
+    evidence: Evidence = Evidence()
 
 
 Pooling = Generator[Ask, Any, PooledMoments]
 
 
-def pooled_moments(run: RowsStrategy, *, within: bool = False, each: bool = False) -> Pooling:
-    """The moments of all rows; ``within``: without what lies between the parties' means; ``each``: in clear all that
-    the parties send is kept, however much it is."""
-    found = yield from WAYS[run.config.transport].pool(run, within, each)
-    own = dict(zip(found.names, found.parts.values(), strict=True))
-    run.kept = kept(run.options, found.moments if found.whole is None else found.whole, own, missed=run.missed)
-    return found
+def pooled_moments(
+    run: RowsStrategy, *, within: bool = False, each: bool = False, joined: Array | float = 0.0
+) -> Pooling:
+    """The moments of all rows.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+    within : bool
+        Without what lies between the parties' means.
+    each : bool
+        In clear all that the parties send is kept, however much it is.
+    joined : ndarray of shape (d,)
+        Where only sums are shown: the diagonal of the scatter that this one is added to.
+    """
+    found = yield from WAYS[run.config.transport].pool(run, within, each, joined)
+    own, evidence = dict(zip(found.names, found.parts.values(), strict=True)), found.evidence
+    whole = found.moments if found.whole is None else found.whole
+    return found._replace(evidence=replace(evidence, kept=kept(run.options, whole, own, missed=evidence.missed)))
 
 
-def _from_each(run: RowsStrategy, within: bool, each: bool) -> Pooling:
+def _from_each(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
     if not (each or keeps_each(run)):
-        added = yield from added_moments(run)
+        added, evidence = yield from added_moments(run)
         pooled = added.pooled()
-        return PooledMoments(added.pooled(within=True) if within else pooled, pooled.diagonal(), pooled)
+        moments = added.pooled(within=True) if within else pooled
+        return PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
     replies = yield Ask("moments")
     parts = {reply.sender: moments_of(reply) for reply in replies}
-    run.contributions = Contributions(parts, between=not within)
     pooled = pool(parts.values())
     moments = pool_within(parts.values()) if within else pooled
-    return PooledMoments(moments, pooled.diagonal(), pooled, parts, party_names(replies))
+    evidence = Evidence(contributions=Contributions(parts, between=not within))
+    return PooledMoments(moments, pooled.diagonal(), pooled, parts, party_names(replies), evidence)
 
 
-def _by_three_sums(run: RowsStrategy, within: bool, each: bool) -> Pooling:
-    pooled = yield from pooled_centre(run)
+def _by_three_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
+    pooled = yield from pooled_centre(run, joined=joined)
     sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": pooled.spread})
     scatter, d = sums["scatter"], pooled.centre.size
-    run.missed = run.missed + sums.missed["scatter"][diagonal_positions(d)]
+    missed = pooled.missed + sums.missed["scatter"][diagonal_positions(d)]
     if not within:
         scatter = blas.dspr(d, -float(pooled.rows), pooled.remainder, scatter, lower=1)
-    return PooledMoments(Moments(*pooled.head, scatter=scatter), pooled.diagonal)
+    evidence = Evidence(missed=missed, cautions=pooled.cautions)
+    return PooledMoments(Moments(*pooled.head, scatter=scatter), pooled.diagonal, evidence=evidence)
 
 
-def _by_one_sum(run: RowsStrategy, within: bool, each: bool) -> Pooling:
+def _by_one_sum(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
     sums: Total = yield Sum("uncentred")
     double = {name: (sums[name], sums.low[name]) for name in sums}
     head = uncentred_head(rows_in(sums["count"], sums.parties), double["sum"])
@@ -372,15 +389,16 @@ def _by_one_sum(run: RowsStrategy, within: bool, each: bool) -> Pooling:
         scatter = about_mean(double["scatter"], mean_products(head))
         diagonal = scatter[diagonal_positions(head.mean.size)]
     missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
-    resolved = _resolved_diagonal(run, missed, diagonal, head, ALL_ROWS).clip(min=0.0)
-    return PooledMoments(Moments(*head, scatter=scatter), resolved)
+    resolved, cautions = _resolved_diagonal(run, missed, diagonal, head, which=ALL_ROWS, joined=joined)
+    evidence = Evidence(missed=missed, cautions=cautions)
+    return PooledMoments(Moments(*head, scatter=scatter), resolved.clip(min=0.0), evidence=evidence)
 
 
 class Way(NamedTuple):
     """How the moments of all rows are had: the questions (``within`` or not), and what is made of the answers."""
 
     questions: Callable[[bool], Questions]
-    pool: Callable[[RowsStrategy, bool, bool], Pooling]
+    pool: Callable[[RowsStrategy, bool, bool, Array | float], Pooling]
 
 
 WAYS = {
@@ -391,24 +409,29 @@ WAYS = {
 """By how the answers travel."""
 
 
-def _resolved_diagonal(run: RowsStrategy, missed: Array, diagonal: Array, head: Head, which: str) -> Array:
-    """The diagonal (d,) of the scatter of rows, of which fixed point may have ``missed`` so much.
+def _resolved_diagonal(
+    run: RowsStrategy, missed: Array, diagonal: Array, head: Head, *, which: str, joined: Array | float
+) -> tuple[Array, Sequence[str]]:
+    """The diagonal (d,) of the scatter of rows, of which fixed point may have ``missed`` so much, and cautions.
 
     What is too much is refused. With scaling a feature of which it may be all is constant; else it would be scaled by
     what rounding left of it.
     """
-    run.missed = missed
-    whole = diagonal + run.joined
+    whole = diagonal + joined
     about_zero = 0.0 if run.options.centred else head.n * head.mean**2
     require_resolved(run.config.bound, missed, whole + about_zero, which=which)
     if not run.options.scaled:
-        return diagonal
+        return diagonal, ()
     require_scalable(run.config.bound, missed, whole, head.n)
     unseen = whole <= missed
-    if unseen.any():
-        least = float(np.sqrt(missed.max() / head.n))
-        run.cautions = [
-            f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
-            f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
-        ]
-    return np.where(unseen, 0.0, diagonal)
+    return np.where(unseen, 0.0, diagonal), taken_for_constant(unseen, float(np.sqrt(missed.max() / head.n)))
+
+
+def taken_for_constant(unseen: NDArray[np.bool_], least: float) -> Sequence[str]:
+    """What a reader must know of ``unseen`` features (d,): fixed point holds no deviation below the ``least``."""
+    if not unseen.any():
+        return ()
+    return [
+        f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
+        f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
+    ]

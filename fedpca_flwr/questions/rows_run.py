@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -202,35 +202,42 @@ class RowsClient(PCAClient):
         return bool(self.site.node.scores)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the statistics say of the moments that they gave, for the model that is made of these.
+
+    Attributes
+    ----------
+    missed : ndarray of shape (d,)
+        Bound on what fixed point rounded off the variances, times rows.
+    cautions : sequence of str
+        What a reader must know of them.
+    contributions : Contributions, AddedContributions or None
+        What each party added, where the server sees that.
+    units : sequence of dict
+        Features that a party has in another unit, where the server sees each party's means and deviations.
+    kept : SecondMoments or None
+        The moments of all rows, where the run is to keep them.
+    """
+
+    missed: Array = field(default_factory=lambda: np.zeros(1))
+    cautions: Sequence[str] = ()
+    contributions: Contributions | AddedContributions | None = None
+    units: Sequence[dict[str, Any]] = ()
+    kept: SecondMoments | None = None
+
+
 class RowsStrategy(PCAStrategy):
     """Base of the strategies for data split by rows. A method adds `aggregate`.
 
     Attributes
     ----------
-    missed : ndarray of shape (d,)
-        Bound on what fixed point rounded off the variances, times rows; set by the statistics that a method asks for.
-    joined : ndarray of shape (d,)
-        Diagonal of the scatter that the rows of this run are added to.
     known : Pooled or None
         What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown.
-    cautions : sequence of str
-        What a reader must know of them.
-    kept : SecondMoments or None
-        The moments of all rows, where the run is to keep them; set likewise.
-    contributions : Contributions, AddedContributions or None
-        What each party added to the pooled moments, where the server sees that; set by the statistics too.
-    units : sequence of dict
-        Features that a party has in another unit, where the server sees each party's means and deviations.
     """
 
     party: ClassVar[type[PCAClient]] = RowsClient
-    missed: Array = np.zeros(1)
-    joined: Array = np.zeros(1)
     known: Pooled | None = None
-    cautions: Sequence[str] = ()
-    kept: SecondMoments | None = None
-    contributions: Contributions | AddedContributions | None = None
-    units: Sequence[dict[str, Any]] = ()
 
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, Solution]:
@@ -242,6 +249,7 @@ class RowsStrategy(PCAStrategy):
         else:
             solution = yield from self.aggregate()
             model = self.modelled(solution)
+        solution = replace(solution, evidence=None)  # it is large
         yield from self.projected(model, solution)
         self._model = model
 
@@ -282,27 +290,28 @@ class RowsStrategy(PCAStrategy):
     def modelled(self, solution: Solution) -> PCAModel:
         """The model of what the method found."""
         center, influence = self.options.centred, []
-        if self.contributions is not None:
-            influence = self.contributions.influence(solution, center=center, limit=self.config.max_share)
-            self.units = self.contributions.units()
+        evidence: Evidence = solution.evidence or Evidence()
+        units, missed = evidence.units, evidence.missed
+        if evidence.contributions is not None:
+            influence = evidence.contributions.influence(solution, center=center, limit=self.config.max_share)
+            units = evidence.contributions.units()
             solution = solution.extended(notes=notes_on(influence), measured=largest_of(influence))
-            self.contributions = None  # they are large
         measured = dict(solution.measured)
         pairs = solution.pairs.of_rank(solution.rows - center)
-        if np.any(self.missed):
+        if np.any(missed):
             weights = 1.0 if solution.scale is None else solution.scale**-2
-            rounding = float(np.sum(self.missed * weights)) / solution.total
+            rounding = float(np.sum(missed * weights)) / solution.total
             measured["fixed_point_variance_share"] = rounding
             pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
         unseen = [UNSEEN] if self.transport.sums_only and solution.scale is not None else []
-        odd = unit_notes(self.units, ())
-        notes = [*self.cautions, *solution.notes, *odd, *unseen, *([] if self.kept is None else [KEPT])]
+        odd = unit_notes(units, ())
+        notes = [*evidence.cautions, *solution.notes, *odd, *unseen, *([] if evidence.kept is None else [KEPT])]
         log = self.history(self.certainty(pairs), notes, measured)
-        if self.units:
-            log["other_units"] = self.units
+        if units:
+            log["other_units"] = units
         if influence:
             log["influence"] = [one.entry() for one in influence]
-        model = replace(PCAModel.of(solution, log), moments_=self.kept)
+        model = replace(PCAModel.of(solution, log), moments_=evidence.kept)
         if not self.card.differentially_private:
             log["notes"] += shrinkage_notes(model)
         return model

@@ -107,6 +107,7 @@ class DPPCA(RowsStrategy):
         if not options.private:
             found = yield from pooled_moments(self)
             solution = solve(found.moments, found.diagonal, n_components=options.n_components, center=True, scale=False)
+            solution = replace(solution, evidence=found.evidence)
             return solution.extended(notes=["not private: epsilon is infinite, and this is p-cov"])
         return (yield from (self._directions() if options.release == "directions" else self._clipped()))
 
