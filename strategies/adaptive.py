@@ -16,8 +16,6 @@ bytes up.
 Of genotypes (``genotypes=true``) the survey is of the standardised ones, and the methods that take genotypes compete.
 
 A heterogeneity score is reported and decides nothing: of two methods that cost the same, one is exact.
-
-Among which ways the adaptive method chooses, and what each is forecast to cost.
 """
 
 from __future__ import annotations

@@ -20,12 +20,6 @@ is at most 1e-6 degrees.
 
 Each party measures the spectral norm of what its own approximation gets wrong. The model holds the sum, the bound on
 the angle that follows, and the ratio to a full float64 covariance.
-
-How a scatter and a correction of the compressed method travel: what parties encode and the server decodes.
-
-What a run of the compressed method may ask: its options, and its phases.
-
-A party of the compressed method: an encoding of its own scatter, and what that gets wrong.
 """
 
 from __future__ import annotations

@@ -25,10 +25,6 @@ A party's answers are sums over the rows that share their gaps, of which each fo
 of such a group (`fedpca_flwr.maths.gap_groups`). Rows whose gaps too few share are left out by a site's own rule.
 
 Upload per party: 8 (d (d + 1) / 2 + d) bytes a round; of q factors 8 (d (q + 1) + 2).
-
-Options of EM, and the questions that a run of it may ask.
-
-EM with a model of few factors, for wide rows: the server's half, in the unit of the data at the end.
 """
 
 from __future__ import annotations

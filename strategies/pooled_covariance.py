@@ -1,8 +1,4 @@
-"""What a party of P-COV returns about its own rows.
-
-What a run of P-COV may ask: its options, and its phases.
-
-P-COV: the PCA of all rows together, exactly, in one round.
+"""P-COV: the PCA of all rows together, exactly, in one round.
 
 Every party k sends its count n_k, mean m_k and centred scatter S_k. The server adds the scatter between the means::
 
@@ -12,7 +8,7 @@ and takes its leading eigenvectors. Exact up to rounding for any partition of th
 
 Upload per party: d (d + 1) / 2 + d + 1 values, in one round. The server sees each party's covariance; with secure
 aggregation sums only, in more rounds (docs/secure-aggregation.md has the bytes of each). What a party is asked, in
-clear, masked and with survivors, is `fedpca_flwr.questions.rows.moments_phases`; what it answers is in `rows_client`.
+clear, masked and with survivors, and what it answers, is in `fedpca_flwr.questions.rows.moments_phases`.
 The last round may have more than the projection (`fedpca_flwr.questions.last_round`).
 """
 

@@ -15,8 +15,6 @@ whose directions change for good needs ``forgetting`` or more directions, or the
 With ``state`` the model runs on: new rows are merged into what is stored, ``old-weight`` and ``new-weight`` are the
 paper's lambdas. What was merged cannot be taken out; a contribution that was merged already is refused.
 
-A party of `sapca`: it follows its own rows in one pass, and in a tree merges what other parties give it.
-
 Who sends to whom in the tree: at level l (from 0) party i with ``i mod 2**(l+1) == 2**l`` sends to party ``i - 2**l``,
 by way of the server; the last level has the parties 0 and ``2**(levels-1)``, whose subspaces the server merges itself.
 """

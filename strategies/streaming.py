@@ -13,8 +13,6 @@ The state is saved when the parties' own rows have proved the model: a run that 
 With secure aggregation the server keeps one sum over all parties, which are the same in every run: they replace it
 together, or append to it together. Who they are is asked before anything is added up, since the difference of two sums
 over different parties would show the share of those that left. So nobody can leave, and survivors cannot go on alone.
-
-A party of `streaming`: it says the digest of its moments, and sends those that the server does not have.
 """
 
 from __future__ import annotations

@@ -28,10 +28,6 @@ of variances comes first, so that blocks are random in the scaled features.
 
 Blocks go down in float32 at no loss (but for the plain iteration, and for narrow blocks until the gap shows): the
 server computes with the rounded block that it sent.
-
-What a run of SUB-IT may ask: its options, and its phases.
-
-The party's half of SUB-IT.
 """
 
 from __future__ import annotations

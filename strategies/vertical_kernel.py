@@ -8,8 +8,6 @@ With ``landmarks`` = c > 0 every party sends them to c rows only, n c values ins
 Nystrom's approximation, for kernels without negative eigenvalues.
 
 ``gamma`` 0 is ``1 / (m var X)`` of all columns together. There are no loadings, and no scores of new rows.
-
-What a run of VERTICAL-KERNEL may ask: its options, and its phases.
 """
 
 from __future__ import annotations

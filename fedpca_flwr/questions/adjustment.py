@@ -6,8 +6,6 @@ those about own means; where deviations are made alike too, the server divides t
 and else asks for one sum more: every party is told slopes and pooled deviations, and divides its own.
 
 Only parties know the names of columns. So each says where the covariates stand in its own (`PartyInfo.covariates`).
-
-What a party adjusts its own rows by, and what it tells of that.
 """
 
 from __future__ import annotations

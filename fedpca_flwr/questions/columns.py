@@ -5,8 +5,6 @@ else is asked before all have the same rows. In clear each tells the energy of i
 squares after its own centring and scaling); where only sums may be shown, the energy is the first sum, and bounds all
 that follow (`fedpca_flwr.questions.columns`).
 
-The sums over parties with different columns of the same rows, and the public limits of their fixed point.
-
 The first sum is the energy E of all columns. It needs `bound`, and travels in six words, so `bound` may be 10^30 times
 the data's size. With x_r a row and A = X X', E bounds what follows, for the sum and for the sum of the parties'
 absolute values (Cauchy and Schwarz), so that fixed point resolves 2^-62 of E::

@@ -1,6 +1,4 @@
-"""`GraphClient`: a party of the decentralised methods: its neighbours, its own iterate, its own estimate.
-
-What DSA and FAST-PCA share: parties that talk only to their neighbours in a graph, which Flower's server simulates.
+"""What DSA and FAST-PCA share: parties that talk only to their neighbours in a graph, which Flower's server simulates.
 
 Flower has a hub, so the server relays: what a party sends goes unchanged to its neighbours, and the server adds nothing
 up. It is a simulated network, and the server sees all that passes.
@@ -18,8 +16,6 @@ bring a bound on it, the largest eigenvalue of S_i and ``n_i |m_i - m|^2``: one 
 The end is for the reader. Each party reports its own estimate, made orthonormal, and the energies of its rows in it.
 The server averages the estimates to the model's components and adds the energies to its eigenvalues. The parties
 project their rows with their own estimates.
-
-`GraphStrategy`: relays between neighbours; then makes the reader's model of what the parties report.
 """
 
 from __future__ import annotations
@@ -60,11 +56,21 @@ from fedpca_flwr.maths.sums import Heads
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CountOptions
+from fedpca_flwr.protocol.card import CountOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions
 from fedpca_flwr.questions.rows import projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+
+SHOWS = Shown(
+    "all that passes, since it relays: number of rows, mean and total variance of each party, its iterates, its "
+    "components and their variances; differences of iterates are products of its covariance with blocks that the "
+    "server knows",
+    "number of rows, mean and total variance of **every** party; the iterates of neighbours; the pooled components and "
+    "mean",
+    "sizes and times of messages, which show the graph",
+)
+"""Who learns what of a party, of a method whose parties talk to their neighbours."""
 
 LONGEST = 10_000
 """Rounds of passing heads on, allowed for while the number of parties is not known yet."""

@@ -11,9 +11,7 @@ what is expected of missing values is at most (Cauchy and Schwarz in the metric 
 
 That is generous, so these sums travel in two words a value (steps of 2^-108 of a limit).
 
-Rows with missing values, where few factors are behind them: sums of what the rows are expected to be.
-
-As `fedpca_flwr.questions.incomplete`, but for wide rows: nothing that is asked or replied has d^2 values. Rows are
+Where few factors stand behind wide rows, nothing that is asked or replied has d^2 values. Rows are
 less the mean of what was observed of each feature, in one unit for all, since the noise is alike in all: the root of
 the mean variance, or with ``scale`` each feature's own deviation.
 

@@ -4,10 +4,6 @@ Means of parties do not add up, so where only sums may be shown the pooled mean 
 sums, then the deviations about it, and all that follows is taken about m (`fedpca_flwr.questions.row_limits` has the
 limits). Where parties may drop out, one uncentred sum has it all, in two floats (`fedpca_flwr.maths.sums`).
 
-Sums that are held against their limits in clear too, and what is told where they are those of no rows.
-
-The parties' moments in clear: added as they come, and kept only where more than their sum is needed.
-
 The server keeps what each party sent where the run is to keep it (``keep='parties'``), or has a limit to what one may
 hold of a component (``max-share``). Without either it keeps them for the parties' influence (`influences`) while that
 takes little memory, and says in the model where it does not.

@@ -43,6 +43,7 @@ from fedpca_flwr.questions.genotypes import (
     told_frequencies,
 )
 from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
+from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.questions.row_limits import Pooled, require_bound, require_few_rows
 from fedpca_flwr.site.policy import permit_calls
@@ -348,10 +349,4 @@ class RowsStrategy(PCAStrategy):
         unit = 1.0 if model.scale_ is None else model.scale_
         rounding = float(((np.finfo(np.float64).eps * mean / unit) ** 2).sum())
         allowed = 1e-6 * model.total_variance + rounding if self.exact else np.inf
-        difference = abs(measured - predicted)
-        if not (np.isfinite(difference) and difference <= allowed):  # one is NaN where a party has sent such numbers
-            raise ContractError(
-                f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
-                f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
-            )
-        model.log["measured"] |= {"squared_error_per_row": measured, "predicted_squared_error_per_row": predicted}
+        require_fit(model, measured, predicted, allowed)

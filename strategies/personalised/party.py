@@ -1,10 +1,6 @@
 """A party of the personalised method: its own components, which it keeps over the rounds and projects by.
 
-What a run of the personalised method may ask: its options, and its phases.
-
 Each pass over the rows has phases of its own; those of the first, which holds rows out, begin with ``held-out``.
-
-The choice of mu by the rows that parties hold out.
 """
 
 from __future__ import annotations
