@@ -204,7 +204,7 @@ class Adjusted:
 
 
 def adjusted_phases(config: RunConfig, options: AdjustOptions) -> Questions:
-    """The phases of `adjusted_moments`.
+    """The questions of `adjusted_moments`.
 
     Raises
     ------

@@ -116,7 +116,7 @@ SINGULAR = Field("singular", ("<=k",), kind="size")
 """What the directions are multiplied by."""
 
 
-# The phases
+# The questions
 
 
 Measure = Callable[[Any], Fields]
@@ -205,7 +205,7 @@ def measures_phase(
 
 
 def bounded(config: RunConfig, phase: Question, limits: Callable[[float, Fields, Public], SumLimits]) -> Question:
-    """A phase of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
+    """A question of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
 
     ``limits`` are those from the energy, what was asked and what is public.
     """

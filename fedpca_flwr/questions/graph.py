@@ -145,7 +145,7 @@ REPORT = Payload(
 
 
 def graph_phases(config: RunConfig, options: GraphOptions, exchanged: tuple[str, ...]) -> Questions:
-    """The phases of a method whose parties exchange (d, k) blocks of these names with their neighbours."""
+    """The questions of a method whose parties exchange (d, k) blocks of these names with their neighbours."""
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in exchanged))
 
     def question(relayed: Payload, reply: Payload, answer: Answer, **rest: Any) -> Question:

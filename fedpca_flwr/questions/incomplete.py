@@ -128,11 +128,11 @@ class ObservedValues(NamedTuple):
         return Moments(*head, scatter=scatter * pack(np.outer(self.deviation, self.deviation)))
 
 
-# The phases
+# The questions
 
 
 def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
-    """The phases of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
+    """The questions of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
     if config.secure_aggregation:
         require_bound(config.bound)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
@@ -154,7 +154,7 @@ def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
 
 
 def expected_phase(times: int) -> Question:
-    """The phase of `expected`."""
+    """The question of `expected`."""
     return Question(
         asked=Payload(MODEL),
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
@@ -349,7 +349,7 @@ def unit_of(spread: Array, *, scale: bool) -> Array:
 
 
 def factor_phase(times: int, most: int) -> Question:
-    """The phase of `expected_products`."""
+    """The question of `expected_products`."""
     return Question(
         asked=Payload(FACTORS),
         reply=Payload(

@@ -40,7 +40,7 @@ BEYOND = 1e6
 def product_phases(
     config: RunConfig, width: Callable[[Public], int], *, rounds: int, variances_first: bool = False
 ) -> Questions:
-    """The phases of `ScatterProducts`.
+    """The questions of `ScatterProducts`.
 
     Parameters
     ----------

@@ -155,7 +155,7 @@ CENTRE = Field("centre", ("d",), fixed="centre")
 SPREAD = Field("spread", ("d",), kind="size", fixed="spread")
 
 
-# The phases
+# The questions
 
 
 def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: party.data) -> Questions:
