@@ -44,7 +44,7 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Program, Question, Questions
 from fedpca_flwr.protocol.registry import Method
-from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
+from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases, told_frequencies
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
@@ -392,4 +392,4 @@ def _survey(reply: Reply) -> Survey:
     fields = reply.fields
     unit = float(fields["variances"].sum()) or 1.0
     values = unit * np.sort(fields["spectrum"].astype(np.float64))[::-1].clip(min=0.0)
-    return Survey(head_of(reply), fields["variances"], values, unit * fields["sketch"].astype(np.float64))
+    return Survey(head_in(reply.fields), fields["variances"], values, unit * fields["sketch"].astype(np.float64))

@@ -46,7 +46,7 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, ScaleOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Question, Questions
-from fedpca_flwr.questions.fields import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
+from fedpca_flwr.questions.fields import HEAD, TRUNCATED, factor_of, head_fields, head_in, truncated_fields
 from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.rows import projection_phase
@@ -176,7 +176,7 @@ class QRPCA(RowsStrategy):
 
 
 def _factor(reply: Reply) -> Factor:
-    head, packed = head_of(reply), reply.fields["factor"].astype(np.float64, copy=False)
+    head, packed = head_in(reply.fields), reply.fields["factor"].astype(np.float64, copy=False)
     if "unit" in reply.fields:
         packed *= float(reply.fields["unit"])
     d = head.mean.size

@@ -38,7 +38,7 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions, ScaledOptions, Sho
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Program, Question, Questions
 from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in, moments_of
+from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.rows import moments_phases, own_moments, pooled_moments, projection_phase
 from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
@@ -297,7 +297,7 @@ def _received(reply: Reply, sha: str) -> Moments:
     """A party's moments, which must be those that it announced."""
     if not reply.fields["scatter"].size:
         raise ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
-    moments = moments_of(reply)
+    moments = moments_in(reply.fields)
     if digest(moments) != sha:
         raise ContractError(f"{reply.sender}: its moments are not those whose digest it sent; did its data change?")
     return moments

@@ -56,7 +56,7 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, MethodCard, ScaleOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Public, Question, Questions
-from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
+from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.questions.products import ScatterProducts, product_phases
 from fedpca_flwr.questions.rows import projection_phase
@@ -327,7 +327,7 @@ def _next_block(found: BlockIteration, scale: Array) -> NDArray[Any]:
 
 def _factor(reply: Reply) -> Factor:
     fields, floor, trace = reply.fields, float(reply.fields["floor"]), float(reply.fields["trace"])
-    return Factor(head_of(reply), fields["rows"].astype(np.float64) * root_unit(trace), trace, 2 * floor, floor)
+    return Factor(head_in(reply.fields), fields["rows"].astype(np.float64) * root_unit(trace), trace, 2 * floor, floor)
 
 
 def _float32_error(product: Array, unit: float) -> float:

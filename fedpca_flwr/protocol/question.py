@@ -240,22 +240,6 @@ Program = Generator[Ask, Any, Any]
 """Yields an `Ask`, and goes on with the parties' replies by partition; or a `Sum`, and goes on with a `Total`, or with
 None where no sum could be had (in the last round of a run from which a party has left)."""
 
-__all__ = [
-    "SERVER",
-    "Ask",
-    "Field",
-    "Fields",
-    "Payload",
-    "Program",
-    "Public",
-    "Question",
-    "Questions",
-    "Sum",
-    "SumLimits",
-    "Total",
-]
-
-
 SPREAD = "told spread"
 """Where a party keeps the roots of the scatter's diagonal that a run told."""
 

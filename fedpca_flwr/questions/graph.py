@@ -34,6 +34,7 @@ from pydantic import Field as Limits
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.columns import added
 from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, fix_signs, principal_angles
 from fedpca_flwr.maths.graph import (
     POWERS,
@@ -368,10 +369,10 @@ class GraphStrategy(RowsStrategy):
     def _reported(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: Heads) -> Solution:
         """The mean of the parties' estimates, with the sums of the energies."""
         estimates = [report["estimate"] for report in reports]
-        energies = _added([report["energies"] for report in reports])
+        energies = added([report["energies"] for report in reports])
         # a run that was too short has them in no order; parties need it for their own estimates
         self._order = np.argsort(-energies, kind="stable")
-        components = fix_signs(orthonormalised(_added(estimates))[:, self._order])
+        components = fix_signs(orthonormalised(added(estimates))[:, self._order])
         return Solution(
             pairs=Eigenpairs(energies[self._order], components, following=0.0),
             mean=reports[0]["mean"],
@@ -429,9 +430,3 @@ def _relayed(phase: str, graph: Adjacency, said: Sequence[Reply]) -> Ask:
     tables = {name: np.stack([reply.fields[name] for reply in said]) for name in said[0].fields}
     each = {reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in said}
     return Ask(phase, each=each)
-
-
-def _added(arrays: Sequence[Array]) -> Array:
-    """The sum of equal shapes, whose bits do not depend on their order."""
-    total: Array = np.sort(arrays, axis=0).sum(axis=0)
-    return total

@@ -43,7 +43,7 @@ from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
 from fedpca_flwr.protocol.replies import ArrivingSum, as_they_come
-from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in, moments_of
+from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.questions.row_limits import (
@@ -357,7 +357,7 @@ def _from_each(run: RowsStrategy, within: bool, each: bool, joined: Array | floa
         moments = added.pooled(within=True) if within else pooled
         return PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
     replies = yield Ask("moments")
-    parts = {reply.sender: moments_of(reply) for reply in replies}
+    parts = {reply.sender: moments_in(reply.fields) for reply in replies}
     pooled = pool(parts.values())
     moments = pool_within(parts.values()) if within else pooled
     evidence = Evidence(contributions=Contributions(parts, between=not within))
