@@ -16,8 +16,6 @@ bytes up.
 Of genotypes (``genotypes=true``) the survey is of the standardised ones, and the methods that take genotypes compete.
 
 A heterogeneity score is reported and decides nothing: of two methods that cost the same, one is exact.
-
-Among which ways the adaptive method chooses, and what each is forecast to cost.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Program, Question, Questions
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.protocol.transport import relayed
-from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
+from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases, told_frequencies
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
@@ -269,7 +267,7 @@ class AdaptiveClient(RowsClient):
         site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": text})
         other = self.others[method]
         inner = other.client(other.strategy.card, site, self._transport_of)
-        inner.before, inner.alternatives = before, self.alternatives
+        inner.go_on_from(self, before)
         return inner
 
     def _before(self, text: str, method: str) -> Questions:
@@ -359,11 +357,11 @@ class Adaptive(RowsStrategy):
         options = options_of(chosen.text, kind.card.options, {"n-components": self.options.n_components})
         inner = kind.of(self.config, options, self.transport)
         assert isinstance(inner, RowsStrategy)
+        inner.go_on_from(self)
         self._inner = inner
-        self._inner.quorum, self._inner.rounds_so_far = self.quorum, self.rounds_so_far
-        script |= self._inner.phases
+        script |= inner.phases
         self.phases = dict(script)
-        program = self._inner.aggregate()
+        program = inner.aggregate()
         if self.options.genotypes:  # the parties were told the frequencies with the survey
             program = told_frequencies(program, np.empty(0))
         return (yield from _with_method(program, chosen.text))
@@ -393,4 +391,4 @@ def _survey(reply: Reply) -> Survey:
     fields = reply.fields
     unit = float(fields["variances"].sum()) or 1.0
     values = unit * np.sort(fields["spectrum"].astype(np.float64))[::-1].clip(min=0.0)
-    return Survey(head_of(reply), fields["variances"], values, unit * fields["sketch"].astype(np.float64))
+    return Survey(head_in(reply.fields), fields["variances"], values, unit * fields["sketch"].astype(np.float64))

@@ -11,6 +11,7 @@ and is exact: this method stays for the comparison. Where the server holds the m
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 from fedpca_flwr.errors import DataError
@@ -20,7 +21,7 @@ from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.solution import Solution, solve
 from fedpca_flwr.protocol.card import MethodCard, ScaledOptions, Shown
 from fedpca_flwr.protocol.question import Ask
-from fedpca_flwr.questions.rows import averaged_moments, moments_phases, projection_phase
+from fedpca_flwr.questions.rows import moments_phases, pooled_moments, projection_phase
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 CARD = MethodCard(
@@ -59,8 +60,9 @@ class ApproximateCovariance(RowsStrategy):
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         # averaged raw second moments leave nothing out
-        averaged, diagonal, pooled = yield from averaged_moments(self, within=self.options.center)
-        solution = self._solved(averaged, diagonal)
+        found = yield from pooled_moments(self, within=self.options.center)
+        averaged, diagonal, pooled = found.moments, found.diagonal, found.whole
+        solution = replace(self._solved(averaged, diagonal), evidence=found.evidence)
         _require_some_within(solution)
         measured = {"between_parties_variance_share": _left_out(diagonal - averaged.diagonal(), solution)}
         if pooled is not None:

@@ -20,12 +20,6 @@ is at most 1e-6 degrees.
 
 Each party measures the spectral norm of what its own approximation gets wrong. The model holds the sum, the bound on
 the angle that follows, and the ratio to a full float64 covariance.
-
-How a scatter and a correction of the compressed method travel: what parties encode and the server decodes.
-
-What a run of the compressed method may ask: its options, and its phases.
-
-A party of the compressed method: an encoding of its own scatter, and what that gets wrong.
 """
 
 from __future__ import annotations
@@ -63,7 +57,7 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Question, Questions
-from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
+from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.rows import projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
@@ -367,9 +361,9 @@ class Compressed(RowsStrategy):
         """Count and mean of all rows, and the trace of their scatter; in an order that the data fix."""
         ordered = sorted(replies, key=lambda reply: (reply.rows, reply.fields["mean"].tobytes()))
         self._order = [reply.party for reply in ordered]
-        pooled, deviations = pool_heads([head_of(reply) for reply in ordered])
+        pooled, deviations = pool_heads([head_in(reply.fields) for reply in ordered])
         between = (
-            head_of(reply).n * float(deviation @ deviation)
+            head_in(reply.fields).n * float(deviation @ deviation)
             for reply, deviation in zip(ordered, deviations, strict=True)
         )
         total = math.fsum([*(float(reply.fields["trace"][0]) for reply in ordered), *between])
@@ -392,7 +386,7 @@ class Compressed(RowsStrategy):
             unit = unit_of(float(reply.fields["trace"][0]))
             codec = codec_of(self.options, d, step / unit, self.config.seed)
             scatter = _scaled(reply, unit, partial(codec.decode, d=d))
-            added.add(Moments(*head_of(reply), scatter=scatter))
+            added.add(Moments(*head_in(reply.fields), scatter=scatter))
         lower = unpack(added.pooled().scatter, d)
         return lower + np.tril(lower, -1).T
 

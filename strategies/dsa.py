@@ -16,8 +16,8 @@ takes it from the largest eigenvalue that any party's matrix may have and from t
 from __future__ import annotations
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.questions.graph import GraphClient, GraphOptions, GraphStrategy, graph_phases
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.questions.graph import SHOWS, GraphClient, GraphOptions, GraphStrategy, graph_phases
 
 EXCHANGED = ("iterate",)
 
@@ -29,14 +29,7 @@ CARD = MethodCard(
     rounds="the graph's diameter + `iterations` + 1",
     upload="d k in each iteration; at first K(2d + 3) for K parties",
     server_sees="all that it relays: heads, iterates",
-    shows=Shown(
-        "all that passes, since it relays: number of rows, mean and total variance of each party, its iterates, "
-        "its components and their variances; differences of iterates are products of its covariance with blocks "
-        "that the server knows",
-        "number of rows, mean and total variance of **every** party; the iterates of neighbours; the pooled "
-        "components and mean",
-        "sizes and times of messages, which show the graph",
-    ),
+    shows=SHOWS,
     options=GraphOptions,
     phases=lambda config, options: graph_phases(config, options, EXCHANGED),
     reference="Gang and Bajwa 2022, A Linearly Convergent Algorithm for Distributed PCA",

@@ -25,10 +25,6 @@ A party's answers are sums over the rows that share their gaps, of which each fo
 of such a group (`fedpca_flwr.maths.gap_groups`). Rows whose gaps too few share are left out by a site's own rule.
 
 Upload per party: 8 (d (d + 1) / 2 + d) bytes a round; of q factors 8 (d (q + 1) + 2).
-
-Options of EM, and the questions that a run of it may ask.
-
-EM with a model of few factors, for wide rows: the server's half, in the unit of the data at the end.
 """
 
 from __future__ import annotations
@@ -67,7 +63,7 @@ from fedpca_flwr.questions.incomplete import (
 )
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
 from fedpca_flwr.questions.rows import projection_phase, sums_of_rows
-from fedpca_flwr.questions.rows_run import RowsStrategy
+from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
 
 MORE = 10
 """Factors than components: what is beside the components is not all noise (docs/missing.md measures it)."""
@@ -224,15 +220,16 @@ class EM(RowsStrategy):
     factors: Array | None = None
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
-        observed = yield from observed_values(self)
+        observed = yield from observed_values(self, scale=self.options.scale)
         self.every = observed.every
         if self.options.model == "factors":
-            solution, self.factors, self.missed, ahead = yield from by_factors(self, observed, self.options)
+            solution, self.factors, missed, ahead = yield from by_factors(self, observed, self.options)
         else:
-            solution, ahead = yield from self._by_covariance(observed)
+            solution, missed, ahead = yield from self._by_covariance(observed)
+        solution = replace(solution, evidence=Evidence(missed=missed, cautions=observed.cautions))
         return solution.extended(notes=_notes(observed, ahead, self.options), measured=_measured(observed, ahead))
 
-    def _by_covariance(self, observed: ObservedValues) -> Generator[Ask, Any, tuple[Solution, float]]:
+    def _by_covariance(self, observed: ObservedValues) -> Generator[Ask, Any, tuple[Solution, Array, float]]:
         options, steps, before = self.options, 0, None
         found = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
@@ -241,7 +238,6 @@ class EM(RowsStrategy):
             steps += 1
             with sums_of_rows():
                 found.add(sums)
-            self.missed = missed * observed.spread**2
             moments = observed.moments(found.mean, found.scatter)
             solution = solve(
                 moments, moments.diagonal(), n_components=options.n_components, center=True, scale=options.scale
@@ -256,7 +252,7 @@ class EM(RowsStrategy):
                 break
             before = solution
         self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
-        return solution, ahead
+        return solution, missed * observed.spread**2, ahead
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
         expects = {} if self.covariance is None else {"covariance": pack(self.covariance)}

@@ -20,8 +20,8 @@ matrix may have and from the graph.
 from __future__ import annotations
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.questions.graph import GraphClient, GraphOptions, GraphStrategy, graph_phases
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.questions.graph import SHOWS, GraphClient, GraphOptions, GraphStrategy, graph_phases
 
 EXCHANGED = ("iterate", "tracked")
 
@@ -33,14 +33,7 @@ CARD = MethodCard(
     rounds="the graph's diameter + `iterations` + 1",
     upload="2d k in each iteration; at first K(2d + 3) for K parties",
     server_sees="all that it relays: heads, iterates",
-    shows=Shown(
-        "all that passes, since it relays: number of rows, mean and total variance of each party, its iterates, "
-        "its components and their variances; differences of iterates are products of its covariance with blocks "
-        "that the server knows",
-        "number of rows, mean and total variance of **every** party; the iterates of neighbours; the pooled "
-        "components and mean",
-        "sizes and times of messages, which show the graph",
-    ),
+    shows=SHOWS,
     options=GraphOptions,
     phases=lambda config, options: graph_phases(config, options, EXCHANGED),
     reference="Gang and Bajwa 2021, arXiv 2108.12373",

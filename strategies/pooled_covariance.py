@@ -1,8 +1,4 @@
-"""What a party of P-COV returns about its own rows.
-
-What a run of P-COV may ask: its options, and its phases.
-
-P-COV: the PCA of all rows together, exactly, in one round.
+"""P-COV: the PCA of all rows together, exactly, in one round.
 
 Every party k sends its count n_k, mean m_k and centred scatter S_k. The server adds the scatter between the means::
 
@@ -12,7 +8,7 @@ and takes its leading eigenvectors. Exact up to rounding for any partition of th
 
 Upload per party: d (d + 1) / 2 + d + 1 values, in one round. The server sees each party's covariance; with secure
 aggregation sums only, in more rounds (docs/secure-aggregation.md has the bytes of each). What a party is asked, in
-clear, masked and with survivors, is `fedpca_flwr.questions.rows.moments_phases`; what it answers is in `rows_client`.
+clear, masked and with survivors, and what it answers, is in `fedpca_flwr.questions.rows.moments_phases`.
 The last round may have more than the projection (`fedpca_flwr.questions.last_round`).
 """
 
@@ -46,14 +42,14 @@ from fedpca_flwr.questions.adjustment import (
     covariate_places,
     with_adjustment,
 )
-from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
+from fedpca_flwr.questions.genotypes import genotype_phases
 from fedpca_flwr.questions.last_round import LastRoundOptions, conclude, more_asked, told_count, with_more
 from fedpca_flwr.questions.rows import pooled_moments, projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 from fedpca_flwr.site.scores import OddRows, outlier_file
 
 
-class PooledOptions(LastRoundOptions, AdjustOptions, GenotypeOptions):
+class PooledOptions(LastRoundOptions, AdjustOptions):
     """Options of P-COV."""
 
 
@@ -127,7 +123,7 @@ class PooledCovarianceClient(RowsClient):
 
     def adjusted(self, asked: Fields) -> OwnAdjustment:
         """How this party's rows are adjusted, by what the run tells."""
-        if self.transport.sums_only and self.options.harmonise == "variances":
+        if "harmonised" in self.questions:
             said = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
             self.site.permit_slopes(self.card.split, hashlib.sha256(said).hexdigest())
         return OwnAdjustment(self.own, self.places, self.options.within, asked)
@@ -173,14 +169,14 @@ class PooledCovariance(RowsStrategy):
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         options = self.options.model_dump(include=set(ScaledOptions.model_fields))
         if not self.options.adjusts:
-            moments, diagonal = yield from pooled_moments(self)
-            return solve(moments, diagonal, **options)
-        moments, self.adjusted = yield from adjusted_moments(self)
+            found = yield from pooled_moments(self)
+            return replace(solve(found.moments, found.diagonal, **options), evidence=found.evidence)
+        moments, self.adjusted, evidence = yield from adjusted_moments(self, self.options)
         adjustment = self.adjusted.adjustment
         check_components(self.options.n_components, moments.count, moments.n_features - adjustment.places.size)
         solution = solve(moments, moments.diagonal(), **options)
         solution.pairs.vectors[moments.diagonal() == 0] = 0.0  # where nothing is left, rounding is no loading
-        return replace(solution, adjustment=adjustment).extended(notes=self.adjusted.notes)
+        return replace(solution, adjustment=adjustment, evidence=evidence).extended(notes=self.adjusted.notes)
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
         told = {} if self.adjusted is None else self.adjusted.told

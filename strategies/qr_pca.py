@@ -43,20 +43,20 @@ from fedpca_flwr.maths.factors import Factor, leading_of_factor, pack_trapezoid,
 from fedpca_flwr.maths.moments import Head, certainly_varying, safe_deviation
 from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
+from fedpca_flwr.protocol.card import MethodCard, ScaleOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Question, Questions
-from fedpca_flwr.questions.fields import HEAD, TRUNCATED, factor_of, head_fields, head_of, truncated_fields
+from fedpca_flwr.questions.fields import HEAD, TRUNCATED, factor_of, head_fields, head_in, truncated_fields
 from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.rows import projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
 
 NEGLIGIBLE = 1e-15
 """A rounding error of the mean below this many standard deviations is below that of the factor."""
 
 
-class QROptions(PCAOptions, GenotypeOptions):
+class QROptions(ScaleOptions, GenotypeOptions):
     """Options of QR-PCA."""
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
@@ -65,10 +65,6 @@ class QROptions(PCAOptions, GenotypeOptions):
     """Whether to fill the directions that truncation leaves out."""
     wire: Literal["float64", "float32"] = "float64"
     """Precision of a whole factor; float32 halves the bytes, and the components are within an angle that is told."""
-    center: bool = True
-    """Subtract the pooled mean."""
-    scale: bool = False
-    """Divide each feature by its pooled standard deviation."""
 
 
 def phases(config: RunConfig, options: QROptions) -> Questions:
@@ -144,16 +140,17 @@ class QRPCA(RowsStrategy):
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         if not self.options.rank:
             parts = {reply.sender: _factor(reply) for reply in (yield Ask("factor"))}
-            self.contributions = Contributions(parts)
-            return self._whole(stack(list(parts.values())))
+            evidence = Evidence(contributions=Contributions(parts))
+            return replace(self._whole(stack(list(parts.values()))), evidence=evidence)
         parts = {reply.sender: factor_of(reply) for reply in (yield Ask("truncated"))}
         if self.options.filler:
             parts = {sender: factor.filled() for sender, factor in parts.items()}
-        self.contributions = Contributions(parts)
+        evidence = Evidence(contributions=Contributions(parts))
         pooled = stack(list(parts.values()))
         solution = self._solve(pooled, pooled.trace)
         pairs = replace(solution.pairs, resolution=None)  # truncated factors come from scatters
-        return replace(solution, pairs=pairs, measured={"angle_bound_degrees": angle_bound(pooled.error, pairs)})
+        measured = {"angle_bound_degrees": angle_bound(pooled.error, pairs)}
+        return replace(solution, pairs=pairs, measured=measured, evidence=evidence)
 
     def _whole(self, pooled: Factor) -> Solution:
         rows, head = pooled.rows, pooled.head
@@ -179,7 +176,7 @@ class QRPCA(RowsStrategy):
 
 
 def _factor(reply: Reply) -> Factor:
-    head, packed = head_of(reply), reply.fields["factor"].astype(np.float64, copy=False)
+    head, packed = head_in(reply.fields), reply.fields["factor"].astype(np.float64, copy=False)
     if "unit" in reply.fields:
         packed *= float(reply.fields["unit"])
     d = head.mean.size

@@ -15,8 +15,6 @@ whose directions change for good needs ``forgetting`` or more directions, or the
 With ``state`` the model runs on: new rows are merged into what is stored, ``old-weight`` and ``new-weight`` are the
 paper's lambdas. What was merged cannot be taken out; a contribution that was merged already is refused.
 
-A party of `sapca`: it follows its own rows in one pass, and in a tree merges what other parties give it.
-
 Who sends to whom in the tree: at level l (from 0) party i with ``i mod 2**(l+1) == 2**l`` sends to party ``i - 2**l``,
 by way of the server; the last level has the parties 0 and ``2**(levels-1)``, whose subspaces the server merges itself.
 """
@@ -40,7 +38,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.model.stream_state import Content, RunningModel, subspace_digest
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
+from fedpca_flwr.protocol.card import CentreOptions, MethodCard, PCAOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Program, Public, Question, Questions
 from fedpca_flwr.protocol.transport import ServerTransport
@@ -79,7 +77,7 @@ NO_ROWS: Fields = {
 """The subspace of no rows."""
 
 
-class SAPCAOptions(PCAOptions):
+class SAPCAOptions(CentreOptions):
     """Options of SAPCA."""
 
     rank_rule: Literal["energy", "paper"] = "energy"

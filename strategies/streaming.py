@@ -13,14 +13,13 @@ The state is saved when the parties' own rows have proved the model: a run that 
 With secure aggregation the server keeps one sum over all parties, which are the same in every run: they replace it
 together, or append to it together. Who they are is asked before anything is added up, since the difference of two sums
 over different parties would show the share of those that left. So nobody can leave, and survivors cannot go on alone.
-
-A party of `streaming`: it says the digest of its moments, and sends those that the server does not have.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -38,10 +37,10 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions, ScaledOptions, Sho
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Program, Question, Questions
 from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in, moments_of
+from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.rows import moments_phases, own_moments, pooled_moments, projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
 
 
 class StreamingOptions(ScaledOptions):
@@ -140,7 +139,8 @@ class Streaming(RowsStrategy):
         self.federation = Federation.open(options.state)
         self.federation.prepare()
         self._leaving = sorted({key.strip() for key in options.leave.split(",")} - {""})
-        _require_one_kind(self.federation, options, summed=transport.sums_only)
+        self._summed = "members" in self.phases
+        _require_one_kind(self.federation, options, summed=self._summed)
         for key in self._leaving:
             self.federation.leave(key)
         self._names: dict[str, list[str]] = {}  # of members, by what is true of them
@@ -151,12 +151,12 @@ class Streaming(RowsStrategy):
         self.federation.save()
 
     def aggregate(self) -> Generator[Ask, Any, Solution]:
-        operations = yield from (self._all_together() if self.transport.sums_only else self._one_by_one())
+        operations, evidence = yield from (self._all_together() if self._summed else self._one_by_one())
         parts = self.federation.parts()
-        self.contributions = None if self.transport.sums_only else Contributions(parts)
         moments = pool(parts.values())
         options = self.options.model_dump(include=set(ScaledOptions.model_fields))
-        solution = solve(moments, moments.diagonal(), **options)
+        evidence = evidence or Evidence(contributions=Contributions(parts))
+        solution = replace(solve(moments, moments.diagonal(), **options), evidence=evidence)
         self._names = self._named(operations)
         return solution.extended(notes=self._notes(operations), measured=self._measured(len(operations)))
 
@@ -171,7 +171,7 @@ class Streaming(RowsStrategy):
 
     # Inside
 
-    def _one_by_one(self) -> Generator[Ask, Any, dict[str, str]]:
+    def _one_by_one(self) -> Generator[Ask, Any, tuple[dict[str, str], None]]:
         """Bring every party's contribution up to date; what was done, in a word, by member."""
         replies: list[Reply] = yield Ask("digest")
         digests = self._announced(replies)
@@ -182,10 +182,10 @@ class Streaming(RowsStrategy):
             sent = {r.member: _received(r, digests[r.member]) for r in replies if wanted[r.party]}
         operations = {key: self._update(key, sha, sent.get(key)) for key, sha in digests.items()}
         self._here = pool(sent.get(key) or self.federation.moments_of(key) for key in digests)
-        return operations
+        return operations, None
 
-    def _all_together(self) -> Generator[Ask, Any, dict[str, str]]:
-        """The same for the sum over all parties."""
+    def _all_together(self) -> Generator[Ask, Any, tuple[dict[str, str], Evidence]]:
+        """The same for the sum over all parties, and what is known of that."""
         replies: list[Reply] = yield Ask("members")
         names = sorted(reply.member for reply in replies)
         key = f"{TOGETHER}{len(names)} parties {hashlib.sha256(repr(names).encode()).hexdigest()[:16]}"
@@ -194,14 +194,16 @@ class Streaming(RowsStrategy):
                 f"the federation in {self.options.state} is a sum over other parties than take part in this run; with "
                 "secure-aggregation they stay the same: let them all take part, or name another folder"
             )
-        if self.options.append and self.federation.members:
-            self.joined = self.federation.moments().diagonal()
-        summed, diagonal = yield from pooled_moments(self)
-        summed.scatter[diagonal_positions(diagonal.size)] = diagonal  # never below zero, as that of any rows
-        if self.options.append:
-            self.missed = np.zeros(1)  # what rounding cost the sums before is not known, so no bound is told
+        appended = self.options.append and self.federation.members
+        found = yield from pooled_moments(self, joined=self.federation.moments().diagonal() if appended else 0.0)
+        summed, evidence = found.moments, found.evidence
+        summed.scatter[diagonal_positions(found.diagonal.size)] = (
+            found.diagonal
+        )  # never below zero, as that of any rows
+        if self.options.append:  # what rounding cost the sums before is not known, so no bound is told
+            evidence = replace(evidence, missed=np.zeros(1))
         self._here = summed
-        return {key: self._update(key, digest(summed), summed)}
+        return {key: self._update(key, digest(summed), summed)}, evidence
 
     def _announced(self, replies: Sequence[Reply]) -> dict[str, str]:
         """The digests of the parties' moments, by member."""
@@ -294,7 +296,7 @@ def _received(reply: Reply, sha: str) -> Moments:
     """A party's moments, which must be those that it announced."""
     if not reply.fields["scatter"].size:
         raise ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
-    moments = moments_of(reply)
+    moments = moments_in(reply.fields)
     if digest(moments) != sha:
         raise ContractError(f"{reply.sender}: its moments are not those whose digest it sent; did its data change?")
     return moments

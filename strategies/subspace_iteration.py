@@ -28,10 +28,6 @@ of variances comes first, so that blocks are random in the scaled features.
 
 Blocks go down in float32 at no loss (but for the plain iteration, and for narrow blocks until the gap shows): the
 server computes with the rounded block that it sent.
-
-What a run of SUB-IT may ask: its options, and its phases.
-
-The party's half of SUB-IT.
 """
 
 from __future__ import annotations
@@ -58,17 +54,17 @@ from fedpca_flwr.maths.moments import Head, safe_deviation
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.model.solution import Solution, check_rounds, require_variance
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
+from fedpca_flwr.protocol.card import CountOptions, MethodCard, ScaleOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Public, Question, Questions
-from fedpca_flwr.questions.fields import HEAD, head_fields, head_of
+from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
 from fedpca_flwr.questions.products import ScatterProducts, product_phases
 from fedpca_flwr.questions.rows import projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
 
 
-class SubspaceOptions(CountOptions, GenotypeOptions):
+class SubspaceOptions(CountOptions, ScaleOptions, GenotypeOptions):
     """Options of SUB-IT."""
 
     block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
@@ -88,10 +84,6 @@ class SubspaceOptions(CountOptions, GenotypeOptions):
     """Whether to go on until all components are certified, or until those are that stand out of the noise."""
     max_rounds: Annotated[Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
     """At most so many; the model says which angle was certified."""
-    center: bool = True
-    """Subtract the pooled mean."""
-    scale: bool = False
-    """Divide each feature by its pooled standard deviation."""
 
     def width(self, public: Public) -> int:
         """Columns of a block."""
@@ -259,14 +251,15 @@ class SubspaceIteration(RowsStrategy):
                 AV = AV + head.n * np.outer(mean, mean @ block)
             error = frobenius(missed / scale[:, None])
             error += float(
-                np.sum(self.missed / scale**2) * frobenius(block * scale[:, None])
+                np.sum(A.evidence.missed / scale**2) * frobenius(block * scale[:, None])
             )  # of the mean and the scale
             done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
             if done or found.asked == options.max_rounds:
                 break
             V = _next_block(found, scale)
             AV, missed = yield from A.times(V)
-        return self._solution(found, Head(head.n, centre, head.remainder), total, scale)
+        solution = self._solution(found, Head(head.n, centre, head.remainder), total, scale)
+        return replace(solution, evidence=A.evidence)
 
     def _from_sketch(self) -> Generator[Ask, Any, Solution]:
         options = self.options
@@ -335,7 +328,7 @@ def _next_block(found: BlockIteration, scale: Array) -> NDArray[Any]:
 
 def _factor(reply: Reply) -> Factor:
     fields, floor, trace = reply.fields, float(reply.fields["floor"]), float(reply.fields["trace"])
-    return Factor(head_of(reply), fields["rows"].astype(np.float64) * root_unit(trace), trace, 2 * floor, floor)
+    return Factor(head_in(reply.fields), fields["rows"].astype(np.float64) * root_unit(trace), trace, 2 * floor, floor)
 
 
 def _float32_error(product: Array, unit: float) -> float:

@@ -8,8 +8,6 @@ With ``landmarks`` = c > 0 every party sends them to c rows only, n c values ins
 Nystrom's approximation, for kernels without negative eigenvalues.
 
 ``gamma`` 0 is ``1 / (m var X)`` of all columns together. There are no loadings, and no scores of new rows.
-
-What a run of VERTICAL-KERNEL may ask: its options, and its phases.
 """
 
 from __future__ import annotations
@@ -141,7 +139,7 @@ def phases(config: RunConfig, options: KernelOptions) -> Questions:
         add=_energy_and_sum,
         centred=["energy"] * options.function.of_distances,
     )
-    if config.transport != "clear" and not options.gamma:
+    if "energy" in begin and not options.gamma:
         begin = {**begin, "spread": measures_phase(options, ("spread",), _spread, Field("level", ()))}
     last = keeping_phase(lambda asked: asked["directions"] * asked["singular"], DIRECTIONS, SINGULAR)
     return {**begin, options.asked: known[options.asked], **last}

@@ -14,8 +14,8 @@ from pydantic import Field as Limits
 from fedpca_flwr.config.run_config import Count
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import local_product, power_iteration
-from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.questions.merging import MergeOptions, MergeStrategy, merge_phases
+from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.questions.merging import BEYOND_MOMENTS, SHOWS, MergeOptions, MergeStrategy, merge_phases
 
 
 class VFedPCAOptions(MergeOptions):
@@ -43,19 +43,14 @@ CARD = MethodCard(
     rounds="2 + k `periods`; with `graph` 3 + k `periods`",
     upload="n + 1 in each period",
     server_sees="each party's leading scores",
-    shows=Shown(
-        "number of rows and of columns, energy of its columns, its leading local scores in each period and their "
-        "eigenvalues, the energies of the merged directions",
-        "the merged scores of all rows; with `graph` the leading local scores of neighbours",
-        "sizes and times of messages, which show the graph",
-    ),
+    shows=SHOWS,
     options=VFedPCAOptions,
     phases=merge_phases,
     reference="Cheung et al. 2022, algorithms 2 to 5",
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
-    beyond_moments="directions of rows, which a site must allow, after many steps that enlarge rounding",
+    beyond_moments=BEYOND_MOMENTS,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -49,6 +50,13 @@ def outcome(project, *command, code=0):
     run = subprocess.run([sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True)
     assert run.returncode == code, run.stdout + run.stderr
     return run.stdout
+
+
+def test_an_author_meets_few_names():
+    code = re.search(r"`strategies/two_sums.py`:\n\n```python\n(.*?)^```", STEPS, re.S | re.M)[1]
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    ours = [alias.name for node in imports if node.module.startswith("fedpca_flwr") for alias in node.names]
+    assert 0 < len(ours) <= 8, ours
 
 
 def test_the_battery_passes_for_the_new_method(project):

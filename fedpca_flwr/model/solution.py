@@ -103,6 +103,8 @@ class Solution:
         What a reader of the model must know.
     measured : mapping of str to float
         Numbers by the names of `fedpca_flwr.model.measurements`.
+    evidence : object
+        What the statistics say of it (`fedpca_flwr.questions.rows_run.Evidence`).
     """
 
     pairs: Eigenpairs
@@ -113,6 +115,7 @@ class Solution:
     adjustment: Adjustment | None = None
     notes: Sequence[str] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
+    evidence: Any = None
 
     def extended(self, *, notes: Sequence[str] = (), measured: Mapping[str, float] | None = None) -> Solution:
         """The same solution with more notes and measurements."""

@@ -35,6 +35,16 @@ class PCAOptions(Config):
         return 0
 
     @property
+    def centred(self) -> bool:
+        """Whether rows are about their mean."""
+        return not isinstance(self, CentreOptions) or self.center
+
+    @property
+    def scaled(self) -> bool:
+        """Whether features are divided by their deviations."""
+        return isinstance(self, ScaleOptions) and self.scale
+
+    @property
     def exposes(self) -> str:
         """What these options show of single rows, where that is more than `MethodCard.exposes` says."""
         return ""
@@ -57,16 +67,26 @@ class CountOptions(PCAOptions):
     """How many components."""
 
 
-class ScaledOptions(PCAOptions):
+class CentreOptions(PCAOptions):
+    """The option of methods that can leave rows as they are."""
+
+    center: bool = True
+    """Subtract the pooled mean."""
+
+
+class ScaleOptions(CentreOptions):
+    """The option of methods that know every variance in time."""
+
+    scale: bool = False
+    """Divide each feature by its pooled standard deviation (z-scores)."""
+
+
+class ScaledOptions(ScaleOptions):
     """Options of the methods that know every variance."""
 
     n_components: Annotated[Wanted, Field(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, these can
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
     unrelated features of the same variances (parallel analysis)."""
-    center: bool = True
-    """Subtract the pooled mean."""
-    scale: bool = False
-    """Divide each feature by its pooled standard deviation (z-scores), which the moments already hold."""
 
     @model_validator(mode="after")
     def _unrelated_features_are_centred(self) -> Self:

@@ -51,7 +51,11 @@ class PCAClient(NumPyClient):
         self.number = 0
         self.alternatives: Alternatives = no_alternatives
 
-    # What a method writes
+    def go_on_from(self, before: PCAClient, asked: Questions) -> None:
+        """Go on in a run that another method's client has begun: ``asked`` are the questions that came before."""
+        self.before, self.alternatives = asked, before.alternatives
+
+    # What a method may write
 
     def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
         """The fields that this party returns in a phase, or the parts of which they are the sum; no row leaves."""

@@ -1,14 +1,13 @@
-"""Questions and answers: what a method asks in each phase, declared once and known to both sides.
+"""Questions: what a method asks, what a party answers, and which of them may come when.
 
-A method's server half is a generator, a *program*. It yields `Ask` and `Sum`, and goes on with what comes back. Its
-*script* is its phases in their order: the only questions that a party answers in a run
-(`fedpca_flwr.protocol.question`).
+A `Question` stands in one place, with what is asked and replied, how a party answers and how large the sum of the
+answers can be. Server and parties read the same one, and neither knows the other. The server's half of a method is a
+generator, a *program*: it yields `Ask` and `Sum`, and goes on with what comes back.
 
-A run's script: which question may come when. Server and parties read the same one, and neither knows the other.
-
-The phases come in their order, each at most `Question.times` times in a row; those that are not optional at least once.
-A pure function of the run-config and the number of parties: what is not in it is never answered. Numbers of the run
-that several questions name (its centre, its rows) stay what they were in the first of them.
+A run's *script* is its questions by name (their *phases*), in their order: each comes at most `Question.times` times in
+a row, and those that are not optional at least once. It is a pure function of the run-config and the number of parties,
+and what is not in it is never answered. Numbers of the run that several questions name (its centre, its rows) stay what
+they were in the first of them.
 """
 
 from __future__ import annotations
@@ -240,22 +239,6 @@ class Total(Mapping[str, Array]):
 Program = Generator[Ask, Any, Any]
 """Yields an `Ask`, and goes on with the parties' replies by partition; or a `Sum`, and goes on with a `Total`, or with
 None where no sum could be had (in the last round of a run from which a party has left)."""
-
-__all__ = [
-    "SERVER",
-    "Ask",
-    "Field",
-    "Fields",
-    "Payload",
-    "Program",
-    "Public",
-    "Question",
-    "Questions",
-    "Sum",
-    "SumLimits",
-    "Total",
-]
-
 
 SPREAD = "told spread"
 """Where a party keeps the roots of the scatter's diagonal that a run told."""

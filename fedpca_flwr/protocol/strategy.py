@@ -92,6 +92,10 @@ class PCAStrategy(Strategy):
         self._incoming = Replies(NO_FIELDS, {})  # what comes back
         self._sizes = Sizes(sums_only=transport.sums_only)
 
+    def go_on_from(self, before: PCAStrategy) -> None:
+        """Go on in a run that another method has begun: with its parties, and after its rounds."""
+        self.quorum, self.rounds_so_far = before.quorum, before.rounds_so_far
+
     # What a method writes
 
     @abstractmethod

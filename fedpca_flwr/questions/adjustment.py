@@ -6,8 +6,6 @@ those about own means; where deviations are made alike too, the server divides t
 and else asks for one sum more: every party is told slopes and pooled deviations, and divides its own.
 
 Only parties know the names of columns. So each says where the covariates stand in its own (`PartyInfo.covariates`).
-
-What a party adjusts its own rows by, and what it tells of that.
 """
 
 from __future__ import annotations
@@ -23,23 +21,23 @@ from pydantic import Field as Limits
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config.run_config import Config, RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.adjustment import Adjustment, fitted, harmonising_unit
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, symmetric
 from fedpca_flwr.maths.rows import Rows, chunks
-from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
-from fedpca_flwr.questions.fields import moments_of
+from fedpca_flwr.questions.genotypes import GenotypeOptions
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter, left_of
 from fedpca_flwr.questions.row_limits import require_resolved, scatter_limits
-from fedpca_flwr.questions.rows import ROW_COUNT, SCATTER, moments_phases, summed_moments
-from fedpca_flwr.questions.rows_run import RowsStrategy, kept, party_names
+from fedpca_flwr.questions.rows import ROW_COUNT, SCATTER, moments_phases, pooled_moments
+from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
 
 
 def covariate_places(names: list[str], table: Table) -> NDArray[np.int64]:
@@ -151,7 +149,7 @@ SLOPES = Field("slopes", ("q", "d"), fixed="slopes")
 SPREAD = Field("spread", ("d",), kind="size", fixed="harmonised spread")
 
 
-class AdjustOptions(Config):
+class AdjustOptions(MomentsOptions, GenotypeOptions):
     """Options of a method that has the moments of covariates and features together."""
 
     adjust_for: str = ""
@@ -176,8 +174,7 @@ class AdjustOptions(Config):
     def _about_means(self) -> Self:
         if len(set(self.covariates)) < len(self.covariates):
             raise PydanticCustomError("twice", "'adjust-for' names a column twice")
-        others = {"center": True, "genotypes": False}
-        if self.adjusts and any(getattr(self, key, value) != value for key, value in others.items()):
+        if self.adjusts and (self.genotypes or not self.center):
             raise PydanticCustomError(
                 "adjust", "'adjust-for' and 'harmonise' go only with center=true, genotypes=false"
             )
@@ -206,27 +203,26 @@ class Adjusted:
         return {"slopes": self.adjustment.slopes, "spread": self.spread}
 
 
-def adjusted_phases(config: RunConfig, options: Any) -> Questions:
-    """The phases of `adjusted_moments`.
+def adjusted_phases(config: RunConfig, options: AdjustOptions) -> Questions:
+    """The questions of `adjusted_moments`.
 
     Raises
     ------
     ConfigError
         Where the server has too few sums for that.
     """
-    secure = config.transport != "clear"
-    if secure and options.within and options.keep != "nothing":
+    if config.secure_aggregation and options.within and options.keep != "nothing":
         raise ConfigError(
             f"run-config: 'keep' is '{options.keep}', but with secure-aggregation and harmonise='{options.harmonise}' "
             "the server has no moments with what lies between the parties; use keep=nothing"
         )
-    if config.transport == "surviving" and options.harmonise == "variances":
+    if config.survivors and options.harmonise == "variances":
         raise ConfigError(
             "run-config: 'harmonise' is 'variances', which takes a second sum, and with 'survivors' one is ever "
             "opened: use harmonise=means, or no survivors"
         )
     phases = moments_phases(config, within=options.within, keep=options.keep)
-    if not (secure and options.harmonise == "variances"):
+    if not (config.secure_aggregation and options.harmonise == "variances"):
         return phases
     harmonised = Question(
         asked=Payload((ROW_COUNT, SLOPES, SPREAD)),
@@ -238,7 +234,7 @@ def adjusted_phases(config: RunConfig, options: Any) -> Questions:
     return {**phases, "harmonised": harmonised}
 
 
-def with_adjustment(phases: Questions, options: Any) -> Questions:
+def with_adjustment(phases: Questions, options: AdjustOptions) -> Questions:
     """A script whose last question tells what a party adjusts its own rows by."""
     if not options.adjusts:
         return phases
@@ -249,41 +245,33 @@ def with_adjustment(phases: Questions, options: Any) -> Questions:
     return {**phases, "project": phase}
 
 
-def adjusted_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Adjusted]]:
+def adjusted_moments(
+    run: RowsStrategy, options: AdjustOptions
+) -> Generator[Ask, Any, tuple[Moments, Adjusted, Evidence]]:
     """The moments of all rows without what the options take out."""
-    options: Any = run.options
-    if run.config.transport == "clear":
-        replies = yield Ask("moments")
-        parts = {reply.sender: moments_of(reply) for reply in replies}
-        pooled = pool(parts.values())
-        run.kept = kept(options, pooled, dict(zip(party_names(replies), parts.values(), strict=True)))
-        whole = pool(parts.values(), within=True) if options.within else pooled
-    else:
-        parts = {}
-        whole, _ = yield from summed_moments(run, within=options.within)
-        run.kept = kept(options, whole, {}, missed=run.missed)
-    d = whole.n_features
+    pooled = yield from pooled_moments(run, within=options.within, each=True)
+    whole, d = pooled.moments, pooled.moments.n_features
     S = symmetric(whole.scatter, d)
     adjustment, collinear = fitted(S, _places(run.quorum.covariates, len(options.covariates), d))
     left = adjustment.of_scatter(S)
-    run.missed = adjustment.missed(run.missed)
+    missed = adjustment.missed(pooled.evidence.missed)
     diagonal = np.diagonal(left)
     if not diagonal.any():
         raise DataError("the covariates explain all features, or no party's rows vary: nothing is left to analyse")
-    if run.config.transport != "clear":
-        require_resolved(run.config.bound, np.broadcast_to(run.missed, (d,)), diagonal)
+    if not pooled.parts:
+        require_resolved(run.config.bound, np.broadcast_to(missed, (d,)), diagonal)
     spread = np.sqrt(diagonal / whole.count) if options.harmonise == "variances" else np.empty(0)
     found = Adjusted(adjustment, spread, _notes(options, collinear))
-    own = {name: _of_party(part, whole, found) for name, part in parts.items()}
+    own = {name: _of_party(part, whole, found) for name, part in pooled.parts.items()}
     if spread.size and own:
         left = np.sum([symmetric(one.scatter, d) for one in own.values()], axis=0)
     elif spread.size:
         total: Total = yield Sum("harmonised", {"rows": np.asarray(whole.count), **found.told})
         left = symmetric(total["scatter"], d)
-        run.missed = run.missed + total.missed["scatter"][diagonal_positions(d)]
-    if own:
-        run.contributions = Contributions(own, between=not options.within)
-    return replace(whole, scatter=pack(np.asfortranarray(left))), found
+        missed = missed + total.missed["scatter"][diagonal_positions(d)]
+    contributions = Contributions(own, between=not options.within) if own else None
+    evidence = replace(pooled.evidence, missed=missed, contributions=contributions)
+    return replace(whole, scatter=pack(np.asfortranarray(left))), found, evidence
 
 
 def _of_party(part: Moments, whole: Moments, found: Adjusted) -> Moments:
@@ -312,7 +300,7 @@ def _places(told: str, expected: int, d: int) -> NDArray[np.int64]:
     return np.array(places, dtype=np.int64)
 
 
-def _notes(options: Any, collinear: NDArray[np.int64]) -> list[str]:
+def _notes(options: AdjustOptions, collinear: NDArray[np.int64]) -> list[str]:
     notes = []
     if options.covariates:
         notes.append(f"adjusted for {', '.join(options.covariates)}: the components are those of what these leave")

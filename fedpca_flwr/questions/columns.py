@@ -5,8 +5,6 @@ else is asked before all have the same rows. In clear each tells the energy of i
 squares after its own centring and scaling); where only sums may be shown, the energy is the first sum, and bounds all
 that follow (`fedpca_flwr.questions.columns`).
 
-The sums over parties with different columns of the same rows, and the public limits of their fixed point.
-
 The first sum is the energy E of all columns. It needs `bound`, and travels in six words, so `bound` may be 10^30 times
 the data's size. With x_r a row and A = X X', E bounds what follows, for the sum and for the sum of the parties'
 absolute values (Cauchy and Schwarz), so that fixed point resolves 2^-62 of E::
@@ -118,7 +116,7 @@ SINGULAR = Field("singular", ("<=k",), kind="size")
 """What the directions are multiplied by."""
 
 
-# The phases
+# The questions
 
 
 Measure = Callable[[Any], Fields]
@@ -207,7 +205,7 @@ def measures_phase(
 
 
 def bounded(config: RunConfig, phase: Question, limits: Callable[[float, Fields, Public], SumLimits]) -> Question:
-    """A phase of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
+    """A question of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
 
     ``limits`` are those from the energy, what was asked and what is public.
     """
@@ -293,7 +291,7 @@ def total_energy(run: ColumnsRun, replies: list[Reply], **more: Array) -> Genera
 
     ``more`` comes with the question for them.
     """
-    if not run.transport.sums_only:
+    if "energy" not in run.phases:
         run.set_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
         return None
     sums: Total = yield Sum("energy", {"columns": np.asarray(run.columns), **more})

@@ -1,10 +1,6 @@
-"""`ColumnsStrategy`: a run where the parties hold columns of the same rows: the method, the model, the last round.
+"""A run where the parties hold columns of the same rows, its two halves: `ColumnsStrategy`, and `ColumnsClient`.
 
 The model holds the scores, which all parties learn; the loadings of a column stay where the column is.
-
-Options of every method for data split by columns that fits a model.
-
-`ColumnsClient`: what a party returns about its own columns, for every statistic of `fedpca_flwr.questions.columns`.
 
 Products with a party's ``A = X X'`` (n x n, of rank r) tell all of A once r columns of them are known, whatever the
 block: ``A = A Q (Q' A Q)^+ (A Q)'`` for a random Q (n x r). So a site whose `may-show` is ``scores`` counts how many
@@ -37,6 +33,7 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Ask, Program, Public, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.row_limits import require_bound, require_few_rows
 from fedpca_flwr.site.local_table import difference
 from fedpca_flwr.site.scores import score_file
@@ -180,7 +177,7 @@ class ColumnsRun(PCAStrategy):
 
     def with_energy(self, asked: Fields) -> Fields:
         """What is asked in a phase whose sum the energy bounds."""
-        return {**asked, "energy": np.asarray(self.total)} if self.transport.sums_only else asked
+        return {**asked, "energy": np.asarray(self.total)} if "energy" in self.phases else asked
 
     def require_same_rows(self, replies: list[Reply]) -> None:
         """Take what the parties say of their rows.
@@ -215,7 +212,7 @@ class ColumnsRun(PCAStrategy):
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         log = super().history(certainty, notes, measured)
-        if self.transport.sums_only:
+        if "energy" in self.phases:
             rounding = self.quorum.expected * Layout({}).resolution
             log["measured"]["fixed_point_size_share"] = rounding
             log["notes"].append(SEEN)
@@ -293,17 +290,5 @@ class ColumnsStrategy(ColumnsRun):
         """Let every party keep the scores and its loadings; what that leaves must be what the model foretells."""
         asked = {"directions": solution.pairs.vectors, "singular": model.singular_values_}
         fit: Total = yield Sum("project", self.with_energy(asked))
-        self._verify(model, float(fit["squared"]) / self.n_rows)
-
-    # Inside
-
-    def _verify(self, model: PCAModel, measured: float) -> None:
-        predicted = model.squared_error
         allowed = 1e-6 * model.total_variance if self.exact else np.inf
-        difference = abs(measured - predicted)
-        if not (np.isfinite(difference) and difference <= allowed):  # one is NaN where a party has sent such numbers
-            raise ContractError(
-                f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
-                f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
-            )
-        model.log["measured"] |= {"squared_error_per_row": measured, "predicted_squared_error_per_row": predicted}
+        require_fit(model, float(fit["squared"]) / self.n_rows, model.squared_error, allowed)

@@ -62,24 +62,14 @@ def truncated_fields(data: Rows, rank: int) -> Fields:
 def factor_of(reply: Reply) -> Factor:
     """The truncated factor that a checked reply holds."""
     fields = reply.fields
-    return Factor(head_of(reply), fields["rows"], float(fields["trace"]), float(fields["omitted"]))
-
-
-def head_of(reply: Reply) -> Head:
-    """Count and mean that a checked reply holds."""
-    return head_in(reply.fields)
+    return Factor(head_in(fields), fields["rows"], float(fields["trace"]), float(fields["omitted"]))
 
 
 def head_in(fields: Fields) -> Head:
-    """The same of its fields."""
+    """Count and mean that the fields of a checked reply say."""
     mean = fields["mean"]
     remainder = fields["remainder"] if fields["remainder"].size else np.broadcast_to(0.0, mean.shape)  # takes no room
     return Head(int(fields["count"]), mean, remainder)
-
-
-def moments_of(reply: Reply) -> Moments:
-    """The moments that a checked reply holds; its arrays are handed over, not copied."""
-    return moments_in(reply.fields)
 
 
 def moments_in(fields: Fields) -> Moments:

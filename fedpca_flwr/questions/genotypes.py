@@ -18,16 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import Field as Limits
 
-from fedpca_flwr.config.run_config import Config, RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.genotypes import LEAST, AlleleCounts, columns_of_others, count_alleles
 from fedpca_flwr.maths.rows import Rows
+from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Program, Question, Questions, Sum, Total
 from fedpca_flwr.protocol.transport import relayed
@@ -69,7 +70,7 @@ KNOWN = ("sums", "deviations")
 """Questions for what the counts tell."""
 
 
-class GenotypeOptions(Config):
+class GenotypeOptions(PCAOptions):
     """The option of the methods that take genotypes."""
 
     genotypes: Annotated[bool, Limits(examples=[])] = False
@@ -77,12 +78,12 @@ class GenotypeOptions(Config):
     first, and the components are those of (g - 2p) / sqrt(2p(1 - p)) (docs/genotypes.md)."""
 
 
-class _Options(Protocol):
-    @property
-    def genotypes(self) -> bool: ...
+def are_genotypes(options: PCAOptions) -> bool:
+    """Whether the run is of genotypes."""
+    return isinstance(options, GenotypeOptions) and options.genotypes
 
 
-Given = TypeVar("Given", bound=_Options)
+Given = TypeVar("Given", bound=GenotypeOptions)
 
 
 def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConfig, Given], Questions]) -> Questions:
@@ -95,8 +96,8 @@ def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConf
     """
     if not options.genotypes:
         return phases(config, options)
-    expected = {"scale": False, "center": True, "keep": "nothing"}
-    others = [f"{key}={value}".lower() for key, value in expected.items() if getattr(options, key, value) != value]
+    others = ["scale=false"] * options.scaled + ["center=true"] * (not options.centred)
+    others += ["keep=nothing"] * (isinstance(options, MomentsOptions) and options.keep != "nothing")
     if others:
         raise ConfigError(
             "run-config: 'genotypes' is true, which standardises by allele frequencies and goes only with "

@@ -1,6 +1,4 @@
-"""`GraphClient`: a party of the decentralised methods: its neighbours, its own iterate, its own estimate.
-
-What DSA and FAST-PCA share: parties that talk only to their neighbours in a graph, which Flower's server simulates.
+"""What DSA and FAST-PCA share: parties that talk only to their neighbours in a graph, which Flower's server simulates.
 
 Flower has a hub, so the server relays: what a party sends goes unchanged to its neighbours, and the server adds nothing
 up. It is a simulated network, and the server sees all that passes.
@@ -18,8 +16,6 @@ bring a bound on it, the largest eigenvalue of S_i and ``n_i |m_i - m|^2``: one 
 The end is for the reader. Each party reports its own estimate, made orthonormal, and the energies of its rows in it.
 The server averages the estimates to the model's components and adds the energies to its eigenvalues. The parties
 project their rows with their own estimates.
-
-`GraphStrategy`: relays between neighbours; then makes the reader's model of what the parties report.
 """
 
 from __future__ import annotations
@@ -38,6 +34,7 @@ from pydantic import Field as Limits
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.columns import added
 from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, fix_signs, principal_angles
 from fedpca_flwr.maths.graph import (
     POWERS,
@@ -60,11 +57,21 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CountOptions
+from fedpca_flwr.protocol.card import CountOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions
 from fedpca_flwr.questions.rows import projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+
+SHOWS = Shown(
+    "all that passes, since it relays: number of rows, mean and total variance of each party, its iterates, its "
+    "components and their variances; differences of iterates are products of its covariance with blocks that the "
+    "server knows",
+    "number of rows, mean and total variance of **every** party; the iterates of neighbours; the pooled components and "
+    "mean",
+    "sizes and times of messages, which show the graph",
+)
+"""Who learns what of a party, of a method whose parties talk to their neighbours."""
 
 LONGEST = 10_000
 """Rounds of passing heads on, allowed for while the number of parties is not known yet."""
@@ -139,7 +146,7 @@ REPORT = Payload(
 
 
 def graph_phases(config: RunConfig, options: GraphOptions, exchanged: tuple[str, ...]) -> Questions:
-    """The phases of a method whose parties exchange (d, k) blocks of these names with their neighbours."""
+    """The questions of a method whose parties exchange (d, k) blocks of these names with their neighbours."""
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in exchanged))
 
     def question(relayed: Payload, reply: Payload, answer: Answer, **rest: Any) -> Question:
@@ -362,10 +369,10 @@ class GraphStrategy(RowsStrategy):
     def _reported(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: MeanTable) -> Solution:
         """The mean of the parties' estimates, with the sums of the energies."""
         estimates = [report["estimate"] for report in reports]
-        energies = _added([report["energies"] for report in reports])
+        energies = added([report["energies"] for report in reports])
         # a run that was too short has them in no order; parties need it for their own estimates
         self._order = np.argsort(-energies, kind="stable")
-        components = fix_signs(orthonormalised(_added(estimates))[:, self._order])
+        components = fix_signs(orthonormalised(added(estimates))[:, self._order])
         return Solution(
             pairs=Eigenpairs(energies[self._order], components, following=0.0),
             mean=reports[0]["mean"],
@@ -423,9 +430,3 @@ def _relayed(phase: str, graph: Adjacency, said: Sequence[Reply]) -> Ask:
     tables = {name: np.stack([reply.fields[name] for reply in said]) for name in said[0].fields}
     each = {reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in said}
     return Ask(phase, each=each)
-
-
-def _added(arrays: Sequence[Array]) -> Array:
-    """The sum of equal shapes, whose bits do not depend on their order."""
-    total: Array = np.sort(arrays, axis=0).sum(axis=0)
-    return total

@@ -11,9 +11,7 @@ what is expected of missing values is at most (Cauchy and Schwarz in the metric 
 
 That is generous, so these sums travel in two words a value (steps of 2^-108 of a limit).
 
-Rows with missing values, where few factors are behind them: sums of what the rows are expected to be.
-
-As `fedpca_flwr.questions.incomplete`, but for wide rows: nothing that is asked or replied has d^2 values. Rows are
+Where few factors stand behind wide rows, nothing that is asked or replied has d^2 values. Rows are
 less the mean of what was observed of each feature, in one unit for all, since the noise is alike in all: the root of
 the mean variance, or with ``scale`` each feature's own deviation.
 
@@ -26,7 +24,7 @@ expected values y of all rows (Cauchy and Schwarz)::
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +59,7 @@ from fedpca_flwr.questions.row_limits import (
     require_scalable,
     rows_in,
 )
-from fedpca_flwr.questions.rows import CENTRE, SPREAD, checked_sum
+from fedpca_flwr.questions.rows import CENTRE, SPREAD, checked_sum, taken_for_constant
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 logger = logging.getLogger("fedpca_flwr.client")
@@ -100,6 +98,8 @@ class ObservedValues(NamedTuple):
         What rounding the centre lost, standardised.
     constant : ndarray of shape (d,)
         Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold.
+    cautions : sequence of str
+        What a reader must know of them.
     """
 
     every: int
@@ -110,6 +110,7 @@ class ObservedValues(NamedTuple):
     spread: Array
     mean: Array
     constant: NDArray[np.bool_]
+    cautions: Sequence[str]
 
     @property
     def deviation(self) -> Array:
@@ -132,12 +133,12 @@ class ObservedValues(NamedTuple):
         return Moments(*head, scatter=scatter * pack(np.outer(self.deviation, self.deviation)))
 
 
-# The phases
+# The questions
 
 
 def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
-    """The phases of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
-    if config.transport != "clear":
+    """The questions of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
+    if config.secure_aggregation:
         require_bound(config.bound)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
@@ -158,7 +159,7 @@ def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
 
 
 def expected_phase(times: int) -> Question:
-    """The phase of `expected`."""
+    """The question of `expected`."""
     return Question(
         asked=Payload(MODEL),
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
@@ -258,8 +259,8 @@ def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
 # The statistics
 
 
-def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
-    """Means and deviations of what was observed, by two sums."""
+def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, ObservedValues]:
+    """Means and deviations of what was observed, by two sums; with ``scale`` they must be precise enough for that."""
     first = yield from checked_sum(run, "observed", {})
     count = rows_in(first["count"], first.parties)
     rows, d = count - int(first["empty"]), first["sum"].size
@@ -269,19 +270,24 @@ def observed_values(run: RowsStrategy) -> Generator[Ask, Any, ObservedValues]:
     centre = first["sum"] / counts
     second = yield from checked_sum(run, "deviations", {"rows": np.asarray(count), "centre": centre})
     diagonal = second["diagonal"]
-    run.missed = second.missed.get("diagonal", np.zeros(d))
-    constant = _constant(run, diagonal - second["shift"] ** 2 / counts, counts, centre)
+    missed = second.missed.get("diagonal", np.zeros(d))
+    constant, cautions = _constant(run, missed, diagonal - second["shift"] ** 2 / counts, counts, centre, scale=scale)
     if not second.missed:  # of a constant feature it is the rounding of its mean; fixed point needs it as a limit
         diagonal = np.where(constant, 0.0, diagonal)
-    require_resolved(run.config.bound, run.missed, diagonal)
-    spread = np.sqrt((diagonal.clip(min=0.0) + 2 * run.missed) / counts)
+    require_resolved(run.config.bound, missed, diagonal)
+    spread = np.sqrt((diagonal.clip(min=0.0) + 2 * missed) / counts)
     unit = np.where(spread > 0, spread, 1.0)
     apart = int((pairs == 0).sum())
-    return ObservedValues(count, rows, counts, apart, centre, spread, second["shift"] / counts / unit, constant)
+    return ObservedValues(
+        count, rows, counts, apart, centre, spread, second["shift"] / counts / unit, constant, cautions
+    )
 
 
-def _constant(run: RowsStrategy, diagonal: Array, counts: Array, centre: Array) -> NDArray[np.bool_]:
-    """Which features are constant, by the diagonal (d,) about their means, of which fixed point may have missed some.
+def _constant(
+    run: RowsStrategy, missed: Array, diagonal: Array, counts: Array, centre: Array, *, scale: bool
+) -> tuple[NDArray[np.bool_], Sequence[str]]:
+    """Which features are constant, by the diagonal (d,) about their means, of which fixed point may have ``missed``
+    some; and cautions.
 
     Raises
     ------
@@ -289,18 +295,13 @@ def _constant(run: RowsStrategy, diagonal: Array, counts: Array, centre: Array) 
         Where with scaling fixed point cannot tell.
     """
     constant = constant_features(diagonal.clip(min=0.0), counts, centre)
-    if not run.missed.any():
-        return constant
-    unseen = diagonal <= run.missed
-    if getattr(run.options, "scale", False):
-        require_scalable(run.config.bound, run.missed, diagonal, int(counts.max()))
-        if unseen.any():
-            least = float(np.sqrt((run.missed / counts).max()))
-            run.cautions = [
-                f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
-                f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
-            ]
-    return constant | unseen
+    if not missed.any():
+        return constant, ()
+    unseen = diagonal <= missed
+    if not scale:
+        return constant | unseen, ()
+    require_scalable(run.config.bound, missed, diagonal, int(counts.max()))
+    return constant | unseen, taken_for_constant(unseen, float(np.sqrt((missed / counts).max())))
 
 
 def _require_observed(rows: int, counts: Array) -> None:
@@ -353,7 +354,7 @@ def unit_of(spread: Array, *, scale: bool) -> Array:
 
 
 def factor_phase(times: int, most: int) -> Question:
-    """The phase of `expected_products`."""
+    """The question of `expected_products`."""
     return Question(
         asked=Payload(FACTORS),
         reply=Payload(

@@ -2,8 +2,6 @@
 
 What a party sends is its own claim: nobody can hold it against rows. But who turns a component to its liking must hold
 much of it, and that shows.
-
-Features that a party has in another unit, where the server sees each party's means and deviations.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import ROUNDING, robust_intervals, spe_limit, t_squared_limit
 from fedpca_flwr.model.model import PCAModel
@@ -111,6 +112,23 @@ def conclude(model: PCAModel, fit: Total, options: LastRoundOptions) -> None:
         model.log["kurtosis"] = kurtosis.tolist()
         (low, high), *_ = robust_intervals(model.explained_variance_, kurtosis, model.n_samples_, 0.95)
         model.log["measured"] |= {"first_variance_low": float(low), "first_variance_high": float(high)}
+
+
+def require_fit(model: PCAModel, measured: float, predicted: float, allowed: float) -> None:
+    """Note the mean squared error that the parties have ``measured``, if it is the ``predicted`` one.
+
+    Raises
+    ------
+    ContractError
+        Where they differ by more than is ``allowed``.
+    """
+    difference = abs(measured - predicted)
+    if not (np.isfinite(difference) and difference <= allowed):  # one is NaN where a party has sent such numbers
+        raise ContractError(
+            f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
+            f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
+        )
+    model.log["measured"] |= {"squared_error_per_row": measured, "predicted_squared_error_per_row": predicted}
 
 
 def _by_party(replies: Sequence[Reply]) -> list[dict[str, Any]]:

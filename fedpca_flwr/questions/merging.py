@@ -26,6 +26,7 @@ from fedpca_flwr.maths.columns import added, deflated, direction, merged, overwr
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.graph import Adjacency, graph_of
 from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Public, Question, Questions
 from fedpca_flwr.questions.columns import (
@@ -39,6 +40,17 @@ from fedpca_flwr.questions.columns import (
     rows_in_clear,
 )
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsStrategy, ScoresSolution
+
+SHOWS = Shown(
+    "number of rows and of columns, energy of its columns, its leading local scores in each period and their "
+    "eigenvalues, the energies of the merged directions",
+    "the merged scores of all rows; with `graph` the leading local scores of neighbours",
+    "sizes and times of messages, which show the graph",
+)
+"""Who learns what of a party."""
+
+BEYOND_MOMENTS = "directions of rows, which a site must allow, after many steps that enlarge rounding"
+"""Why a party's answers tell more of its rows than their moments do."""
 
 LOCAL = Payload((Field("value", ()), Field("vector", ("n",))))
 """A party's leading direction, and its weight."""

@@ -27,7 +27,7 @@ from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.influence import units_of
 from fedpca_flwr.questions.row_limits import product_limits, require_bound
 from fedpca_flwr.questions.rows import CENTRE, SPREAD, centre_phases, pooled_centre
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
 
 DIAGONAL = Field("diagonal", ("d",), kind="size")
 
@@ -40,7 +40,7 @@ BEYOND = 1e6
 def product_phases(
     config: RunConfig, width: Callable[[Public], int], *, rounds: int, variances_first: bool = False
 ) -> Questions:
-    """The phases of `ScatterProducts`.
+    """The questions of `ScatterProducts`.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def product_phases(
         return {"b": width(public)}
 
     block, product = Field("block", ("d", "<=b"), EITHER), Payload((Field("product", ("d", "b")),))
-    if config.transport != "clear":
+    if config.secure_aggregation:
         require_bound(config.bound)
         limited = Question(
             asked=Payload((CENTRE, SPREAD, block)),
@@ -110,6 +110,7 @@ class ScatterProducts:
         Count and mean of all rows, once asked for.
     diagonal : ndarray of shape (d,)
         Of A.
+    evidence : Evidence
     """
 
     head: Head
@@ -117,23 +118,25 @@ class ScatterProducts:
 
     def __init__(self, run: RowsStrategy) -> None:
         self.run = run
+        self.evidence = Evidence()
         self._between: Array = np.empty((0, 0))
         self._asked: dict[str, Array] = {}  # with every product
         self._remainder: Array = np.empty(0)  # what the mean has beyond the centre that is asked with it
 
     def variances(self) -> Generator[Ask, Any, None]:
         """Ask for `head` and `diagonal` alone."""
-        if self.run.config.transport == "clear":
+        if "heads" in self.run.phases:
             yield from self._heads("heads")
             return
         pooled = yield from pooled_centre(self.run)
         self.head, self.diagonal, self._remainder = pooled.head, pooled.diagonal, pooled.remainder
         self._asked = {"centre": pooled.centre, "spread": pooled.spread}
-        self.run.missed = self.run.missed + self.run.public.parties * Layout({}).resolution * pooled.spread**2
+        missed = pooled.missed + self.run.public.parties * Layout({}).resolution * pooled.spread**2
+        self.evidence = Evidence(missed=missed, cautions=pooled.cautions)
 
     def start(self, V: Array) -> Generator[Ask, Any, tuple[Array, Array]]:
         """The same and the first product, with a block that every party makes for itself where it can."""
-        if self.run.config.transport != "clear":
+        if "start" not in self.run.phases:
             yield from self.variances()
             return (yield from self.times(V.astype(np.float32)))  # exact: see `random_block`
         sums = yield from self._heads("start")
@@ -159,7 +162,7 @@ class ScatterProducts:
             parties[sender] = head, fields["diagonal"]
 
         sums = arriving.total((yield from as_they_come(Ask(phase), take)))
-        self.run.units = units_of(parties)
+        self.evidence = Evidence(units=units_of(parties))
         heads.sort(key=head_order)
         self.head, deviations = pool_heads(heads)
         self._between = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])

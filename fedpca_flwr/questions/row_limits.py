@@ -13,6 +13,7 @@ it may be 10^20 times the data's deviation, at no loss.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +52,10 @@ class Pooled(NamedTuple):
         Of the scatter about the mean.
     spread : ndarray of shape (d,)
         s, a little enlarged, by rounding too: the roots of the scatter's diagonal about m.
+    missed : ndarray of shape (d,)
+        Bound on what fixed point rounded off the diagonal.
+    cautions : sequence of str
+        What a reader must know of it.
     """
 
     rows: int
@@ -58,6 +63,8 @@ class Pooled(NamedTuple):
     remainder: Array
     diagonal: Array
     spread: Array
+    missed: Array = np.zeros(1)
+    cautions: Sequence[str] = ()
 
     @property
     def head(self) -> Head:

@@ -4,10 +4,6 @@ Means of parties do not add up, so where only sums may be shown the pooled mean 
 sums, then the deviations about it, and all that follows is taken about m (`fedpca_flwr.questions.row_limits` has the
 limits). Where parties may drop out, one uncentred sum has it all, in two floats (`fedpca_flwr.maths.sums`).
 
-Sums that are held against their limits in clear too, and what is told where they are those of no rows.
-
-The parties' moments in clear: added as they come, and kept only where more than their sum is needed.
-
 The server keeps what each party sent where the run is to keep it (``keep='parties'``), or has a limit to what one may
 hold of a component (``max-share``). Without either it keeps them for the parties' influence (`influences`) while that
 takes little memory, and says in the model where it does not.
@@ -15,12 +11,14 @@ takes little memory, and says in the model where it does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from fedpca_flwr.config.run_config import RunConfig
@@ -40,10 +38,11 @@ from fedpca_flwr.maths.sums import (
     uncentred_head,
 )
 from fedpca_flwr.model.solution import ALL_ROWS
+from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
-from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in, moments_of
+from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.questions.row_limits import (
@@ -61,7 +60,7 @@ from fedpca_flwr.questions.row_limits import (
     sum_limits,
     uncentred_limits,
 )
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy, kept, party_names, require_kept_sums
+from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy, kept, party_names, require_kept_sums
 
 
 def checked_sum(run: RowsStrategy, phase: str, asked: Fields) -> Generator[Ask, Any, Total]:
@@ -72,7 +71,7 @@ def checked_sum(run: RowsStrategy, phase: str, asked: Fields) -> Generator[Ask, 
     ContractError
         Naming the party.
     """
-    if run.transport.sums_only:
+    if run.config.secure_aggregation:
         total: Total = yield Sum(phase, asked)
         return total
     public = replace(run.public, config=run.config.model_copy(update={"bound": LARGEST}))
@@ -121,11 +120,11 @@ FOR_INFLUENCE = 2**30
 
 def keeps_each(run: RowsStrategy) -> bool:
     """Whether the server keeps each party's moments until the run has its model."""
-    asked = run.config.max_share > 0 or getattr(run.options, "keep", "nothing") == "parties"
-    return asked or _nbytes(run) <= FOR_INFLUENCE
+    kept = isinstance(run.options, MomentsOptions) and run.options.keep == "parties"
+    return kept or run.config.max_share > 0 or _nbytes(run) <= FOR_INFLUENCE
 
 
-def added_moments(run: RowsStrategy) -> Generator[Ask, Any, MomentsSum]:
+def added_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[MomentsSum, Evidence]]:
     """The sum of all parties' moments, of which none is kept."""
     added = MomentsSum(run.public.features)
     groups = RandomGroups(run.public.parties, np.random.default_rng())
@@ -139,13 +138,11 @@ def added_moments(run: RowsStrategy) -> Generator[Ask, Any, MomentsSum]:
         groups.add(sender, part)
 
     replies = yield from as_they_come(Ask("moments"), take)
-    run.contributions = AddedContributions(groups)
-    run.cautions = [
-        *run.cautions,
+    cautions = [
         f"no influence of single parties is told: what all {len(replies)} sent has {_nbytes(run):,} bytes, and was "
         "added as it came; with 'max-share' it is kept, and told",
     ]
-    return added
+    return added, Evidence(contributions=AddedContributions(groups), cautions=cautions)
 
 
 def _nbytes(run: RowsStrategy) -> int:
@@ -157,7 +154,7 @@ CENTRE = Field("centre", ("d",), fixed="centre")
 SPREAD = Field("spread", ("d",), kind="size", fixed="spread")
 
 
-# The phases
+# The questions
 
 
 def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: party.data) -> Questions:
@@ -190,19 +187,28 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
 def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
-    """The phases of `pooled_moments`; ``within``: of scatters about the parties' own means; ``keep``: what of them."""
-    if config.transport == "clear":
-        return {"moments": Question(reply=MOMENTS, answer=own_moments)}
-    require_kept_sums(keep)
-    require_bound(config.bound)
-    if config.transport == "masked":
-        scatter = Question(
-            asked=Payload((CENTRE, SPREAD)),
-            reply=Payload((SCATTER,)),
-            answer=lambda party, asked: _scatter(party, asked, within=within),
-            limits=lambda asked, public: scatter_limits(asked["spread"]),
-        )
-        return {**centre_phases(), "scatter": scatter}
+    """The questions of `pooled_moments`; ``within``: of scatters about own means; ``keep``: what of them."""
+    if config.secure_aggregation:
+        require_kept_sums(keep)
+        require_bound(config.bound)
+    return WAYS[config.transport].questions(within)
+
+
+def _in_clear(within: bool) -> Questions:
+    return {"moments": Question(reply=MOMENTS, answer=own_moments)}
+
+
+def _in_three_sums(within: bool) -> Questions:
+    scatter = Question(
+        asked=Payload((CENTRE, SPREAD)),
+        reply=Payload((SCATTER,)),
+        answer=lambda party, asked: _scatter(party, asked, within=within),
+        limits=lambda asked, public: scatter_limits(asked["spread"]),
+    )
+    return {**centre_phases(), "scatter": scatter}
+
+
+def _in_one_sum(within: bool) -> Questions:
     squares = (Field("squares", ("d",)),) if within else ()
     uncentred = Question(
         reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
@@ -247,7 +253,7 @@ def projection_phase(
     private by noise replies a constant, in clear. ``about`` names the number of the run that the mean is, but for
     rounding, where the parties were told one; ``further`` fields are what else the rows are projected with.
     """
-    summed = config.transport != "clear" and not differentially_private
+    summed = config.secure_aggregation and not differentially_private
     limits = (ROW_COUNT, Field("total", (), kind="positive"))
     return {
         "project": Question(
@@ -273,10 +279,13 @@ def projection_phase(
 # The statistics
 
 
-def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS) -> Generator[Ask, Any, Pooled]:
+def pooled_centre(
+    run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS, joined: Array | float = 0.0
+) -> Generator[Ask, Any, Pooled]:
     """Rows, mean and deviations of all rows, by two short sums.
 
-    ``prefix`` names their phases, ``which`` says in a refusal what rows they are of.
+    ``prefix`` names their phases, ``which`` says in a refusal what rows they are of; ``joined`` (d,) is the diagonal of
+    a scatter that theirs is added to.
     """
     if run.known is not None:
         return run.known
@@ -285,65 +294,87 @@ def pooled_centre(run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS)
     rows = rows_in(first["count"], first.parties)
     centre = first["sum"] / rows
     second: Total = yield Sum(f"{prefix}deviations", {"rows": np.asarray(rows), "centre": centre})
-    pooled = pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
-    return pooled._replace(
-        diagonal=_resolved_diagonal(run, second.missed["diagonal"], pooled.diagonal, pooled.head, which)
-    )
+    pooled, missed = pooled_of(bound, rows, centre, second["shift"], second["diagonal"]), second.missed["diagonal"]
+    diagonal, cautions = _resolved_diagonal(run, missed, pooled.diagonal, pooled.head, which=which, joined=joined)
+    return pooled._replace(diagonal=diagonal, missed=missed, cautions=cautions)
 
 
-def pooled_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[Moments, Array]]:
-    """The moments of all rows, and the diagonal (d,) of their scatter."""
-    if run.config.transport == "clear":
-        if not keeps_each(run):
-            pooled = (yield from added_moments(run)).pooled()
-            run.kept = kept(run.options, pooled, {})
-            return pooled, pooled.diagonal()
-        replies = yield Ask("moments")
-        parts = {reply.sender: moments_of(reply) for reply in replies}
-        run.contributions = Contributions(parts)
-        pooled = pool(parts.values())
-        run.kept = kept(run.options, pooled, dict(zip(party_names(replies), parts.values(), strict=True)))
-        return pooled, pooled.diagonal()
-    pooled, diagonal = yield from summed_moments(run, within=False)
-    run.kept = kept(run.options, pooled, {}, missed=run.missed)
-    return pooled, diagonal
+class PooledMoments(NamedTuple):
+    """What the parties' moments add up to.
 
-
-def averaged_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array, Moments | None]]:
-    """Moments whose scatter leaves out what is between the parties' means, the diagonal (d,) of the whole scatter, and
-    where the server has them the moments of all rows; without ``within`` nothing is left out."""
-    if run.config.transport == "clear":
-        if not keeps_each(run):
-            added = yield from added_moments(run)
-            pooled = added.pooled()
-            return (added.pooled(within=True) if within else pooled), pooled.diagonal(), pooled
-        parts = {reply.sender: moments_of(reply) for reply in (yield Ask("moments"))}
-        run.contributions = Contributions(parts, between=not within)
-        pooled = pool(parts.values())
-        return (pool(parts.values(), within=True) if within else pooled), pooled.diagonal(), pooled
-    return (*(yield from summed_moments(run, within=within)), None)
-
-
-def summed_moments(run: RowsStrategy, *, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
-    """Moments where only sums are shown, and the diagonal (d,) of the whole scatter.
-
-    ``within``: the moments leave out what lies between the parties' means.
+    Attributes
+    ----------
+    moments : Moments
+        Of all rows, or without what lies between the parties' means.
+    diagonal : ndarray of shape (d,)
+        Of the scatter of all rows.
+    whole : Moments or None
+        Those of all rows, where the server has them.
+    parts : mapping of str to Moments
+        By how texts name the party: what each of them sent, where the server has kept it.
+    names : sequence of str
+        How else they are named, in the same order: a name that is the same in every run.
+    evidence : Evidence
     """
-    by = _by_three_sums if run.config.transport == "masked" else _by_one_sum
-    return (yield from by(run, within))
+
+    moments: Moments
+    diagonal: Array
+    whole: Moments | None = None
+    parts: Mapping[str, Moments] = MappingProxyType({})
+    names: Sequence[str] = ()
+    evidence: Evidence = Evidence()
 
 
-def _by_three_sums(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
-    pooled = yield from pooled_centre(run)
+Pooling = Generator[Ask, Any, PooledMoments]
+
+
+def pooled_moments(
+    run: RowsStrategy, *, within: bool = False, each: bool = False, joined: Array | float = 0.0
+) -> Pooling:
+    """The moments of all rows.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+    within : bool
+        Without what lies between the parties' means.
+    each : bool
+        In clear all that the parties send is kept, however much it is.
+    joined : ndarray of shape (d,)
+        Where only sums are shown: the diagonal of the scatter that this one is added to.
+    """
+    found = yield from WAYS[run.config.transport].pool(run, within, each, joined)
+    own, evidence = dict(zip(found.names, found.parts.values(), strict=True)), found.evidence
+    whole = found.moments if found.whole is None else found.whole
+    return found._replace(evidence=replace(evidence, kept=kept(run.options, whole, own, missed=evidence.missed)))
+
+
+def _from_each(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
+    if not (each or keeps_each(run)):
+        added, evidence = yield from added_moments(run)
+        pooled = added.pooled()
+        moments = added.pooled(within=True) if within else pooled
+        return PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
+    replies = yield Ask("moments")
+    parts = {reply.sender: moments_in(reply.fields) for reply in replies}
+    pooled = pool(parts.values())
+    moments = pool(parts.values(), within=True) if within else pooled
+    evidence = Evidence(contributions=Contributions(parts, between=not within))
+    return PooledMoments(moments, pooled.diagonal(), pooled, parts, party_names(replies), evidence)
+
+
+def _by_three_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
+    pooled = yield from pooled_centre(run, joined=joined)
     sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": pooled.spread})
     scatter, d = sums["scatter"], pooled.centre.size
-    run.missed = run.missed + sums.missed["scatter"][diagonal_positions(d)]
+    missed = pooled.missed + sums.missed["scatter"][diagonal_positions(d)]
     if not within:
         scatter = blas.dspr(d, -float(pooled.rows), pooled.remainder, scatter, lower=1)
-    return Moments(*pooled.head, scatter=scatter), pooled.diagonal
+    evidence = Evidence(missed=missed, cautions=pooled.cautions)
+    return PooledMoments(Moments(*pooled.head, scatter=scatter), pooled.diagonal, evidence=evidence)
 
 
-def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Moments, Array]]:
+def _by_one_sum(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
     sums: Total = yield Sum("uncentred")
     double = {name: (sums[name], sums.low[name]) for name in sums}
     head = uncentred_head(rows_in(sums["count"], sums.parties), double["sum"])
@@ -353,27 +384,49 @@ def _by_one_sum(run: RowsStrategy, within: bool) -> Generator[Ask, Any, tuple[Mo
         scatter = about_mean(double["scatter"], mean_products(head))
         diagonal = scatter[diagonal_positions(head.mean.size)]
     missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
-    return Moments(*head, scatter=scatter), _resolved_diagonal(run, missed, diagonal, head, ALL_ROWS).clip(min=0.0)
+    resolved, cautions = _resolved_diagonal(run, missed, diagonal, head, which=ALL_ROWS, joined=joined)
+    evidence = Evidence(missed=missed, cautions=cautions)
+    return PooledMoments(Moments(*head, scatter=scatter), resolved.clip(min=0.0), evidence=evidence)
 
 
-def _resolved_diagonal(run: RowsStrategy, missed: Array, diagonal: Array, head: Head, which: str) -> Array:
-    """The diagonal (d,) of the scatter of rows, of which fixed point may have ``missed`` so much.
+class Way(NamedTuple):
+    """How the moments of all rows are had: the questions (``within`` or not), and what is made of the answers."""
+
+    questions: Callable[[bool], Questions]
+    pool: Callable[[RowsStrategy, bool, bool, Array | float], Pooling]
+
+
+WAYS = {
+    "clear": Way(_in_clear, _from_each),
+    "masked": Way(_in_three_sums, _by_three_sums),
+    "surviving": Way(_in_one_sum, _by_one_sum),
+}
+"""By how the answers travel."""
+
+
+def _resolved_diagonal(
+    run: RowsStrategy, missed: Array, diagonal: Array, head: Head, *, which: str, joined: Array | float
+) -> tuple[Array, Sequence[str]]:
+    """The diagonal (d,) of the scatter of rows, of which fixed point may have ``missed`` so much, and cautions.
 
     What is too much is refused. With scaling a feature of which it may be all is constant; else it would be scaled by
     what rounding left of it.
     """
-    run.missed = missed
-    whole = diagonal + run.joined
-    about_zero = 0.0 if getattr(run.options, "center", True) else head.n * head.mean**2
+    whole = diagonal + joined
+    about_zero = 0.0 if run.options.centred else head.n * head.mean**2
     require_resolved(run.config.bound, missed, whole + about_zero, which=which)
-    if not getattr(run.options, "scale", False):
-        return diagonal
+    if not run.options.scaled:
+        return diagonal, ()
     require_scalable(run.config.bound, missed, whole, head.n)
     unseen = whole <= missed
-    if unseen.any():
-        least = float(np.sqrt(missed.max() / head.n))
-        run.cautions = [
-            f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
-            f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
-        ]
-    return np.where(unseen, 0.0, diagonal)
+    return np.where(unseen, 0.0, diagonal), taken_for_constant(unseen, float(np.sqrt(missed.max() / head.n)))
+
+
+def taken_for_constant(unseen: NDArray[np.bool_], least: float) -> Sequence[str]:
+    """What a reader must know of ``unseen`` features (d,): fixed point holds no deviation below the ``least``."""
+    if not unseen.any():
+        return ()
+    return [
+        f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
+        f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
+    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -35,6 +35,7 @@ from fedpca_flwr.questions.genotypes import (
     CHECKED,
     FREQUENCIES,
     about_zero,
+    are_genotypes,
     genotype_notes,
     pooled_counts,
     require_frequencies,
@@ -42,6 +43,7 @@ from fedpca_flwr.questions.genotypes import (
     told_frequencies,
 )
 from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
+from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.questions.row_limits import Pooled, require_bound, require_few_rows
 from fedpca_flwr.site.policy import permit_calls
@@ -52,7 +54,7 @@ KEPT = "the moments of all rows were kept; they tell far more than this model (d
 
 
 def kept(
-    options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, missed: Array | None = None
+    options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, missed: Array
 ) -> SecondMoments | None:
     """What a run with these options keeps.
 
@@ -61,7 +63,7 @@ def kept(
     if not isinstance(options, MomentsOptions) or options.keep == "nothing":
         return None
     own = parties if options.keep == "parties" else {}
-    return SecondMoments(pooled, parties=own, missed=np.zeros(0) if missed is None else missed)
+    return SecondMoments(pooled, parties=own, missed=missed if missed.any() else np.zeros(0))
 
 
 def party_names(replies: Sequence[Reply]) -> list[str]:
@@ -97,12 +99,12 @@ class RowsClient(PCAClient):
     site: Site
 
     def require_ready(self) -> None:
-        if self.transport.sums_only and not self.card.differentially_private and self.site.config.bound:
-            require_bound(self.site.config.bound)
-            self.site.permit_bound(self.card.split)
-        if self.transport.sums_only and not self.card.differentially_private:
+        if self._sums:
+            if self.site.config.bound:
+                require_bound(self.site.config.bound)
+                self.site.permit_bound(self.card.split)
             require_few_rows(len(self.data), self.site.node.num_partitions)
-        if self._of_genotypes and not self.journal.begun() and CHECKED not in self.site.state:
+        if are_genotypes(self.options) and not self.journal.begun() and CHECKED not in self.site.state:
             require_genotypes(self.unscaled)
             permit_calls(self.site.node, self.site.table)
             self.site.state[CHECKED] = []
@@ -121,13 +123,14 @@ class RowsClient(PCAClient):
             self.site.state[FREQUENCIES.name] = [asked[FREQUENCIES.name]]
 
     @property
+    def _sums(self) -> bool:
+        """Whether this party's answers are added to those of others in fixed point."""
+        return self.transport.sums_only and not self.card.differentially_private
+
+    @property
     def unscaled(self) -> Rows:
         """This party's rows as they are."""
         return self.site.data(self.card.split)
-
-    @property
-    def _of_genotypes(self) -> bool:
-        return getattr(self.options, "genotypes", False)
 
     @cached_property
     def own(self) -> OwnScatter:
@@ -136,8 +139,7 @@ class RowsClient(PCAClient):
 
     def own_of(self, rows: Rows) -> OwnScatter:
         """The moments of some of this party's ``rows`` (n, d), kept for the run where that is cheaper."""
-        bounded = self.transport.sums_only and not self.card.differentially_private and self.site.config.bound
-        farthest = FARTHEST * self.site.config.bound if bounded else math.inf
+        farthest = FARTHEST * self.site.config.bound if self._sums and self.site.config.bound else math.inf
         columns = self.options.columns(self.public)
         return OwnScatter(rows, self.site.state, columns=columns, parties=self.public.parties, farthest=farthest)
 
@@ -147,7 +149,7 @@ class RowsClient(PCAClient):
 
     def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
         """Chunks of rows, centred and scaled, as this party projects them."""
-        if self._of_genotypes:
+        if are_genotypes(self.options):
             return standard_chunks(rows, asked["mean"], asked["scale"])
         return centred_chunks(rows, asked["mean"], asked["scale"] if asked["scale"].size else None)
 
@@ -172,7 +174,7 @@ class RowsClient(PCAClient):
     def squared_error(self, asked: Fields) -> float:
         """What the projection leaves of the squares of this party's rows, from their moments."""
         components = self.loadings(asked)
-        if not self._of_genotypes:
+        if not are_genotypes(self.options):
             return self.own.squared_error(asked["mean"], asked["scale"], components)
         self._require_told(asked)
         return self.own.squared_error(np.zeros_like(asked["mean"]), np.empty(0), components)
@@ -201,46 +203,54 @@ class RowsClient(PCAClient):
         return bool(self.site.node.scores)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the statistics say of the moments that they gave, for the model that is made of these.
+
+    Attributes
+    ----------
+    missed : ndarray of shape (d,)
+        Bound on what fixed point rounded off the variances, times rows.
+    cautions : sequence of str
+        What a reader must know of them.
+    contributions : Contributions, AddedContributions or None
+        What each party added, where the server sees that.
+    units : sequence of dict
+        Features that a party has in another unit, where the server sees each party's means and deviations.
+    kept : SecondMoments or None
+        The moments of all rows, where the run is to keep them.
+    """
+
+    missed: Array = field(default_factory=lambda: np.zeros(1))
+    cautions: Sequence[str] = ()
+    contributions: Contributions | AddedContributions | None = None
+    units: Sequence[dict[str, Any]] = ()
+    kept: SecondMoments | None = None
+
+
 class RowsStrategy(PCAStrategy):
     """Base of the strategies for data split by rows. A method adds `aggregate`.
 
     Attributes
     ----------
-    missed : ndarray of shape (d,)
-        Bound on what fixed point rounded off the variances, times rows; set by the statistics that a method asks for.
-    joined : ndarray of shape (d,)
-        Diagonal of the scatter that the rows of this run are added to.
     known : Pooled or None
         What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown.
-    cautions : sequence of str
-        What a reader must know of them.
-    kept : SecondMoments or None
-        The moments of all rows, where the run is to keep them; set likewise.
-    contributions : Contributions, AddedContributions or None
-        What each party added to the pooled moments, where the server sees that; set by the statistics too.
-    units : sequence of dict
-        Features that a party has in another unit, where the server sees each party's means and deviations.
     """
 
     party: ClassVar[type[PCAClient]] = RowsClient
-    missed: Array = np.zeros(1)
-    joined: Array = np.zeros(1)
     known: Pooled | None = None
-    cautions: Sequence[str] = ()
-    kept: SecondMoments | None = None
-    contributions: Contributions | AddedContributions | None = None
-    units: Sequence[dict[str, Any]] = ()
 
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         """The method: asks, and returns what it found."""
 
     def program(self) -> Program:
-        if getattr(self.options, "genotypes", False):
+        if are_genotypes(self.options):
             model, solution = yield from self._of_genotypes()
         else:
             solution = yield from self.aggregate()
             model = self.modelled(solution)
+        solution = replace(solution, evidence=None)  # it is large
         yield from self.projected(model, solution)
         self._model = model
 
@@ -280,28 +290,29 @@ class RowsStrategy(PCAStrategy):
 
     def modelled(self, solution: Solution) -> PCAModel:
         """The model of what the method found."""
-        center, influence = getattr(self.options, "center", True), []
-        if self.contributions is not None:
-            influence = self.contributions.influence(solution, center=center, limit=self.config.max_share)
-            self.units = self.contributions.units()
+        center, influence = self.options.centred, []
+        evidence: Evidence = solution.evidence or Evidence()
+        units, missed = evidence.units, evidence.missed
+        if evidence.contributions is not None:
+            influence = evidence.contributions.influence(solution, center=center, limit=self.config.max_share)
+            units = evidence.contributions.units()
             solution = solution.extended(notes=notes_on(influence), measured=largest_of(influence))
-            self.contributions = None  # they are large
         measured = dict(solution.measured)
         pairs = solution.pairs.of_rank(solution.rows - center)
-        if self.transport.sums_only and np.any(self.missed):
+        if np.any(missed):
             weights = 1.0 if solution.scale is None else solution.scale**-2
-            rounding = float(np.sum(self.missed * weights)) / solution.total
+            rounding = float(np.sum(missed * weights)) / solution.total
             measured["fixed_point_variance_share"] = rounding
             pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
-        unseen = [UNSEEN] if self.transport.sums_only and getattr(self.options, "scale", False) else []
-        odd = unit_notes(self.units, ())
-        notes = [*self.cautions, *solution.notes, *odd, *unseen, *([] if self.kept is None else [KEPT])]
+        unseen = [UNSEEN] if self.transport.sums_only and solution.scale is not None else []
+        odd = unit_notes(units, ())
+        notes = [*evidence.cautions, *solution.notes, *odd, *unseen, *([] if evidence.kept is None else [KEPT])]
         log = self.history(self.certainty(pairs), notes, measured)
-        if self.units:
-            log["other_units"] = self.units
+        if units:
+            log["other_units"] = units
         if influence:
             log["influence"] = [one.entry() for one in influence]
-        model = replace(PCAModel.of(solution, log), moments_=self.kept)
+        model = replace(PCAModel.of(solution, log), moments_=evidence.kept)
         if not self.card.differentially_private:
             log["notes"] += shrinkage_notes(model)
         return model
@@ -312,7 +323,7 @@ class RowsStrategy(PCAStrategy):
         if self.card.differentially_private:
             yield Ask("project", asked)
             return
-        if self.transport.sums_only:
+        if "rows" in {field.name for field in self.phases["project"].asked.fields}:
             asked |= {"rows": np.asarray(self.rows_here(model)), "total": np.asarray(solution.total)}
         fit: Total | None = yield Sum("project", asked)
         if fit is None:
@@ -338,10 +349,4 @@ class RowsStrategy(PCAStrategy):
         unit = 1.0 if model.scale_ is None else model.scale_
         rounding = float(((np.finfo(np.float64).eps * mean / unit) ** 2).sum())
         allowed = 1e-6 * model.total_variance + rounding if self.exact else np.inf
-        difference = abs(measured - predicted)
-        if not (np.isfinite(difference) and difference <= allowed):  # one is NaN where a party has sent such numbers
-            raise ContractError(
-                f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
-                f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
-            )
-        model.log["measured"] |= {"squared_error_per_row": measured, "predicted_squared_error_per_row": predicted}
+        require_fit(model, measured, predicted, allowed)

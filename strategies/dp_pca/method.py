@@ -105,8 +105,9 @@ class DPPCA(RowsStrategy):
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         options = self.options
         if not options.private:
-            moments, diagonal = yield from pooled_moments(self)
-            solution = solve(moments, diagonal, n_components=options.n_components, center=True, scale=False)
+            found = yield from pooled_moments(self)
+            solution = solve(found.moments, found.diagonal, n_components=options.n_components, center=True, scale=False)
+            solution = replace(solution, evidence=found.evidence)
             return solution.extended(notes=["not private: epsilon is infinite, and this is p-cov"])
         return (yield from (self._directions() if options.release == "directions" else self._clipped()))
 

@@ -1,7 +1,5 @@
 """Options of DP-PCA, and the noise that follows from them: server and parties must reckon the same.
 
-What a run of DP-PCA asks: the questions of its release, and the answers to each.
-
 A party's half of DP-PCA: the sums of its rows in whole numbers, with whole noise, each once.
 """
 

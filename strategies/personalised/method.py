@@ -43,7 +43,7 @@ from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.question import Ask, Sum, Total
 from fedpca_flwr.questions.products import BEYOND, require_possible
 from fedpca_flwr.questions.rows import pooled_centre
-from fedpca_flwr.questions.rows_run import RowsStrategy
+from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
 
 from .party import (
     GLOBAL_ROUNDS,
@@ -103,12 +103,15 @@ class RowsUsed:
         What every question sends: ``mean``, ``remainder``, and where only sums are shown ``spread``.
     total : float
         Trace of the scatter.
+    missed : ndarray of shape (d,)
+        Bound on what fixed point rounded off its diagonal.
     """
 
     prefix: str
     rows: int
     centre: dict[str, Array]
     total: float
+    missed: Array
 
 
 @dataclass(frozen=True)
@@ -161,14 +164,14 @@ class Personalised(RowsStrategy):
     def _rows_used(self, prefix: str) -> Generator[Ask, Any, RowsUsed]:
         """Mean and variance of the rows that a pass uses."""
         which = NOT_HELD_OUT if prefix else ALL_ROWS
-        if self.config.transport == "clear":
+        if f"{prefix}start" in self.phases:
             replies = yield Ask(f"{prefix}start")
             pooled, diagonal = _pooled(replies, holds_out=bool(prefix))
-            spread = {}
+            spread, missed = {}, np.zeros(1)
             self.n_components(sum(reply.rows for reply in replies), pooled.mean.size)
         else:
             sums = yield from pooled_centre(self, prefix, which=which)
-            pooled, diagonal, spread = sums.head, sums.diagonal, {"spread": sums.spread}
+            pooled, diagonal, spread, missed = sums.head, sums.diagonal, {"spread": sums.spread}, sums.missed
             if prefix:
                 require_enough_rows(self.options.n_components, sums.rows)
             self.n_components(sums.rows, pooled.mean.size)
@@ -179,7 +182,8 @@ class Personalised(RowsStrategy):
             spread = {name: np.sqrt(values**2 + about_zero) for name, values in spread.items()}
             mean = remainder = np.zeros_like(mean)
         require_variance(diagonal, pooled.n, mean, which=which)
-        return RowsUsed(prefix, pooled.n, {"mean": mean, "remainder": remainder, **spread}, float(diagonal.sum()))
+        centre = {"mean": mean, "remainder": remainder, **spread}
+        return RowsUsed(prefix, pooled.n, centre, float(diagonal.sum()), missed)
 
     def _pooled_components(self, used: RowsUsed, notes: list[str]) -> Generator[Ask, Any, Eigenpairs]:
         """The PCA of the rows used: the end mu = infinity, and where V starts."""
@@ -243,6 +247,7 @@ class Personalised(RowsStrategy):
             rows=used.rows,
             notes=notes,
             measured=measured,
+            evidence=Evidence(missed=used.missed),
         )
 
 

@@ -1,10 +1,6 @@
 """A party of the personalised method: its own components, which it keeps over the rounds and projects by.
 
-What a run of the personalised method may ask: its options, and its phases.
-
 Each pass over the rows has phases of its own; those of the first, which holds rows out, begin with ``held-out``.
-
-The choice of mu by the rows that parties hold out.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from fedpca_flwr.maths.personalised import (
     shared,
 )
 from fedpca_flwr.maths.rows import Rows
-from fedpca_flwr.protocol.card import CountOptions
+from fedpca_flwr.protocol.card import CentreOptions, CountOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, SumLimits
 from fedpca_flwr.questions.fields import HEAD, head_fields
@@ -53,7 +49,7 @@ HELD_OUT = "held-out "
 """How the phases of the first of two passes begin."""
 
 
-class PersonalisedOptions(CountOptions):
+class PersonalisedOptions(CountOptions, CentreOptions):
     """Options of the personalised method."""
 
     mu: Annotated[
@@ -65,8 +61,6 @@ class PersonalisedOptions(CountOptions):
     """Eigenvectors, or the gradient steps of the paper's Algorithm 1."""
     iterations: Annotated[Count, Limits(examples=[1, 5])] = 20
     """At most so many for V, in each pass."""
-    center: bool = True
-    """Subtract the pooled mean."""
 
     @property
     def grid(self) -> tuple[float, ...]:
@@ -123,8 +117,8 @@ def _pass(config: RunConfig, options: PersonalisedOptions, prefix: str, strength
         reply=Payload((used, *HEAD[1:], Field("diagonal", ("d",), kind="size"))),
         answer=lambda party, asked: _start(party, prefix),
     )
-    clear = config.transport == "clear"
-    begin = {f"{prefix}start": start} if clear else centre_phases(prefix, lambda party: party.used(prefix))
+    sums = centre_phases(prefix, lambda party: party.used(prefix))
+    begin = sums if config.secure_aggregation else {f"{prefix}start": start}
     product = Question(
         asked=Payload((Field("block", ("d", "<=b")), *_centre(config))),
         reply=Payload((Field("product", ("d", "b")),)),
@@ -153,7 +147,7 @@ def _pass(config: RunConfig, options: PersonalisedOptions, prefix: str, strength
 
 def _centre(config: RunConfig) -> tuple[Field, ...]:
     """The mean of the rows used; where only sums are shown their deviations too, from which limits follow."""
-    spread = (Field("spread", ("d",), kind="size"),) if config.transport != "clear" else ()
+    spread = (Field("spread", ("d",), kind="size"),) if config.secure_aggregation else ()
     return (Field("mean", ("d",)), Field("remainder", ("d",)), *spread)
 
 

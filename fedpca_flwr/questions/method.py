@@ -1,0 +1,45 @@
+"""What a method for data split by rows is made of, under one name: ``from fedpca_flwr.questions import method``.
+
+A `MethodCard` says what the method is, its `Options` what a run may choose. Its `Questions` are what a run may ask: a
+`Question` has the `Payload` of `Field` that is asked and replied, the answer of a party (`Client`), and the limits of
+the sum. Its `Strategy` is a `Program` of `Ask` and `Sum`, which goes on with replies and a `Total`, and ends with a
+`Solution`. The last question is `projection_phase`.
+"""
+
+from __future__ import annotations
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.model.solution import Solution, require_variance
+from fedpca_flwr.protocol.card import CountOptions as Options
+from fedpca_flwr.protocol.card import MethodCard, Shown
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Ask, Program, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
+from fedpca_flwr.questions.rows import projection_phase
+from fedpca_flwr.questions.rows_run import RowsClient as Client
+from fedpca_flwr.questions.rows_run import RowsStrategy as Strategy
+
+__all__ = [
+    "FIRST_WORDS",
+    "Ask",
+    "Client",
+    "Field",
+    "Fields",
+    "MethodCard",
+    "Options",
+    "Payload",
+    "Program",
+    "Public",
+    "Question",
+    "Questions",
+    "RunConfig",
+    "Shown",
+    "Solution",
+    "Strategy",
+    "Sum",
+    "SumLimits",
+    "Total",
+    "projection_phase",
+    "require_variance",
+    "sum_limits",
+]
