@@ -16,6 +16,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import PARTITIONS
@@ -23,76 +24,49 @@ from fedpca_flwr.errors import FedPCAError
 
 from . import ENGINES
 
+HELP = {
+    "methods": "names, each with its options in quotes: \"sub-it block-size=10\"; 'all' (the default) is every method",
+    "dataset": f"data sets (digits): {', '.join(datasets.DATASETS)}; docs/data.md says what each needs",
+    "data-root": "the folder of data sets that are read from one (the present one)",
+    "partition": f"how rows are spread over the clients (dirichlet): {', '.join(PARTITIONS)}; methods for columns get "
+    "equal numbers of columns",
+    "alpha": "of dirichlet and quantity: the smaller, the more uneven (0.1)",
+    "clients": "numbers of clients (10)",
+    "components": "number of components (10)",
+    "seed": "of the partition and of methods that draw anything (42)",
+    "engine": "this process, or Flower's simulation: the same results, later (loopback)",
+    "knn": "also the accuracy of k-NN(5) on the test rows, where there are some",
+    "bound": "above 0: with secure aggregation, and this bound on the size of every value",
+    "output": "a folder that gathers the runs of all comparisons, their models and the report",
+    "fresh": "first remove the runs, models and figures that --output holds",
+}
+
 
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
     made = argparse.ArgumentParser(
         prog="python -m fedpca_flwr compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = made.add_argument
-    add(
-        "--methods",
-        nargs="+",
-        default=["all"],
-        metavar="METHOD",
-        help="names, each with its options in quotes: \"sub-it block-size=10\"; 'all' (the default) is every method",
-    )
-    add(
-        "--dataset",
-        nargs="+",
-        default=["digits"],
-        choices=list(datasets.DATASETS),
-        dest="datasets",
-        metavar="DATASET",
-        help=f"data sets (digits): {', '.join(datasets.DATASETS)}; docs/data.md says what each needs",
-    )
-    add(
-        "--data-root",
-        default=".",
-        metavar="FOLDER",
-        help="the folder of data sets that are read from one (the present one)",
-    )
-    add(
-        "--partition",
-        nargs="+",
-        default=["dirichlet"],
-        choices=list(PARTITIONS),
-        dest="partitions",
-        metavar="PARTITION",
-        help=f"how rows are spread over the clients (dirichlet): {', '.join(PARTITIONS)}; methods for columns get "
-        "equal numbers of columns",
-    )
-    add(
-        "--alpha",
-        nargs="+",
-        type=float,
-        default=[0.1],
-        dest="alphas",
-        metavar="ALPHA",
-        help="of dirichlet and quantity: the smaller, the more uneven (0.1)",
-    )
-    add("--clients", nargs="+", type=int, default=[10], metavar="N", help="numbers of clients (10)")
-    add("--components", type=int, default=10, metavar="K", help="number of components (10)")
-    add("--seed", type=int, default=42, help="of the partition and of methods that draw anything (42)")
-    add(
-        "--engine",
-        choices=list(ENGINES),
-        default="loopback",
-        help="this process, or Flower's simulation: the same results, later (loopback)",
-    )
-    add("--knn", action="store_true", help="also the accuracy of k-NN(5) on the test rows, where there are some")
-    add(
-        "--bound",
-        type=float,
-        default=0.0,
-        help="above 0: with secure aggregation, and this bound on the size of every value",
-    )
-    add(
-        "--output",
-        metavar="FOLDER",
-        help="a folder that gathers the runs of all comparisons, their models and the report",
-    )
-    add("--fresh", action="store_true", help="first remove the runs, models and figures that --output holds")
+
+    def add(name: str, **keywords: Any) -> None:
+        made.add_argument(f"--{name}", help=HELP[name], **keywords)
+
+    def several(name: str, key: str, **keywords: Any) -> None:
+        add(name, nargs="+", dest=key, metavar=name.upper(), **keywords)
+
+    add("methods", nargs="+", default=["all"], metavar="METHOD")
+    several("dataset", "datasets", default=["digits"], choices=list(datasets.DATASETS))
+    add("data-root", default=".", metavar="FOLDER")
+    several("partition", "partitions", default=["dirichlet"], choices=list(PARTITIONS))
+    several("alpha", "alphas", default=[0.1], type=float)
+    add("clients", nargs="+", default=[10], type=int, metavar="N")
+    add("components", default=10, type=int, metavar="K")
+    add("seed", default=42, type=int)
+    add("engine", default="loopback", choices=list(ENGINES))
+    add("knn", action="store_true")
+    add("bound", default=0.0, type=float)
+    add("output", metavar="FOLDER")
+    add("fresh", action="store_true")
     return made
 
 

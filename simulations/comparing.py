@@ -13,10 +13,9 @@ from fedpca_flwr.figures import markdown
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.state.files import writable
 
-from .columns import HEADS, columns_of, shown
 from .measuring import measured
 from .progress import with_a_bar
-from .records import Record, append, identity, named, parsed, read
+from .records import HEADS, Record, append, columns_of, identity, named, parsed, read, shown
 
 ALL = "all"
 """Stands for every method."""
@@ -35,7 +34,8 @@ def settings(
     alphas: Sequence[float],
     clients: Sequence[int],
 ) -> Iterator[Record]:
-    """Every combination; a partition without alpha occurs once."""
+    """Every combination; a partition without alpha occurs once, and ``"all"`` is every method."""
+    methods = [name for method in methods for name in (everything() if method == ALL else [method])]
     ways = [(p, a) for p in partitions for a in (alphas if p in SPREAD else [None])]
     for dataset, (partition, alpha), number, method in itertools.product(datasets, ways, clients, methods):
         name, options = parsed(method)
@@ -83,31 +83,29 @@ def compare(
     list of dict
         A run that failed has ``error`` instead of results.
     """
-    methods = [name for method in methods for name in (everything() if method == ALL else [method])]
     common = {"components": components, "seed": seed, "engine": engine, "knn": knn, "bound": bound}
     places = {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in datasets}
-    RunConfig.parse({"seed": seed, "bound": bound}, source="comparison")
-    for alpha in alphas:
-        RunConfig.parse({"alpha": alpha}, source="comparison")
-    none = [str(number) for number in clients if number < 1]
-    if none:
+    for checked in ({"seed": seed, "bound": bound}, *({"alpha": alpha} for alpha in alphas)):
+        RunConfig.parse(checked, source="comparison")
+    if none := [str(number) for number in clients if number < 1]:
         raise ConfigError(f"comparison: 'clients' is {', '.join(none)}, expected whole numbers from 1")
     every = settings(methods, datasets, partitions, alphas, clients)
     wanted = [{**one, **common, "data root": places[one["dataset"]]} for one in every]
     folder = writable(Path(output).expanduser()) if output else None
     known = {identity(record): record for record in read(folder)} if folder else {}
-    records = []
-    for one in with_a_bar(wanted, lambda one: f"{named(one)} on {one['dataset']}, {one['clients']} clients"):
-        record = known.get(identity(one))
-        if record is None:
-            try:
-                record = {**one, **measured(one, folder)}
-            except FedPCAError as error:
-                record = {**one, "error": f"{type(error).__name__}: {error}"}
-            if folder and "error" not in record:
-                append(folder, record)
-        records.append(record)
-    return records
+    bar = with_a_bar(wanted, lambda one: f"{named(one)} on {one['dataset']}, {one['clients']} clients")
+    return [known.get(identity(one)) or _recorded(one, folder) for one in bar]
+
+
+def _recorded(one: Record, folder: Path | None) -> Record:
+    """Run a method: its record, which stands in the folder where the run did not fail."""
+    try:
+        record = {**one, **measured(one, folder)}
+    except FedPCAError as error:
+        return {**one, "error": f"{type(error).__name__}: {error}"}
+    if folder:
+        append(folder, record)
+    return record
 
 
 def everything() -> list[str]:

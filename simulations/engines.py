@@ -20,7 +20,7 @@ from fedpca_flwr.protocol.progress import flower_from
 
 from . import ENGINES
 from .loopback import FILES, Names, on_loopback
-from .parties import parties_of
+from .parties import Parties, parties_of
 from .progress import shown
 from .python_words import POLICY, in_words_of_python
 
@@ -29,14 +29,7 @@ Engine = Callable[[dict[str, Any], Sequence[Rows], dict[str, Any], Sequence[Name
 Given = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
 
 
-def run(
-    method: str,
-    parties: Given,
-    *,
-    engine: str = "loopback",
-    progress: bool = True,
-    **options: Any,
-) -> PCAModel:
+def run(method: str, parties: Given, *, engine: str = "loopback", progress: bool = True, **options: Any) -> PCAModel:
     """Federated PCA of the data that ``parties`` hold.
 
     Parameters
@@ -56,9 +49,8 @@ def run(
     **options
         The method's options and keys of the run, with underscores (``n_components=5``, ``scale=True``), and a site's
         policy (``min_rows``, ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``,
-        ``may_show``), which then holds for every party. ``scores`` and ``loadings`` are lists of
-        paths, one for each party's file.
-        Keys that say where a simulation's rows come from have no effect here.
+        ``may_show``), which then holds for every party. ``scores`` and ``loadings`` are lists of paths, one for each
+        party's file. Keys that say where a simulation's rows come from have no effect here.
 
     Returns
     -------
@@ -87,14 +79,7 @@ def run(
         split = strategies.method_of(method).strategy.card.split
     held = parties_of(parties, split)
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
-    if "output" in values:
-        raise ConfigError("'output' names a folder of `flwr run`; here the model is returned: run(...).save(path)")
-    site = {key: values.pop(key) for key in POLICY if key in values}
-    number = len(held.rows)
-    site |= {key: _paths(key, values.pop(key), number) for key in FILES if key in values}
-    site |= {"name": held.keys} if held.keys else {}
-    if not np.array_equal(values.setdefault("clients", number), number):
-        raise ConfigError(f"'clients' is {value_text(values['clients'])}, but there are {number} parties")
+    site = _taken_out(values, held)
     quiet = flower_from(logging.ERROR)  # `model.log` has what matters
     with shown(method) if progress else nullcontext(), quiet, in_words_of_python():
         model = _on(engine)(strategies.run_config_of({**values, "method": method}), held.rows, site, held.names)
@@ -102,6 +87,19 @@ def run(
         return model
     model.log["notes"].extend(held.notes)
     return model.named(next(filter(None, held.names), ()))
+
+
+def _taken_out(values: dict[str, Any], held: Parties) -> dict[str, Any]:
+    """The sites' part of the options, of which only the run's stay; its own number of clients among them."""
+    if "output" in values:
+        raise ConfigError("'output' names a folder of `flwr run`; here the model is returned: run(...).save(path)")
+    number = len(held.rows)
+    site = {key: values.pop(key) for key in POLICY if key in values}
+    site |= {key: _paths(key, values.pop(key), number) for key in FILES if key in values}
+    site |= {"name": held.keys} if held.keys else {}
+    if not np.array_equal(values.setdefault("clients", number), number):
+        raise ConfigError(f"'clients' is {value_text(values['clients'])}, but there are {number} parties")
+    return site
 
 
 def _on(engine: str) -> Engine:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from fedpca_flwr.packages import strategies
 
-from .columns import shown
-from .records import Record, named
+from .records import Record, named, shown
 
 EXACT = 1e-6
 """Degrees within which components are the same for every purpose."""

@@ -1,23 +1,24 @@
 """The runs of comparisons: lines of JSON in a folder's ``runs.jsonl``, their names, and commands that repeat them.
 
 A folder gathers the runs of every comparison that named it. Runs are of one setting where only their methods differ.
+A folder may come from anyone, so types are checked where it is read. `HEADS` are the columns that show results.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedpca_flwr.config.method_text import non_defaults, options_of, text_of, words_of
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model_file import from_json, to_json
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.state.files import written_whole
-
-from .record_types import require_record
 
 Record = dict[str, Any]
 
@@ -162,3 +163,114 @@ def append(folder: Path, record: Record) -> None:
     """Add a record to those in a folder."""
     with (folder / RUNS).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps({**record, "measured": to_json(record["measured"])}, allow_nan=False) + "\n")
+
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Text = Annotated[str, Field(max_length=10_000)]
+
+TYPES: dict[str, Any] = {
+    "method": Text,
+    "options": dict[Text, bool | int | Number | Text],
+    "dataset": Text,
+    "data root": Text,
+    "partition": Text,
+    "alpha": Number | None,
+    "clients": Count,
+    "components": Count,
+    "seed": Count,
+    "engine": Text,
+    "knn": bool,
+    "bound": Number,
+    "model": Annotated[str, Field(pattern=r"^models/[0-9a-f]{16}\.npz$")] | None,
+    "max angle": Number | None,
+    "mean angle": Number | None,
+    "captured variance": Number | None,
+    "explained variance": Number | None,
+    "rounds": Count,
+    "MB up": Number,
+    "MB down": Number,
+    "seconds": Number,
+    "knn accuracy": Number | None,
+    "pooled knn accuracy": Number | None,
+    "exact": bool,
+    "notes": list[Text],
+    "measured": dict[Text, Number | Literal["infinity"]],
+    "chosen": Text | None,
+    "date": Text,
+    "versions": dict[Text, Text],
+    "error": Text,
+}
+"""By key; of a model, the file is in the folder's own."""
+
+LATER = {"captured variance", "notes", "pooled knn accuracy", "chosen", "date", "versions", "error"}
+"""What not every record has."""
+
+ADAPTERS = {key: TypeAdapter[Any](kind) for key, kind in TYPES.items()}
+
+
+def require_record(given: Any) -> None:
+    """Refuse what is no record.
+
+    Raises
+    ------
+    ValueError
+        With the key that is not there, or whose value is not what it must be.
+    """
+    if not isinstance(given, dict):
+        raise ValueError("it is no record")
+    for key, adapter in ADAPTERS.items():
+        if key not in given:
+            if key in LATER:
+                continue
+            raise ValueError(f"'{key}' is missing")
+        try:
+            adapter.validate_python(given[key], strict=True)
+        except ValidationError:
+            raise ValueError(f"'{key}' is not what it must be") from None
+    if given["method"] not in strategies.METHODS:
+        raise ValueError("'method' is none that there is")
+
+
+HEADS = {
+    "max angle": "max angle (degrees)",
+    "mean angle": "mean angle (degrees)",
+    "captured variance": "variance captured",
+    "explained variance": "variance claimed",
+    "rounds": "rounds",
+    "MB up": "up per client (mean)",
+    "MB down": "down per client (mean, before the last round)",
+    "seconds": "seconds",
+    "knn accuracy": "k-NN(5)",
+}
+"""What stands above the results of a record, by their key, in their order."""
+
+COUNTED = (
+    "Rounds and bytes are those of the fit, as in docs/published.md, bytes the mean over the clients. The last round, "
+    "in which each client gets the components and says its squared error, is not among them; the bytes down in the "
+    "summary of a run have it, too."
+)
+"""What is counted as rounds, and as bytes up and down."""
+
+COUNTS = {"rounds", "MB up", "MB down"}
+
+SIZES = {"MB up", "MB down"}
+
+SHARES = {"captured variance", "explained variance", "knn accuracy"}
+
+
+def columns_of(records: Sequence[Record]) -> list[str]:
+    """The keys that any of the records has a result for; the first, under which errors stand, where none has any."""
+    return [key for key in HEADS if any(record.get(key) is not None for record in records)] or [*HEADS][:1]
+
+
+def shown(record: Record, key: str) -> str:
+    """A result as text; empty where there is none."""
+    value = record.get(key)
+    if value is None:
+        return ""
+    if key in SHARES:
+        return f"{value:.2%}"
+    if key in SIZES:
+        return f"{value:.3g} MB" if value >= 1 else f"{1e3 * value:.3g} kB"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
 
 from ..programs import run_named
-from . import adaptive_rank, personalised, vertical
 
-PAPERS = {paper.PAPER.name: paper.PAPER.main for paper in (adaptive_rank, personalised, vertical)}
+
+def reproduce(name: str, arguments: Sequence[str]) -> None:
+    """Reproduce a paper, whose module is imported here: a help needs none."""
+    import_module(f"{__package__}.{name.replace('-', '_')}").PAPER.main(arguments)
+
+
+PAPERS = {name: partial(reproduce, name) for name in ("adaptive-rank", "personalised", "vertical")}
 
 
 def main(arguments: Sequence[str]) -> int:

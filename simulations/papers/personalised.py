@@ -11,7 +11,7 @@ drawn with a spread at which the published shapes appear: those stated give othe
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -86,30 +86,34 @@ def compared(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Ro
 
 def traced(*, datasets: int, iterations: int, **case: Any) -> Iterable[Row]:
     """Figure 1(a): test ratios after each iteration from random starts, the mean over the data sets."""
-    ratios = np.zeros((iterations, 3))
-    for seed in range(datasets):
-        data = Federation.draw(**case, seed=seed)
-        m, n, d = data.rows.shape
-        U, V = data.random_start(seed, m), data.random_start(seed)
-        together = data.rows.reshape(m * n, d)
-        local, pooled = ascended(data.rows, U, iterations), ascended(together, V, iterations)
-        personal = algorithm_1(data, U, V, iterations)
-        for i, (own, one, (ours, _)) in enumerate(zip(local, pooled, personal, strict=True)):
-            ratios[i] += [data.test_ratio(x) for x in (own, np.broadcast_to(one, own.shape), ours)]
-    for i, row in enumerate(ratios / datasets, start=1):
-        yield {"iteration": i, **dict(zip(("local", "global", "personal"), map(float, row), strict=True))}
+
+    def curve(data: Federation, U: Array, V: Array) -> Iterator[list[float]]:
+        local = ascended(data.rows, U, iterations)
+        pooled = ascended(data.rows.reshape(-1, data.rows.shape[-1]), V, iterations)
+        for own, one, (ours, _) in zip(local, pooled, algorithm_1(data, U, V, iterations), strict=True):
+            yield [data.test_ratio(x) for x in (own, np.broadcast_to(one, own.shape), ours)]
+
+    return _mean_curve(("local", "global", "personal"), curve, datasets, case)
 
 
 def descent(*, datasets: int, iterations: int, **case: Any) -> Iterable[Row]:
     """Figure 2: training and test ratios of Algorithm 1 from random starts, the mean over the data sets."""
-    ratios = np.zeros((iterations, 3))
-    for seed in range(datasets):
-        data = Federation.draw(**case, seed=seed)
-        start = data.random_start(seed, len(data.rows)), data.random_start(seed)
-        for i, (U, V) in enumerate(algorithm_1(data, *start, iterations)):
-            ratios[i] += data.train_ratio(U), data.test_ratio(U), data.objective(U, V)
-    for i, row in enumerate(ratios / datasets, start=1):
-        yield {"iteration": i, **dict(zip(("train", "test", "objective"), map(float, row), strict=True))}
+
+    def curve(data: Federation, U: Array, V: Array) -> Iterator[list[float]]:
+        for found, shared in algorithm_1(data, U, V, iterations):
+            yield [data.train_ratio(found), data.test_ratio(found), data.objective(found, shared)]
+
+    return _mean_curve(("train", "test", "objective"), curve, datasets, case)
+
+
+def _mean_curve(
+    names: Sequence[str], curve: Callable[[Federation, Array, Array], Iterator[list[float]]], datasets: int, case: Row
+) -> Iterable[Row]:
+    """Numbers by iteration, means over data sets, each from random starts."""
+    drawn = [Federation.draw(**case, seed=seed) for seed in range(datasets)]
+    starts = ((data, data.random_start(i, len(data.rows)), data.random_start(i)) for i, data in enumerate(drawn))
+    for i, row in enumerate(np.mean([list(curve(*start)) for start in starts], axis=0), start=1):
+        yield {"iteration": i, **dict(zip(names, map(float, row), strict=True))}
 
 
 def both_solvers(*, datasets: int, iterations: int, **case: Any) -> Iterable[Row]:

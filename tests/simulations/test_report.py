@@ -21,11 +21,10 @@ from fedpca_flwr.figures import analysis_plots, plots
 from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
 from simulations import measuring, report, report_figures, report_page
-from simulations.columns import COUNTED
 from simulations.compare import main
 from simulations.comparing import compare
 from simulations.recommending import choices
-from simulations.records import identity, read
+from simulations.records import COUNTED, identity, read
 from strategies import METHODS, transports_of
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
