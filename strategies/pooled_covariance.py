@@ -141,7 +141,7 @@ class PooledCovarianceClient(RowsClient):
     def _adjusted(self, asked: Fields) -> OwnAdjustment:
         if self.transport.sums_only and self.options.harmonise == "variances":
             said = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
-            self.site.permit_slopes(self.card.split, hashlib.sha256(said).hexdigest())
+            self.site.repeats(self.card.split).permit_slopes(hashlib.sha256(said).hexdigest())
         return OwnAdjustment(self.own, self.places, self.within, asked)
 
 

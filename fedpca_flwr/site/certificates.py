@@ -61,8 +61,8 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
         raise ConfigError(f"days is {days}, expected 1 to {LONGEST}")
     others = [host for host in hosts if not _host_is_possible(host)]
     if others or not hosts:
-        told = ", ".join(map(repr, others)) or "none"
-        raise ConfigError(f"host is {told}, expected names (in ASCII: xn--... for others) or addresses without a port")
+        named = ", ".join(map(repr, others)) or "none"
+        raise ConfigError(f"host is {named}, expected names (in ASCII: xn--... for others) or addresses without a port")
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer, subject = _name("federated PCA authority"), _name(hosts[0][:64])
     root = (

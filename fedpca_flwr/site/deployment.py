@@ -161,8 +161,8 @@ class Deployment:
 
     def listed(self, *arguments: str) -> dict[str, Any]:
         """What a `flwr` command lists."""
-        told = self.flwr(*arguments, "--format", "json")
-        listed: dict[str, Any] = json.loads(told[told.index("{") :])
+        printed = self.flwr(*arguments, "--format", "json")
+        listed: dict[str, Any] = json.loads(printed[printed.index("{") :])
         return listed
 
     def flwr(self, *arguments: str, heard: Callable[[str], None] = unheard) -> str:

@@ -75,13 +75,13 @@ def end(database: sqlite3.Connection) -> tuple[int, str]:
     ------
     StoreError
     """
-    kept = database.execute("SELECT events, last FROM chain").fetchall()
-    if len(kept) != 1:
+    ends = database.execute("SELECT events, last FROM chain").fetchall()
+    if len(ends) != 1:
         raise StoreError(
             "the journal is damaged: it has lost the digest of its last event; restore it from a copy, or name another "
             "folder"
         )
-    return int(kept[0][0]), str(kept[0][1])
+    return int(ends[0][0]), str(ends[0][1])
 
 
 def require_beyond(database: sqlite3.Connection, seen: tuple[int, str], file: Path) -> None:
@@ -113,8 +113,8 @@ def first_gap(database: sqlite3.Connection) -> int:
         if following(last, event[:-1]) != event.chain:
             return number
         last = event.chain
-    kept = database.execute("SELECT events, last FROM chain").fetchall()
-    return 0 if kept == [(number, last)] else number + 1
+    ends = database.execute("SELECT events, last FROM chain").fetchall()
+    return 0 if ends == [(number, last)] else number + 1
 
 
 def require_whole(database: sqlite3.Connection, file: Path) -> None:
@@ -294,9 +294,9 @@ class FileJournal(Journal):
         self._keep(database, "configuration", configuration)
 
     def _require_begun_with(self, database: sqlite3.Connection, configuration: bytes) -> None:
-        kept = self._secret(database, "configuration")
-        if kept != configuration:
-            raise ContractError(CHANGED if kept else OVER)
+        first = self._secret(database, "configuration")
+        if first != configuration:
+            raise ContractError(CHANGED if first else OVER)
 
     def _keep(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
         database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))

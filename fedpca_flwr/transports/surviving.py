@@ -152,8 +152,8 @@ class SurvivingServer(Surviving, ServerTransport):
         gone = f"the PCA of {len(inside)} of {quorum.total} parties: {', '.join(absent)} dropped out"
         saw = "one sum" if len(self.sums) == 1 else f"{len(self.sums)} sums with noise, the last"
         colluders = fewest_colluders(self.threshold, quorum.total)
-        told = NOTE.format(what=saw, colluders=colluders, parties=quorum.total)
-        return [*([gone] if absent else []), told]
+        note = NOTE.format(what=saw, colluders=colluders, parties=quorum.total)
+        return [gone, note] if absent else [note]
 
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
         return self._in_sum
