@@ -52,18 +52,10 @@ class Variant(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """Where the variants of a list are in a site's file.
+    """Where the variants of a list are in a site's file."""
 
-    Attributes
-    ----------
-    columns : ndarray of shape (d,)
-        Of each, its place in the file; -1 where the file lacks it, or has it twice.
-    swapped : ndarray of shape (d,)
-        Whether the file counts the other allele.
-    """
-
-    columns: NDArray[np.int64]
-    swapped: NDArray[np.bool_]
+    columns: NDArray[np.int64]  # (d,): of each its place in the file; -1 where the file lacks it, or has it twice
+    swapped: NDArray[np.bool_]  # (d,): whether the file counts the other allele
 
 
 def read_bim(file: Path) -> list[Variant]:

@@ -24,7 +24,7 @@ NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
 
-LONGEST = 36500
+MOST_DAYS = 36500
 """Days."""
 
 USAGES = (
@@ -57,8 +57,8 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
     ConfigError
         Where a file is there already or cannot be written, or the certificate would be of nothing.
     """
-    if not 1 <= days <= LONGEST:
-        raise ConfigError(f"days is {days}, expected 1 to {LONGEST}")
+    if not 1 <= days <= MOST_DAYS:
+        raise ConfigError(f"days is {days}, expected 1 to {MOST_DAYS}")
     others = [host for host in hosts if not _host_is_possible(host)]
     if others or not hosts:
         named = ", ".join(map(repr, others)) or "none"

@@ -27,28 +27,14 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 
 @dataclass(frozen=True)
 class CsvTable:
-    """A .csv file of rows.
-
-    Attributes
-    ----------
-    file : path
-    format : CsvFormat
-    width : int
-        Cells of each line.
-    names : list of str
-        Of all columns; empty without a header.
-    start : int
-        Lines before the first row.
-    features : list of int
-        The columns that are features.
-    """
+    """A .csv file of rows."""
 
     file: Path
     format: CsvFormat
-    width: int
-    names: list[str]
-    start: int
-    features: list[int]
+    width: int  # cells of each line
+    names: list[str]  # of all columns; empty without a header
+    start: int  # lines before the first row
+    features: list[int]  # the columns that are features
 
 
 def read_csv(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:

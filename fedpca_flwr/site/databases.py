@@ -42,22 +42,12 @@ TOO_LONG = (
 
 
 class Column(NamedTuple):
-    """A column of a query.
-
-    Attributes
-    ----------
-    name, kind : str
-        Its name, and that of its type.
-    number : str
-        The SQL that makes float64 of a value, NaN of NULL, with ``{}`` for the column; empty where it is no number.
-    text : str
-        The SQL that makes a text of a value, an empty one of NULL.
-    """
+    """A column of a query."""
 
     name: str
-    kind: str
-    number: str
-    text: str
+    kind: str  # the name of its type
+    number: str  # SQL that makes float64 of the column ``{}``, NaN of NULL; empty where it holds no numbers
+    text: str  # SQL that makes a text of the column ``{}``, an empty one of NULL
 
 
 class Session(ABC):

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Self
 
@@ -31,20 +31,14 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
 from fedpca_flwr.maths.rows import Rows, chunks, largest_size
-from fedpca_flwr.protocol.journal import Journal
+from fedpca_flwr.protocol.journal import Decide, Journal
 
 
 @dataclass(frozen=True)
 class Account:
-    """What an event of a journal says, as the journal holds it: JSON by the names of the fields.
+    """What an event of a journal says, as the journal holds it: JSON by the names of the fields."""
 
-    Attributes
-    ----------
-    kind : str
-        Of the events.
-    """
-
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # of the events
 
     def text(self) -> str:
         return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items()})
@@ -131,19 +125,11 @@ ALLOW = ". If this site is content with that, set repeat='allow' in its node-con
 
 @dataclass(frozen=True)
 class SecureSum(Account):
-    """A secure sum that this site's rows were in, or may have been in.
-
-    Attributes
-    ----------
-    members : sequence of str
-        Whose sum, in words that mean the same in every run; sorted.
-    rows : int
-        This site's.
-    """
+    """A secure sum that this site's rows were in, or may have been in."""
 
     kind = "opened"
-    members: Sequence[str]
-    rows: int
+    members: Sequence[str]  # whose sum, in words that mean the same in every run; sorted
+    rows: int  # this site's
 
     def sentence(self) -> str:
         return f"{self.rows} rows in a sum over {len(self.members)} parties"
@@ -335,5 +321,5 @@ class Repeats:
             if counted:
                 self.journal.keep(PRODUCTS, b"counted")
 
-    def _remember(self, kind: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+    def _remember(self, kind: str, decide: Decide) -> None:
         self.journal.remember(kind, rows_digest(self.journal.data_key, self.rows), decide)

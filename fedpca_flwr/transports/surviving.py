@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedpca_flwr.protocol.client import PCAClient
     from fedpca_flwr.protocol.strategy import PCAStrategy
 
-KEYS = 2 * KEY_BYTES
+TWO_KEYS = 2 * KEY_BYTES
 """A run key and a mask key."""
 
 NOTE = (
@@ -64,7 +64,7 @@ NOTE = (
 
 
 def _sizes(public: object) -> dict[str, int]:
-    return {"key": KEYS, "sealed": SEALED, "share": SHARE, **SIZES}
+    return {"key": TWO_KEYS, "sealed": SEALED, "share": SHARE, **SIZES}
 
 
 def _around(*reply: Field, asked: Sequence[Field] = ()) -> Phase:
@@ -313,7 +313,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return replace(signer, configuration=signer.configuration + of)
 
     def _channels(self, party: PCAClient) -> Channels:
-        publics = split_keys(secret_of(party, "keys"), KEYS)
+        publics = split_keys(secret_of(party, "keys"), TWO_KEYS)
         own = publics.index(self._own_keys(party))
         return Channels(Ring(publics, self._signer.about), own, secret_of(party, "private"))
 
