@@ -125,7 +125,7 @@ class PooledCovarianceClient(RowsClient):
         """How this party's rows are adjusted, by what the run tells."""
         if "harmonised" in self.questions:
             said = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
-            self.site.permit_slopes(self.card.split, hashlib.sha256(said).hexdigest())
+            self.site.repeats(self.card.split).permit_slopes(hashlib.sha256(said).hexdigest())
         return OwnAdjustment(self.own, self.places, self.options.within, asked)
 
 

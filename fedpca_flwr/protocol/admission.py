@@ -65,25 +65,15 @@ class ErrorReport(Config):
 class Reply:
     """One party's answer to one question.
 
-    Attributes
-    ----------
-    party : int
-        The partition.
-    name : str
-    rows : int
-    tensors : list of bytes
-    fields : dict
-        Set once the payload is checked; where it is not kept, those of a few numbers.
-    taken : int
-        Bytes of a payload that is not kept.
+    ``fields`` are set once the payload is checked; where it is not kept, they are those of a few numbers.
     """
 
-    party: int
+    party: int  # the partition
     name: str
     rows: int
     tensors: list[bytes]
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
-    taken: int = 0
+    taken: int = 0  # bytes of a payload that is not kept
 
     @property
     def nbytes(self) -> int:

@@ -75,7 +75,7 @@ class PCAClient(NumPyClient):
     def permit_sum(self, members: Sequence[str]) -> None:
         """Refuse to be in a sum over these, where it and an earlier one would tell a share; noise hides that."""
         if not self.card.differentially_private:
-            self.site.permit_sum(self.card.split, members)
+            self.site.repeats(self.card.split).permit_sum(members, split=self.card.split)
 
     def about(self) -> dict[str, Any]:
         """What every reply says of this party."""

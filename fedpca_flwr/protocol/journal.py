@@ -24,11 +24,22 @@ OVER = "the run was over for this site, or silent for so long that another one h
 CHANGED = "the server sends another configuration of this run than with its first question; a run has one"
 
 
+PermitQuestion = Callable[[Sequence[str]], None]
+"""Is given the phases of the questions before, and raises what refuses this one."""
+
+PermitRelease = Callable[[Sequence[float], Sequence[float]], None]
+"""Is given the noise multipliers of this run and those of all others, and raises what refuses one more release."""
+
+Decide = Callable[[Sequence[str], Sequence[str]], str]
+"""Is given what was noted of some kind in all runs, of the same data and of others, and returns what to note now,
+nothing for an empty text; or raises what refuses it."""
+
+
 class Journal(ABC):
     """One party's record of one run."""
 
     @abstractmethod
-    def begin(self, phase: str, digest: str, configuration: bytes, permit: Callable[[Sequence[str]], None]) -> None:
+    def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         """Note a question before it is answered, so that it is never answered twice.
 
         Parameters
@@ -39,7 +50,6 @@ class Journal(ABC):
         configuration : bytes
             Digest of the run-config that came with it: what one allows must not be added to what another does.
         permit : callable
-            Is given the phases of the questions before, and raises what refuses this one.
 
         Raises
         ------
@@ -56,9 +66,7 @@ class Journal(ABC):
         """Note what leaves in answer to the last question."""
 
     @abstractmethod
-    def note_release(
-        self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
-    ) -> None:
+    def note_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
         """Note, before its noise is drawn, that a noisy reply leaves in a phase.
 
         Parameters
@@ -69,8 +77,7 @@ class Journal(ABC):
         multiplier : float
             Standard deviation of the noise over the sensitivity.
         permit : callable
-            Is given the multipliers of this run and those of all others that are noted, and raises what refuses this
-            one: then nothing is noted.
+            Where it refuses, nothing is noted.
         """
 
     @property
@@ -79,7 +86,7 @@ class Journal(ABC):
         """The secret of its digests of data; empty where nothing outlasts the run."""
 
     @abstractmethod
-    def remember(self, kind: str, data: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+    def remember(self, kind: str, data: str, decide: Decide) -> None:
         """Note what later runs must know of this site's data.
 
         Parameters
@@ -88,8 +95,6 @@ class Journal(ABC):
         data : str
             Digest of the data.
         decide : callable
-            Is given what was noted of that kind in all runs, of the same data and of others, and returns what to note
-            now, nothing for an empty text; or raises what refuses it.
         """
 
     @abstractmethod
@@ -163,7 +168,7 @@ class StateJournal(Journal):
     def seen(self, end: tuple[int, str]) -> None:
         self.record["seen events"], self.record["seen digest"] = end
 
-    def begin(self, phase: str, digest: str, configuration: bytes, permit: Callable[[Sequence[str]], None]) -> None:
+    def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
         if self.record["ended"]:
             raise ContractError(ENDED)
@@ -182,16 +187,14 @@ class StateJournal(Journal):
     def answered(self, what: str, nbytes: int) -> None:
         pass
 
-    def note_release(
-        self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
-    ) -> None:
+    def note_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
         """Nothing: a budget over runs needs a folder, and within a run every phase is answered once."""
 
     @property
     def data_key(self) -> bytes:
         return b""
 
-    def remember(self, kind: str, data: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+    def remember(self, kind: str, data: str, decide: Decide) -> None:
         """Nothing: what other runs were told needs a folder."""
 
     def end(self, why: str) -> None:

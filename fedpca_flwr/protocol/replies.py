@@ -239,10 +239,10 @@ class Replies:
         ------
         ContractError
         """
-        kept = [reply for reply in replies if not reply.taken]
-        named = {reply.sender: self._named(reply) for reply in kept}
+        whole = [reply for reply in replies if not reply.taken]
+        named = {reply.sender: self._named(reply) for reply in whole}
         check_together(self.payload, named, self.sizes, self._claims)
-        for reply in kept:
+        for reply in whole:
             reply.fields = named[reply.sender]
             self.sizes_of_numbers[reply.sender] = size_of(reply.fields)
             reply.tensors.clear()

@@ -17,10 +17,10 @@ from flwr.serverapp import Grid
 
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
-SOONEST = 0.1
+FIRST_LOOK = 0.1
 """Seconds."""
 
-SHARE = 0.1
+SHARE_WAITED = 0.1
 """Of the time waited so far: a reply is found at most so much later than it came."""
 
 
@@ -41,7 +41,7 @@ def poll_promptly(grid: Grid) -> Grid:
             waited = time.monotonic() - started
             if not waiting or (timeout is not None and waited >= timeout):
                 return found
-            time.sleep(max(SOONEST, SHARE * waited))
+            time.sleep(max(FIRST_LOOK, SHARE_WAITED * waited))
 
     grid.send_and_receive = send_and_receive  # type: ignore[method-assign]  # of this grid only
     return grid

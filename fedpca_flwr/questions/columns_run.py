@@ -98,7 +98,8 @@ class ColumnsClient(PCAClient):
         products = self.options.products(len(self.data))
         if node.data and node.may_show == "scores" and products:
             columns += node.num_partitions - 1 if self.transport.sums_only else 0
-            self.site.permit_products(self.card.split, products, columns=columns, counted=counted)
+            repeats = self.site.repeats(self.card.split)
+            repeats.permit_products(products, columns=columns, counted=counted)
 
 
 SEEN = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"

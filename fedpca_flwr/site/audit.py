@@ -18,17 +18,10 @@ SHOWN = ("time", "run", "party", "kind", "about", "bytes")
 
 @dataclass(frozen=True)
 class Audit:
-    """What a journal holds.
-
-    Attributes
-    ----------
-    events : sequence of Event
-    gap : int
-        The number of the first event that is missing or was changed; 0: none.
-    """
+    """What a journal holds."""
 
     events: Sequence[Event]
-    gap: int
+    gap: int  # the number of the first event that is missing or was changed; 0: none
 
     @property
     def verdict(self) -> str:

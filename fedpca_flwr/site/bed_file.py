@@ -52,18 +52,10 @@ class Variant(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """Where the variants of a list are in a site's file.
+    """Where the variants of a list are in a site's file."""
 
-    Attributes
-    ----------
-    columns : ndarray of shape (d,)
-        Of each, its place in the file; -1 where the file lacks it, or has it twice.
-    swapped : ndarray of shape (d,)
-        Whether the file counts the other allele.
-    """
-
-    columns: NDArray[np.int64]
-    swapped: NDArray[np.bool_]
+    columns: NDArray[np.int64]  # (d,): of each its place in the file; -1 where the file lacks it, or has it twice
+    swapped: NDArray[np.bool_]  # (d,): whether the file counts the other allele
 
 
 def read_bim(file: Path) -> list[Variant]:
@@ -133,24 +125,24 @@ def in_common(files: Mapping[str, Sequence[Variant]], *, ambiguous: bool = False
     (first, listed), *others = files.items()
     lines = []
     known = [variant for variant in listed if UNKNOWN not in variant[2:]]
-    lines += _told(first, "have an allele that it does not name", [v for v in listed if UNKNOWN in v[2:]])
+    lines += _line(first, "have an allele that it does not name", [v for v in listed if UNKNOWN in v[2:]])
     if not ambiguous:
-        lines += _told(first, "look the same on both strands", [v for v in known if v.ambiguous])
+        lines += _line(first, "look the same on both strands", [v for v in known if v.ambiguous])
         known = [variant for variant in known if not variant.ambiguous]
-    kept = matched(known, listed).columns >= 0
-    lines += _told(first, "are in it twice", [v for v, once in zip(known, kept, strict=True) if not once])
+    common = matched(known, listed).columns >= 0
+    lines += _line(first, "are in it twice", [v for v, once in zip(known, common, strict=True) if not once])
     for name, own in others:
         found = matched(known, own)
         lacking = found.columns < 0
-        lines += _told(name, "are not in it, or twice", [v for v, lacks in zip(known, lacking, strict=True) if lacks])
-        lines += _told(
+        lines += _line(name, "are not in it, or twice", [v for v, lacks in zip(known, lacking, strict=True) if lacks])
+        lines += _line(
             name, "are coded with swapped alleles", [v for v, turn in zip(known, found.swapped, strict=True) if turn]
         )
-        kept &= ~lacking
-    return [variant for variant, keep in zip(known, kept, strict=True) if keep], lines
+        common &= ~lacking
+    return [variant for variant, keep in zip(known, common, strict=True) if keep], lines
 
 
-def _told(name: str, what: str, variants: Sequence[Variant]) -> list[str]:
+def _line(name: str, what: str, variants: Sequence[Variant]) -> list[str]:
     return [f"{name}: {len(variants)} {what}: {some_of(variants)}"] if variants else []
 
 
@@ -243,10 +235,10 @@ def _require_whole(listed: list[Variant], found: Matched, *, ambiguous: bool) ->
         "look the same on both strands (A/T, C/G); where all sites' files are of one strand, set node-config "
         "ambiguous='keep'": [variant for variant in listed if variant.ambiguous and not ambiguous],
     }
-    told = [f"{len(those)} {what}" for what, those in faults.items() if those]
-    if told:
+    texts = [f"{len(those)} {what}" for what, those in faults.items() if those]
+    if texts:
         raise DataError(
-            f"of the {len(listed)} variants in the list that node-config 'variants' names, {'; '.join(told)} (the "
+            f"of the {len(listed)} variants in the list that node-config 'variants' names, {'; '.join(texts)} (the "
             "site's log names them). 'python -m fedpca_flwr site variants' makes a list of those that all sites have",
             local="; ".join(some_of(those) for those in faults.values() if those),
         )

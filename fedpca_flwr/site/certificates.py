@@ -24,7 +24,7 @@ NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
 
-LONGEST = 36500
+MOST_DAYS = 36500
 """Days."""
 
 USAGES = (
@@ -57,12 +57,12 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
     ConfigError
         Where a file is there already or cannot be written, or the certificate would be of nothing.
     """
-    if not 1 <= days <= LONGEST:
-        raise ConfigError(f"days is {days}, expected 1 to {LONGEST}")
+    if not 1 <= days <= MOST_DAYS:
+        raise ConfigError(f"days is {days}, expected 1 to {MOST_DAYS}")
     others = [host for host in hosts if not _host_is_possible(host)]
     if others or not hosts:
-        told = ", ".join(map(repr, others)) or "none"
-        raise ConfigError(f"host is {told}, expected names (in ASCII: xn--... for others) or addresses without a port")
+        named = ", ".join(map(repr, others)) or "none"
+        raise ConfigError(f"host is {named}, expected names (in ASCII: xn--... for others) or addresses without a port")
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer, subject = _name("federated PCA authority"), _name(hosts[0][:64])
     root = (

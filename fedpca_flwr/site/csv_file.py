@@ -27,28 +27,14 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 
 @dataclass(frozen=True)
 class CsvTable:
-    """A .csv file of rows.
-
-    Attributes
-    ----------
-    file : path
-    format : CsvFormat
-    width : int
-        Cells of each line.
-    names : list of str
-        Of all columns; empty without a header.
-    start : int
-        Lines before the first row.
-    kept : list of int
-        The columns that are features.
-    """
+    """A .csv file of rows."""
 
     file: Path
     format: CsvFormat
-    width: int
-    names: list[str]
-    start: int
-    kept: list[int]
+    width: int  # cells of each line
+    names: list[str]  # of all columns; empty without a header
+    start: int  # lines before the first row
+    features: list[int]  # the columns that are features
 
 
 def read_csv(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
@@ -60,10 +46,10 @@ def read_csv(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     if not first:
         raise DataError("the .csv file has no cell that holds anything", local=str(file))
     width, names = len(first), _header(first, left_out, written)
-    kept = feature_positions(left_out, names, width)
-    table = CsvTable(file, written, width, names, reader.line_num if names else 0, kept)
-    rows = Blocks(partial(_blocks, table), len(kept), np.dtype(np.float64))
-    return rows, [names[position] for position in kept] if names else []
+    features = feature_positions(left_out, names, width)
+    table = CsvTable(file, written, width, names, reader.line_num if names else 0, features)
+    rows = Blocks(partial(_blocks, table), len(features), np.dtype(np.float64))
+    return rows, [names[position] for position in features] if names else []
 
 
 def cells_of(file: Path, column: str, rows: int, label: str) -> list[str]:
@@ -81,7 +67,7 @@ def cells_of(file: Path, column: str, rows: int, label: str) -> list[str]:
 
 
 def _blocks(table: CsvTable) -> Iterator[Array]:
-    """Blocks of the columns that are kept; the others may be no numbers.
+    """Blocks of the columns that are features; the others may be no numbers.
 
     After the first fault the rest of the file is read for others only.
     """
@@ -117,7 +103,7 @@ def _blocks_of_lines(table: CsvTable) -> Iterator[tuple[int, list[str]]]:
 
 def _as_numbers(table: CsvTable, lines: Sequence[str]) -> Array | None:
     """The rows of lines whose cells are all numbers, by NumPy's own reader; None of others."""
-    ignored: Any = {position: lambda cell: 0.0 for position in set(range(table.width)) - set(table.kept)} or None
+    ignored: Any = {position: lambda cell: 0.0 for position in set(range(table.width)) - set(table.features)} or None
     if table.format.decimal_comma:
         lines = [line.replace(".", "\0").replace(",", ".") for line in lines]
     blank = None if table.width > 1 else "\r\n"  # in one column, a cell of spaces is one that is missing
@@ -132,7 +118,7 @@ def _as_numbers(table: CsvTable, lines: Sequence[str]) -> Array | None:
         return None
     if rows.shape[1] != table.width:
         return None
-    return np.take(rows, table.kept, axis=1) if ignored else rows
+    return np.take(rows, table.features, axis=1) if ignored else rows
 
 
 def _cell_by_cell(table: CsvTable, before: int, lines: Sequence[str], faults: Faults) -> Array:
@@ -141,15 +127,15 @@ def _cell_by_cell(table: CsvTable, before: int, lines: Sequence[str], faults: Fa
     found, line = [], before + 1
     for row in reader:
         if len(row) == table.width:
-            values = [_number(table.format, row[position]) for position in table.kept]
-            for position, value in zip(table.kept, values, strict=True):
+            values = [_number(table.format, row[position]) for position in table.features]
+            for position, value in zip(table.features, values, strict=True):
                 if value is None:
                     faults.cell(line, position, row[position])
             found.append([np.nan if value is None else value for value in values])
         elif _holds_cells(row):
             faults.length(line, row)
         line = before + reader.line_num + 1
-    return np.array(found, dtype=np.float64).reshape(len(found), len(table.kept))
+    return np.array(found, dtype=np.float64).reshape(len(found), len(table.features))
 
 
 def _holds_cells(row: Sequence[str]) -> bool:

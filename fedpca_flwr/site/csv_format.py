@@ -62,21 +62,12 @@ MISSING = {"", "na", "nan", "n/a", "#n/a", "<na>", "null", "none"}
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a .csv file is written.
-
-    Attributes
-    ----------
-    encoding : str
-    separator : str
-    decimal_comma : bool
-    skipped : int
-        Lines before the first that holds cells: Excel's ``sep=;``.
-    """
+    """How a .csv file is written."""
 
     encoding: str
     separator: str
     decimal_comma: bool = False
-    skipped: int = 0
+    skipped: int = 0  # lines before the first that holds cells: Excel's ``sep=;``
 
     def lines(self, file: Path) -> Iterator[str]:
         """The lines that hold cells, and blank ones, each with its end."""
@@ -225,7 +216,7 @@ def is_missing(cell: str) -> bool:
     return cell.strip().lower() in MISSING
 
 
-FIRST = 5
+LINES_NAMED = 5
 """Lines that are named of each fault."""
 
 KINDS = (
@@ -263,18 +254,10 @@ def kind_of(cell: str) -> str:
 
 @dataclass
 class Faults:
-    """What is wrong in one file.
+    """What is wrong in one file."""
 
-    Parameters
-    ----------
-    width : int
-        Cells that its lines must have.
-    names : sequence of str
-        Of its columns, where it has a header.
-    """
-
-    width: int
-    names: Sequence[str]
+    width: int  # cells that its lines must have
+    names: Sequence[str]  # of its columns, where it has a header
     cells: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # lines by column and kind
     lengths: dict[int, list[int]] = field(default_factory=dict)  # lines by their number of cells
     ending: set[bool] = field(default_factory=set)  # whether lines with a cell too many end with an empty one
@@ -329,5 +312,5 @@ def _count(number: int, what: str) -> str:
 
 
 def _lines(lines: Sequence[int]) -> str:
-    more = f" and {len(lines) - FIRST} more" if len(lines) > FIRST else ""
-    return f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:FIRST]))}{more}"
+    more = f" and {len(lines) - LINES_NAMED} more" if len(lines) > LINES_NAMED else ""
+    return f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:LINES_NAMED]))}{more}"

@@ -42,22 +42,12 @@ TOO_LONG = (
 
 
 class Column(NamedTuple):
-    """A column of a query.
-
-    Attributes
-    ----------
-    name, kind : str
-        Its name, and that of its type.
-    number : str
-        The SQL that makes float64 of a value, NaN of NULL, with ``{}`` for the column; empty where it is no number.
-    text : str
-        The SQL that makes a text of a value, an empty one of NULL.
-    """
+    """A column of a query."""
 
     name: str
-    kind: str
-    number: str
-    text: str
+    kind: str  # the name of its type
+    number: str  # SQL that makes float64 of the column ``{}``, NaN of NULL; empty where it holds no numbers
+    text: str  # SQL that makes a text of the column ``{}``, an empty one of NULL
 
 
 class Session(ABC):
@@ -345,9 +335,9 @@ class Query:
             columns = session.columns(f"SELECT * FROM ({self._query}\n) AS q LIMIT 0")
         every = [column.name for column in columns]
         left_out: LeftOut = {key: name for key, name in (("label", label), ("ids", ids)) if name}
-        self._kept = feature_positions(left_out, every, len(every))
+        self._features = feature_positions(left_out, every, len(every))
         self._columns, self._ids = columns, column_position(ids, every, len(every), "ids") if ids else None
-        self.names = [every[position] for position in self._kept]
+        self.names = [every[position] for position in self._features]
         self.ids: list[str] = []
         self.digest = ""
         self._require_features()
@@ -360,7 +350,7 @@ class Query:
                 text = self._columns[self._ids].text.format(f"c{self._ids}")
                 self.ids = [found.strip() for found in session.texts(text, self._source)]
                 digest.update("\0".join(self.ids).encode())
-            numbers = [self._columns[position].number.format(f"c{position}") for position in self._kept]
+            numbers = [self._columns[position].number.format(f"c{position}") for position in self._features]
             few = max(64, CACHE_ELEMENTS // len(numbers))
             for block in session.numbers(numbers, self._source, few):
                 digest.update(np.ascontiguousarray(block).data)
@@ -375,9 +365,9 @@ class Query:
         return f"FROM ({self._query}\n) AS q({names})" + ("" if self._ids is None else f" ORDER BY c{self._ids}")
 
     def _require_features(self) -> None:
-        if not self._kept:
+        if not self._features:
             raise DataError("the query gives no column that is a feature")
-        other = [self._columns[position] for position in self._kept if not self._columns[position].number]
+        other = [self._columns[position] for position in self._features if not self._columns[position].number]
         if other:
             raise DataError(
                 f"of the query's {len(self._columns)} columns, {len(other)} are not numbers (the site's log names "

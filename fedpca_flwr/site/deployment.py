@@ -35,7 +35,7 @@ from fedpca_flwr.site.certificates import make_certificates, make_node_key
 from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.state.files import writable
 
-LONGEST = 1800.0
+TIMEOUT = 1800.0
 """Seconds after which something hangs: a net only, whatever else the machine has to do."""
 
 HOST = "127.0.0.1"
@@ -161,8 +161,8 @@ class Deployment:
 
     def listed(self, *arguments: str) -> dict[str, Any]:
         """What a `flwr` command lists."""
-        told = self.flwr(*arguments, "--format", "json")
-        listed: dict[str, Any] = json.loads(told[told.index("{") :])
+        printed = self.flwr(*arguments, "--format", "json")
+        listed: dict[str, Any] = json.loads(printed[printed.index("{") :])
         return listed
 
     def flwr(self, *arguments: str, heard: Callable[[str], None] = unheard) -> str:
@@ -179,7 +179,7 @@ class Deployment:
                 errors="replace",
             ) as child,
         ):
-            net = threading.Timer(LONGEST, child.kill)
+            net = threading.Timer(TIMEOUT, child.kill)
             net.start()
             try:
                 for line in child.stdout or ():
@@ -206,7 +206,7 @@ class Deployment:
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition, while all processes live."""
-        end = time.monotonic() + LONGEST
+        end = time.monotonic() + TIMEOUT
         while time.monotonic() < end:
             for name, process in self.processes.items():
                 if process.poll() is not None:
@@ -215,7 +215,7 @@ class Deployment:
                 if condition():
                     return
             time.sleep(0.3)
-        raise FedPCAError(f"waited {LONGEST:.0f} s for {what} in vain; the logs are in {self.folder}")
+        raise FedPCAError(f"waited {TIMEOUT:.0f} s for {what} in vain; the logs are in {self.folder}")
 
     def _program(self, name: str) -> str:
         path = shutil.which(name, path=self.environment["PATH"])

@@ -35,20 +35,11 @@ SIGNATURE_BYTES = 64
 
 @dataclass(frozen=True)
 class Identity:
-    """A party's own key, and everybody's public keys.
+    """A party's own key, and everybody's public keys."""
 
-    Attributes
-    ----------
-    party : int
-        The partition.
-    private : Ed25519PrivateKey
-    members : sequence of bytes
-        Public keys (32 bytes each) by partition, its own among them.
-    """
-
-    party: int
+    party: int  # the partition
     private: Ed25519PrivateKey
-    members: Sequence[bytes]
+    members: Sequence[bytes]  # public keys (32 bytes each) by partition, its own among them
 
     @cached_property
     def digest(self) -> bytes:

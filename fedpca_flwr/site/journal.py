@@ -16,7 +16,7 @@ import json
 import logging
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -24,7 +24,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.protocol.journal import CHANGED, ENDED, OVER, Journal, StateJournal
+from fedpca_flwr.protocol.journal import (
+    CHANGED,
+    ENDED,
+    OVER,
+    Decide,
+    Journal,
+    PermitQuestion,
+    PermitRelease,
+    StateJournal,
+)
 from fedpca_flwr.site.repeats import Release
 from fedpca_flwr.state.store import Schema, Store, StoreError
 
@@ -75,13 +84,13 @@ def end(database: sqlite3.Connection) -> tuple[int, str]:
     ------
     StoreError
     """
-    kept = database.execute("SELECT events, last FROM chain").fetchall()
-    if len(kept) != 1:
+    ends = database.execute("SELECT events, last FROM chain").fetchall()
+    if len(ends) != 1:
         raise StoreError(
             "the journal is damaged: it has lost the digest of its last event; restore it from a copy, or name another "
             "folder"
         )
-    return int(kept[0][0]), str(kept[0][1])
+    return int(ends[0][0]), str(ends[0][1])
 
 
 def require_beyond(database: sqlite3.Connection, seen: tuple[int, str], file: Path) -> None:
@@ -113,8 +122,8 @@ def first_gap(database: sqlite3.Connection) -> int:
         if following(last, event[:-1]) != event.chain:
             return number
         last = event.chain
-    kept = database.execute("SELECT events, last FROM chain").fetchall()
-    return 0 if kept == [(number, last)] else number + 1
+    ends = database.execute("SELECT events, last FROM chain").fetchall()
+    return 0 if ends == [(number, last)] else number + 1
 
 
 def require_whole(database: sqlite3.Connection, file: Path) -> None:
@@ -175,7 +184,7 @@ class FileJournal(Journal):
         self.key = (run, party)
         self.memory = memory
 
-    def begin(self, phase: str, digest: str, configuration: bytes, permit: Callable[[Sequence[str]], None]) -> None:
+    def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         refusal: Exception | None = None
         with self._transaction() as database:
             if self._of_kind(database, "ended"):
@@ -204,9 +213,7 @@ class FileJournal(Journal):
         with self._transaction() as database:
             self._note(database, "answer", what, "", nbytes)
 
-    def note_release(
-        self, phase: str, relation: str, multiplier: float, permit: Callable[[Sequence[float], Sequence[float]], None]
-    ) -> None:
+    def note_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
         with self._transaction() as database:
             require_whole(database, self._store.file)  # what was spent is never nothing
             own, others = list[Release](), list[Release]()
@@ -225,7 +232,7 @@ class FileJournal(Journal):
             (value,) = database.execute("SELECT value FROM data_key").fetchone()
         return bytes(value)
 
-    def remember(self, kind: str, data: str, decide: Callable[[Sequence[str], Sequence[str]], str]) -> None:
+    def remember(self, kind: str, data: str, decide: Decide) -> None:
         with self._transaction() as database:
             require_whole(database, self._store.file)  # what was known is never nothing
             noted = list(events(database, kind=kind))
@@ -294,9 +301,9 @@ class FileJournal(Journal):
         self._keep(database, "configuration", configuration)
 
     def _require_begun_with(self, database: sqlite3.Connection, configuration: bytes) -> None:
-        kept = self._secret(database, "configuration")
-        if kept != configuration:
-            raise ContractError(CHANGED if kept else OVER)
+        first = self._secret(database, "configuration")
+        if first != configuration:
+            raise ContractError(CHANGED if first else OVER)
 
     def _keep(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
         database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))

@@ -32,19 +32,19 @@ def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     with parquet.ParquetFile(file) as source:
         schema, metadata = source.schema_arrow, source.metadata
     every = list(schema.names)
-    kept = feature_positions(left_out, every, len(every))
-    names = [every[position] for position in kept]
-    _require_numbers(schema, kept, names)
-    held = [_dtype(schema.field(position).type, _is_complete(metadata, position)) for position in kept]
+    features = feature_positions(left_out, every, len(every))
+    names = [every[position] for position in features]
+    _require_numbers(schema, features, names)
+    held = [_dtype(schema.field(position).type, _is_complete(metadata, position)) for position in features]
     dtype = np.result_type(*held)
-    return Blocks(lambda: _parquet_blocks(file, kept, len(every), dtype), len(kept), dtype), names
+    return Blocks(lambda: _parquet_blocks(file, features, len(every), dtype), len(features), dtype), names
 
 
-def _require_numbers(schema: Any, kept: Sequence[int], names: Sequence[str]) -> None:
-    if not kept or any(name.startswith("__index_level_") for name in names):
+def _require_numbers(schema: Any, features: Sequence[int], names: Sequence[str]) -> None:
+    if not features or any(name.startswith("__index_level_") for name in names):
         raise DataError("the .parquet file has an index column, or no feature: write it without its index")
     by_kind: dict[str, list[object]] = {}
-    for position, name in zip(kept, names, strict=True):
+    for position, name in zip(features, names, strict=True):
         if kind := arrow_kind(schema.field(position).type):
             by_kind.setdefault(kind, []).append(name)
     if by_kind:
@@ -75,12 +75,12 @@ def _dtype(kind: Any, complete: bool) -> np.dtype[Any]:
     return found
 
 
-def _parquet_blocks(file: Path, kept: list[int], width: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+def _parquet_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as source:
         for batch in source.iter_batches(max(64, CACHE_ELEMENTS // width)):
-            columns = [arrow_column(batch.column(position)) for position in kept]
+            columns = [arrow_column(batch.column(position)) for position in features]
             yield np.column_stack(columns).astype(dtype, copy=False)
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Self
 
@@ -31,20 +31,14 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
 from fedpca_flwr.maths.rows import Rows, chunks, largest_size
-from fedpca_flwr.protocol.journal import Journal
+from fedpca_flwr.protocol.journal import Decide, Journal
 
 
 @dataclass(frozen=True)
 class Account:
-    """What an event of a journal says, as the journal holds it: JSON by the names of the fields.
+    """What an event of a journal says, as the journal holds it: JSON by the names of the fields."""
 
-    Attributes
-    ----------
-    kind : str
-        Of the events.
-    """
-
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # of the events
 
     def text(self) -> str:
         return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items()})
@@ -123,58 +117,6 @@ PRODUCTS = "products"
 """The kind of the journal's events, and the name of what it keeps of a run that is counted."""
 
 
-def permit_products(journal: Journal, node: NodeConfig, rows: Rows, asked: int, *, columns: int, counted: bool) -> None:
-    """Refuse a run whose products, with those of earlier runs over the same rows, could tell all inner products.
-
-    Parameters
-    ----------
-    journal : Journal
-    node : NodeConfig
-    rows : ndarray of shape (n, f)
-        This site's, in an order that is its own.
-    asked : int
-        Columns of products that the run may ask for in all, at most.
-    columns : int
-        That the products are of: this site's f, in a sum those of the others too.
-    counted : bool
-        Whether the run's products are noted now, because it is answered.
-
-    Raises
-    ------
-    ConfigError, DisclosureError
-    """
-    rank = min(len(rows) - 1, columns)
-
-    def decide(same: Sequence[str], others: Sequence[str]) -> str:
-        before = sum(map(_columns_in, same))
-        if before + asked >= rank:
-            earlier = f" (earlier runs over the same rows for {before})" if before else ""
-            raise DisclosureError(
-                f"the run may ask for {asked} columns of products{earlier}, and {rank} tell all inner products of the "
-                f"rows ({len(rows)} rows, {columns} columns); this site allows scores only. Lower what the run may ask "
-                f"for ('max-rounds' times 'block-size', 'rank' or 'n-components') below {rank - before}, or set "
-                "may-show='inner products' in the node-config" + (ALLOW if before else "")
-            )
-        return f"{asked} columns of products" if counted else ""
-
-    decide([], [])
-    if node.repeat == "allow":
-        return
-    if not node.journal:
-        raise ConfigError(
-            "this site's node-config names no 'journal', the folder in which it counts what runs may ask about its "
-            "rows; with may-show='scores' a site needs one"
-        )
-    if journal.recall(PRODUCTS) is None:  # else this run is counted
-        journal.remember(PRODUCTS, rows_digest(journal.data_key, rows), decide)
-        if counted:
-            journal.keep(PRODUCTS, b"counted")
-
-
-def _columns_in(about: str) -> int:
-    return int(about.partition(" ")[0])
-
-
 BOUNDS = 3
 """Answers to whether rows are within a bound, as far as no earlier one tells them."""
 
@@ -183,19 +125,11 @@ ALLOW = ". If this site is content with that, set repeat='allow' in its node-con
 
 @dataclass(frozen=True)
 class SecureSum(Account):
-    """A secure sum that this site's rows were in, or may have been in.
-
-    Attributes
-    ----------
-    members : sequence of str
-        Whose sum, in words that mean the same in every run; sorted.
-    rows : int
-        This site's.
-    """
+    """A secure sum that this site's rows were in, or may have been in."""
 
     kind = "opened"
-    members: Sequence[str]
-    rows: int
+    members: Sequence[str]  # whose sum, in words that mean the same in every run; sorted
+    rows: int  # this site's
 
     def sentence(self) -> str:
         return f"{self.rows} rows in a sum over {len(self.members)} parties"
@@ -217,88 +151,6 @@ class Bounded(Account):
         return self.bound <= bound if self.within else bound <= self.bound
 
 
-def permit_sum(journal: Journal, node: NodeConfig, rows: Rows, members: Sequence[str], *, split: str) -> None:
-    """Note a sum over these parties before it can be opened, if it and earlier ones tell no party's share.
-
-    Parameters
-    ----------
-    journal : Journal
-    node : NodeConfig
-    rows : ndarray of shape (n, d)
-        This site's, in an order that is its own.
-    members : sequence of str
-        As `SecureSum.members`, in any order.
-    split : str
-        Where it is ``"columns"``, other rows are others at every party, and numbers of rows say nothing.
-
-    Raises
-    ------
-    DisclosureError
-    """
-    if not journal.data_key:  # a simulation
-        return
-    now = SecureSum(sorted(members), len(rows))
-
-    def decide(same: Sequence[str], others: Sequence[str]) -> str:
-        if node.repeat != "allow":
-            near = others if node.repeat == "refuse" and split == "rows" else []
-            earlier, nearly = ([SecureSum.of(text) for text in texts] for texts in (same, near))
-            require_same_members(now, earlier, nearly, least=node.min_rows)
-        return "" if now.text() in same else now.text()
-
-    journal.remember(SecureSum.kind, rows_digest(journal.data_key, rows), decide)
-
-
-def permit_bound(journal: Journal, node: NodeConfig, rows: Rows, bound: float) -> None:
-    """Refuse rows (n, d) beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds.
-
-    Raises
-    ------
-    DataError, DisclosureError
-    """
-    now = Bounded(bound, within=largest_size(rows) <= bound)
-
-    def decide(same: Sequence[str], others: Sequence[str]) -> str:
-        before = [Bounded.of(text) for text in same]
-        if any(earlier.tells(bound) for earlier in before):
-            return ""
-        if node.repeat != "allow":
-            near = others if node.repeat == "refuse" else []
-            tried = {Bounded.of(text).bound for text in (*same, *near)}
-            require_few_bounds(before if len(before) >= BOUNDS else tried - {bound})
-        return now.text()
-
-    known = repr(bound).encode()
-    if journal.data_key and journal.recall("bound") != known:  # else this run was told
-        journal.remember(Bounded.kind, rows_digest(journal.data_key, rows), decide)
-        journal.keep("bound", known)
-    if not now.within:
-        raise DataError(
-            f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
-        )
-
-
-def permit_slopes(journal: Journal, node: NodeConfig, rows: Rows, asked: str) -> None:
-    """Refuse to harmonise the same rows by other slopes or deviations (their digest ``asked``) than before: what each
-    party has divided by its own deviations is no sum of shares, and a few of its sums tell every share.
-
-    Raises
-    ------
-    DisclosureError
-    """
-
-    def decide(same: Sequence[str], others: Sequence[str]) -> str:
-        if node.repeat != "allow" and any(earlier != asked for earlier in same):
-            raise DisclosureError(
-                "this site's rows were in a secure sum with harmonise='variances' by other slopes or deviations: some "
-                "of these together would tell each party's share. Run with the same 'adjust-for' and 'bound'" + ALLOW
-            )
-        return "" if asked in same else asked
-
-    if journal.data_key:
-        journal.remember("harmonised", rows_digest(journal.data_key, rows), decide)
-
-
 ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, HeldOut, SecureSum, Bounded)}
 
 
@@ -315,54 +167,159 @@ def rows_digest(key: bytes, rows: Rows) -> str:
     return mac.hexdigest()
 
 
-def require_same_members(now: SecureSum, same: Sequence[SecureSum], others: Sequence[SecureSum], *, least: int) -> None:
-    """Refuse a sum that differs from an earlier one by a party's share, or by few rows.
+class Repeats:
+    """What a site allows a run after what earlier runs over the same rows were told, or nearly the same rows.
 
     Parameters
     ----------
-    now : SecureSum
-    same : sequence of SecureSum
-        The earlier ones over the same rows.
-    others : sequence of SecureSum
-        Those over other rows of this site, as far as these may overlap.
-    least : int
-        Fewer rows this site answers nothing about.
-
-    Raises
-    ------
-    DisclosureError
+    journal : Journal
+    node : NodeConfig
+    rows : ndarray of shape (n, d)
+        The site's, in an order that is its own.
     """
-    for earlier in same:
-        if earlier.members != now.members:
-            raise DisclosureError(
-                f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this one is "
-                f"over {len(now.members)}, not the same ones: the difference of the two sums would be the share of "
-                "those that are in one of them only. Run with the same parties" + ALLOW
-            )
-    for earlier in others:
-        if abs(earlier.rows - now.rows) < least:
+
+    def __init__(self, journal: Journal, node: NodeConfig, rows: Rows) -> None:
+        self.journal, self.node, self.rows = journal, node, rows
+
+    def permit_sum(self, members: Sequence[str], *, split: str) -> None:
+        """Note a secure sum over these parties before it can be opened, if it and earlier ones tell no party's share.
+
+        Parameters
+        ----------
+        members : sequence of str
+            As `SecureSum.members`, in any order.
+        split : str
+            Where it is ``"columns"``, other rows are others at every party, and numbers of rows say nothing.
+
+        Raises
+        ------
+        DisclosureError
+        """
+        if not self.journal.data_key:  # a simulation
+            return
+        now, node = SecureSum(sorted(members), len(self.rows)), self.node
+
+        def decide(same: Sequence[str], others: Sequence[str]) -> str:
+            if node.repeat != "allow":
+                near = others if node.repeat == "refuse" and split == "rows" else []
+                self._require_same_members(now, *([SecureSum.of(text) for text in texts] for texts in (same, near)))
+            return "" if now.text() in same else now.text()
+
+        self._remember(SecureSum.kind, decide)
+
+    def _require_same_members(self, now: SecureSum, same: Sequence[SecureSum], near: Sequence[SecureSum]) -> None:
+        """Refuse a sum that differs from one over the same rows by a party's share, or from a near one by few rows."""
+        for earlier in same:
+            if earlier.members != now.members:
+                raise DisclosureError(
+                    f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this one "
+                    f"is over {len(now.members)}, not the same ones: the difference of the two sums would be the share "
+                    "of those that are in one of them only. Run with the same parties" + ALLOW
+                )
+        least = self.node.min_rows
+        if any(abs(earlier.rows - now.rows) < least for earlier in near):
             raise DisclosureError(
                 "this site's rows were in a secure sum already but for a few, it may be fewer than its own minimum "
                 f"(node-config 'min-rows' = {least}): the difference of the two sums would be those few. Wait until "
                 "more are new; if all are, and happen to be as many, set repeat='refuse-same' in its node-config"
             )
 
+    def permit_bound(self, bound: float) -> None:
+        """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds.
 
-def require_few_bounds(before: Collection[object]) -> None:
-    """Refuse to tell whether rows are within yet another bound.
+        Raises
+        ------
+        DataError, DisclosureError
+        """
+        now, node = Bounded(bound, within=largest_size(self.rows) <= bound), self.node
 
-    Parameters
-    ----------
-    before : sequence of Bounded
-        What was told of the same rows.
+        def decide(same: Sequence[str], others: Sequence[str]) -> str:
+            before = [Bounded.of(text) for text in same]
+            if any(earlier.tells(bound) for earlier in before):
+                return ""
+            if node.repeat != "allow":
+                near = others if node.repeat == "refuse" else []
+                tried = {Bounded.of(text).bound for text in (*same, *near)} - {bound}
+                if max(len(before), len(tried)) >= BOUNDS:
+                    raise DisclosureError(
+                        f"this site has told of {BOUNDS} values of 'bound' whether its rows are within them, and tells "
+                        "no more: of enough of them its largest value would follow. Run with one that it has accepted; "
+                        "a generous 'bound' costs nothing" + ALLOW
+                    )
+            return now.text()
 
-    Raises
-    ------
-    DisclosureError
-    """
-    if len(before) >= BOUNDS:
-        raise DisclosureError(
-            f"this site has told of {BOUNDS} values of 'bound' whether its rows are within them, and tells no more: "
-            "of enough of them its largest value would follow. Run with one that it has accepted; a generous 'bound' "
-            "costs nothing" + ALLOW
-        )
+        known = repr(bound).encode()
+        if self.journal.data_key and self.journal.recall("bound") != known:  # else this run was told
+            self._remember(Bounded.kind, decide)
+            self.journal.keep("bound", known)
+        if not now.within:
+            raise DataError(
+                f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
+            )
+
+    def permit_slopes(self, asked: str) -> None:
+        """Refuse to harmonise the same rows by other slopes or deviations (their digest ``asked``) than before: what
+        each party has divided by its own deviations is no sum of shares, and a few of its sums tell every share.
+
+        Raises
+        ------
+        DisclosureError
+        """
+
+        def decide(same: Sequence[str], others: Sequence[str]) -> str:
+            if self.node.repeat != "allow" and any(earlier != asked for earlier in same):
+                raise DisclosureError(
+                    "this site's rows were in a secure sum with harmonise='variances' by other slopes or deviations: "
+                    "some of these together would tell each party's share. Run with the same 'adjust-for' and 'bound'"
+                    + ALLOW
+                )
+            return "" if asked in same else asked
+
+        if self.journal.data_key:
+            self._remember("harmonised", decide)
+
+    def permit_products(self, asked: int, *, columns: int, counted: bool) -> None:
+        """Refuse a run whose products, with those of earlier runs over the same rows, could tell all inner products.
+
+        Parameters
+        ----------
+        asked : int
+            Columns of products that the run may ask for in all, at most.
+        columns : int
+            That the products are of: this site's own, in a sum those of the others too.
+        counted : bool
+            Whether the run's products are noted now, because it is answered.
+
+        Raises
+        ------
+        ConfigError, DisclosureError
+        """
+        rank = min(len(self.rows) - 1, columns)
+
+        def decide(same: Sequence[str], others: Sequence[str]) -> str:
+            before = sum(int(about.partition(" ")[0]) for about in same)
+            if before + asked >= rank:
+                earlier = f" (earlier runs over the same rows for {before})" if before else ""
+                raise DisclosureError(
+                    f"the run may ask for {asked} columns of products{earlier}, and {rank} tell all inner products of "
+                    f"the rows ({len(self.rows)} rows, {columns} columns); this site allows scores only. Lower what "
+                    "the run may ask for ('max-rounds' times 'block-size', 'rank' or 'n-components') below "
+                    f"{rank - before}, or set may-show='inner products' in the node-config" + (ALLOW if before else "")
+                )
+            return f"{asked} columns of products" if counted else ""
+
+        decide([], [])
+        if self.node.repeat == "allow":
+            return
+        if not self.node.journal:
+            raise ConfigError(
+                "this site's node-config names no 'journal', the folder in which it counts what runs may ask about its "
+                "rows; with may-show='scores' a site needs one"
+            )
+        if self.journal.recall(PRODUCTS) is None:  # else this run is counted
+            self._remember(PRODUCTS, decide)
+            if counted:
+                self.journal.keep(PRODUCTS, b"counted")
+
+    def _remember(self, kind: str, decide: Decide) -> None:
+        self.journal.remember(kind, rows_digest(self.journal.data_key, self.rows), decide)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +25,13 @@ from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
-from fedpca_flwr.site import policy, repeats
+from fedpca_flwr.site import policy
 from fedpca_flwr.site.columns import in_order_of, in_own_order
 from fedpca_flwr.site.databases import require_same
 from fedpca_flwr.site.fold import fold
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.local_table import local_table
+from fedpca_flwr.site.repeats import Repeats
 
 Load = Callable[[NodeConfig, RunConfig], Table]
 
@@ -164,14 +165,9 @@ class Site:
         """
         policy.permit_size(self.node, nbytes, alternatives)
 
-    def permit_sum(self, split: str, members: Sequence[str]) -> None:
-        """Refuse a secure sum that with an earlier one would tell a party's share (`fedpca_flwr.site.repeats`).
-
-        Raises
-        ------
-        DisclosureError
-        """
-        repeats.permit_sum(self.journal, self.node, self._in_own_order(split), members, split=split)
+    def repeats(self, split: str) -> Repeats:
+        """What this site allows after what earlier runs over its rows were told."""
+        return Repeats(self.journal, self.node, self._in_own_order(split))
 
     def permit_bound(self, split: str) -> None:
         """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds; where this site says a bound
@@ -184,26 +180,7 @@ class Site:
         if self.node.bound is not None:
             policy.permit_under(self.node.bound, self.data(split), self.config.bound)
         else:
-            repeats.permit_bound(self.journal, self.node, self._in_own_order(split), self.config.bound)
-
-    def permit_products(self, split: str, asked: int, *, columns: int, counted: bool) -> None:
-        """Refuse a run whose products could tell all inner products of rows (`fedpca_flwr.site.repeats`).
-
-        Raises
-        ------
-        ConfigError, DisclosureError
-        """
-        rows = self._in_own_order(split)
-        repeats.permit_products(self.journal, self.node, rows, asked, columns=columns, counted=counted)
-
-    def permit_slopes(self, split: str, asked: str) -> None:
-        """Refuse to harmonise by other slopes than before (`fedpca_flwr.site.repeats`).
-
-        Raises
-        ------
-        DisclosureError
-        """
-        repeats.permit_slopes(self.journal, self.node, self._in_own_order(split), asked)
+            self.repeats(split).permit_bound(self.config.bound)
 
     def held_out(self, split: str) -> NDArray[np.bool_]:
         """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`).

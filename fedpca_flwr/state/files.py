@@ -149,13 +149,13 @@ def write(
 
     ``mode`` is what the file's permissions are at most.
     """
-    told = json.dumps(about, indent=2, allow_nan=False)
+    description = json.dumps(about, indent=2, allow_nan=False)
     with written_whole(target, mode) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             buffer = io.BytesIO()
             np.save(buffer, array, allow_pickle=False)
             archive.writestr(f"{name}.npy", buffer.getvalue())
-        archive.writestr(text, told)
+        archive.writestr(text, description)
 
 
 def read(

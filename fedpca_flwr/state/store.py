@@ -37,33 +37,15 @@ class StoreError(ContractError):
 
 @dataclass(frozen=True)
 class Schema:
-    """What a store holds.
+    """What a store holds."""
 
-    Attributes
-    ----------
-    what : str
-        How errors name it.
-    file : str
-        Its name in the folder.
-    application : bytes
-        Four, by which SQLite's files are told apart.
-    format : int
-        Of the tables; another one is refused.
-    tables : str
-        SQL that makes them, statements separated by semicolons.
-    sealed : tuple of str
-        The tables in which no value may change unnoticed.
-    old : tuple of str
-        Patterns of the files in which versions before 0.1.0 kept the same.
-    """
-
-    what: str
-    file: str
-    application: bytes
-    format: int
-    tables: str
-    sealed: tuple[str, ...] = ()
-    old: tuple[str, ...] = ()
+    what: str  # how errors name it
+    file: str  # its name in the folder
+    application: bytes  # four bytes, by which SQLite's files are told apart
+    format: int  # of the tables; another one is refused
+    tables: str  # SQL that makes them, statements separated by semicolons
+    sealed: tuple[str, ...] = ()  # the tables in which no value may change unnoticed
+    old: tuple[str, ...] = ()  # patterns of the files in which versions before 0.1.0 kept the same
 
 
 class Store:

@@ -84,18 +84,10 @@ def fewest_colluders(survivors: int, parties: int) -> int:
 
 @dataclass(frozen=True)
 class Ring:
-    """Who takes part, as one party or the server knows it.
+    """Who takes part, as one party or the server knows it. What travels between parties depends on ``about``."""
 
-    Attributes
-    ----------
-    publics : sequence of bytes
-        By place: the public run key of a party, then its public mask key.
-    about : bytes
-        Of the run (`Signer.about`); what travels between parties depends on it. The server has it not.
-    """
-
-    publics: Sequence[bytes]
-    about: bytes = b""
+    publics: Sequence[bytes]  # by place: the public run key of a party, then its public mask key
+    about: bytes = b""  # the run (`Signer.about`); the server does not know it
 
     def run_key(self, place: int) -> bytes:
         return self.publics[place][:KEY_BYTES]
@@ -119,20 +111,11 @@ class Ring:
 
 @dataclass(frozen=True)
 class Channels:
-    """What one party says to others, through the server, so that the server can neither read nor alter it.
-
-    Attributes
-    ----------
-    ring : Ring
-    own : int
-        This party's place.
-    private : bytes
-        Its run key.
-    """
+    """What one party says to others, through the server, so that the server can neither read nor alter it."""
 
     ring: Ring
-    own: int
-    private: bytes
+    own: int  # this party's place
+    private: bytes  # its run key
 
     def sealed(self, recipient: int, shares: bytes) -> bytes:
         """Shares for another party."""

@@ -33,24 +33,12 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 @dataclass(frozen=True)
 class Group:
-    """Whose sums a party takes part in, by its own rules.
+    """Whose sums a party takes part in, by its own rules."""
 
-    Attributes
-    ----------
-    parties : int
-        How many there are.
-    least : int
-        With fewer it refuses.
-    signer : Signer
-        This party in this run: masks depend on the run, its configuration and the list of members.
-    survivors : int
-        Of a run that goes on without some: with so many at least.
-    """
-
-    parties: int
-    least: int
-    signer: Signer
-    survivors: int = 0
+    parties: int  # how many there are
+    least: int  # with fewer it refuses
+    signer: Signer  # this party in this run: masks depend on the run, its configuration and the list of members
+    survivors: int = 0  # of a run that goes on without some: with so many at least
 
     def members(self, parties: Iterable[int]) -> list[str]:
         """Who these parties are, in words that mean the same in every run: their keys in this site's list."""
@@ -112,12 +100,7 @@ def _random_words(layout: Layout, phase: str, why: Exception) -> Words:
 
 
 class MaskedSum:
-    """The sum of masked vectors modulo 2^64. Each is added as it comes, in any order, and need not be kept.
-
-    Parameters
-    ----------
-    layout : Layout
-    """
+    """The sum of masked vectors modulo 2^64. Each is added as it comes, in any order, and need not be kept."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

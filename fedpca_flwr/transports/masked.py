@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Program, Public, Question, Questions, Sum
@@ -35,13 +36,13 @@ from fedpca_flwr.transports.pairwise_masks import (
     split_keys,
     transcript,
 )
-from fedpca_flwr.transports.signed import SIGNATURE, SIZES
+from fedpca_flwr.transports.signed import SIGNATURE, SIZES, UNANSWERED
 
 if TYPE_CHECKING:
     from fedpca_flwr.protocol.client import PCAClient
     from fedpca_flwr.protocol.strategy import PCAStrategy
 
-KEYS = (Field("publics", ("parties", "key"), "uint8"), Field("signatures", ("parties", "signature"), "uint8"))
+KEY_FIELDS = (Field("publics", ("parties", "key"), "uint8"), Field("signatures", ("parties", "signature"), "uint8"))
 """The parties' public keys, which the server sends with the first sum."""
 
 
@@ -90,7 +91,7 @@ class Masked(Transport):
                 script["keys"] = Question(reply=Payload((Field("public", ("key",), "uint8"), SIGNATURE)), sizes=_sizes)
                 if not self._noised:
                     script["openings"] = replace(OPENINGS, times=lambda public: int(self.commits(public.parties)))
-                phase = replace(phase, asked=Payload((*KEYS, *phase.asked.fields)), sizes=_with_keys(phase))
+                phase = replace(phase, asked=Payload((*KEY_FIELDS, *phase.asked.fields)), sizes=_with_keys(phase))
             script[name] = phase if phase.in_clear else replace(phase, reply=MASKED, summed=phase.reply)
         return script
 
@@ -164,7 +165,11 @@ class MaskedParty(Masked, PartyTransport):
     def _opened(self, party: PCAClient, commitments: NDArray[np.uint8]) -> Fields:
         """This party's public key, now that it has bound all others to theirs."""
         public = secret_of(party, "public")
-        neighbours.require_committed(commitments, self._place, public)
+        if commitments[self._place].tobytes() != neighbours.commitment(self._place, public):
+            raise DisclosureError(
+                f"the server relays another commitment than its own as that of this site, party {self._place}; "
+                f"{UNANSWERED}"
+            )
         party.journal.keep("commitments", commitments.tobytes())
         return {"public": np.frombuffer(public, np.uint8)}
 

@@ -20,7 +20,6 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.secure import least_degree
@@ -48,19 +47,6 @@ def degree(parties: int) -> int:
 def commitment(party: int, public: bytes) -> bytes:
     """32 bytes by which a party is bound to its public key, and from which the key is not found."""
     return hashlib.sha256(b"fedpca commitment" + party.to_bytes(8, "little") + public).digest()
-
-
-def require_committed(commitments: NDArray[np.uint8], own: int, public: bytes) -> None:
-    """Refuse a list (parties, 32) that has another commitment for this party than its own.
-
-    Raises
-    ------
-    DisclosureError
-    """
-    if commitments[own].tobytes() != commitment(own, public):
-        raise DisclosureError(
-            f"the server relays another commitment than its own as that of this site, party {own}; {UNANSWERED}"
-        )
 
 
 def require_opened(commitments: Sequence[bytes], publics: Sequence[bytes]) -> None:

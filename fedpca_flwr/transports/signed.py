@@ -29,20 +29,11 @@ UNANSWERED = "nothing is answered"
 
 @dataclass(frozen=True)
 class Signer:
-    """A party among the members of its list, in one run.
-
-    Attributes
-    ----------
-    identity : Identity
-    run : str
-        Flower's id of the run.
-    configuration : str
-        The run's.
-    """
+    """A party among the members of its list, in one run."""
 
     identity: Identity
-    run: str
-    configuration: str
+    run: str  # Flower's id of the run
+    configuration: str  # the run's
 
     @property
     def about(self) -> bytes:
@@ -87,7 +78,15 @@ class Signer:
         ------
         DisclosureError
         """
-        self._require_members(parties)
+        known, times = range(len(self.identity.members)), Counter(parties)
+        for party in parties:
+            if party not in known:
+                raise DisclosureError(
+                    f"the server relays keys of party {party}, and this site's list (node-config 'identities') has "
+                    f"parties 0 to {known[-1]}; {UNANSWERED}"
+                )
+            if times[party] > 1:
+                raise DisclosureError(f"the server relays keys of party {party} more than once; {UNANSWERED}")
         if dict(zip(parties, keys, strict=True)).get(self.identity.party) != own:
             raise DisclosureError(
                 f"the server relays no keys, or others than its own, as those of this site, party "
@@ -103,18 +102,6 @@ class Signer:
                     raise DisclosureError(
                         f"parties {holders[single]} and {party} have signed the same key; {UNANSWERED}"
                     )
-
-    def _require_members(self, parties: Sequence[int]) -> None:
-        """Refuse a list of parties in which one is twice, or one that this site's list has not."""
-        known, times = range(len(self.identity.members)), Counter(parties)
-        for party in parties:
-            if party not in known:
-                raise DisclosureError(
-                    f"the server relays keys of party {party}, and this site's list (node-config 'identities') has "
-                    f"parties 0 to {known[-1]}; {UNANSWERED}"
-                )
-            if times[party] > 1:
-                raise DisclosureError(f"the server relays keys of party {party} more than once; {UNANSWERED}")
 
     def _message(self, party: int, what: str, said: Sequence[bytes]) -> bytes:
         return digest_of(PURPOSE, self.about, what.encode(), str(party).encode(), *said)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedpca_flwr.protocol.client import PCAClient
     from fedpca_flwr.protocol.strategy import PCAStrategy
 
-KEYS = 2 * KEY_BYTES
+TWO_KEYS = 2 * KEY_BYTES
 """A run key and a mask key."""
 
 NOTE = (
@@ -64,7 +64,7 @@ NOTE = (
 
 
 def _sizes(public: object) -> dict[str, int]:
-    return {"key": KEYS, "sealed": SEALED, "share": SHARE, **SIZES}
+    return {"key": TWO_KEYS, "sealed": SEALED, "share": SHARE, **SIZES}
 
 
 def _around(*reply: Field, asked: Sequence[Field] = ()) -> Question:
@@ -152,8 +152,8 @@ class SurvivingServer(Surviving, ServerTransport):
         gone = f"the PCA of {len(inside)} of {quorum.total} parties: {', '.join(absent)} dropped out"
         saw = "one sum" if len(self.sums) == 1 else f"{len(self.sums)} sums with noise, the last"
         colluders = fewest_colluders(self.threshold, quorum.total)
-        told = NOTE.format(what=saw, colluders=colluders, parties=quorum.total)
-        return [*([gone] if absent else []), told]
+        note = NOTE.format(what=saw, colluders=colluders, parties=quorum.total)
+        return [gone, note] if absent else [note]
 
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
         return self._in_sum
@@ -313,7 +313,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return replace(signer, configuration=signer.configuration + of)
 
     def _channels(self, party: PCAClient) -> Channels:
-        publics = split_keys(secret_of(party, "keys"), KEYS)
+        publics = split_keys(secret_of(party, "keys"), TWO_KEYS)
         own = publics.index(self._own_keys(party))
         return Channels(Ring(publics, self._signer.about), own, secret_of(party, "private"))
 

@@ -13,8 +13,9 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import BeyondLimitError, DisclosureError
 from fedpca_flwr.maths.rows import column_sums, held_out
 from fedpca_flwr.protocol.journal import StateJournal
-from fedpca_flwr.site.fold import FOLD, fold
+from fedpca_flwr.site.fold import fold
 from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.repeats import HeldOut
 from strategies.personalised.party import GRID, HELD_OUT, PersonalisedClient
 from tests.attacks.test_repeats import events, sites
 from tests.families import rows
@@ -220,7 +221,7 @@ def drawn(folder, X, *, run_id=1, repeat="refuse", seed=0):
 
 def draws_in(folder):
     with contextlib.closing(sqlite3.connect(folder / "site.sqlite")) as database:
-        return [about for (about,) in database.execute("SELECT about FROM event WHERE kind = ?", (FOLD,))]
+        return [about for (about,) in database.execute("SELECT about FROM event WHERE kind = ?", (HeldOut.kind,))]
 
 
 def test_whatever_the_seed_every_run_holds_the_same_rows_out(tmp_path):
@@ -278,7 +279,7 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path):
             finish(sites(tmp_path, parties, "personalised", options={**options, "seed": seed}))
     assert len(seen) == 12
     assert len(set(seen)) == 6
-    assert len(events(tmp_path / "site0", FOLD)) == 1
+    assert len(events(tmp_path / "site0", HeldOut.kind)) == 1
 
 
 @pytest.mark.parametrize("options", [{}, SECURE], ids=["clear", "masked"])
