@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -70,22 +71,58 @@ def test_an_import_of_the_registry_would_be_a_circle_and_is_seen(code):
     assert "METHODS" not in NAMES
 
 
-LONGEST = 500
-"""Lines of a file."""
+LONGEST, LONGEST_FUNCTION = 500, 60
+"""Lines of a file, and of a function."""
+
+FLOORS = 12
+"""So many layers the imports of the library go through at most: each knows only what lies below it."""
+
+IN_THE_ROOT = {"__init__", "__main__", "cli", "errors", "flower", "packages", "server_app", "site_app"}
+"""Modules beside the rooms: what users, Flower and the command line import, the door, and the errors."""
+
+CODE = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for folder in ("fedpca_flwr", "strategies", "simulations")
+    for path in (ROOT / folder).rglob("*.py")
+}
 
 
-def lengths():
-    """Lines by path, of every file of code that is not a test."""
-    folders = ("fedpca_flwr", "strategies", "simulations")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    return {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in files}
+def long_functions(code: str) -> dict[str, int]:
+    """Lines by name, of functions that are too long."""
+    defined = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lines = {node.name: (node.end_lineno or 0) - node.lineno + 1 for node in defined}
+    return {name: length for name, length in lines.items() if length > LONGEST_FUNCTION}
 
 
 def test_no_file_is_longer_than_a_reader_holds():
-    found = lengths()
-    assert len(found) > 100
-    long = {path: lines for path, lines in found.items() if lines > LONGEST}
+    assert len(CODE) > 100
+    long = {path: len(code.splitlines()) for path, code in CODE.items() if len(code.splitlines()) > LONGEST}
     assert not long, f"longer than {LONGEST} lines: {long}; split each where its purposes part"
+
+
+def test_no_function_is_longer_than_a_reader_holds():
+    found = {path: long_functions(code) for path, code in CODE.items()}
+    long = {path: names for path, names in found.items() if names}
+    assert not long, f"longer than {LONGEST_FUNCTION} lines: {long}; give each step a function of its own"
+
+
+def test_a_function_that_is_too_long_is_seen():
+    assert long_functions("def some():\n" + "    pass\n" * LONGEST_FUNCTION) == {"some": LONGEST_FUNCTION + 1}
+    assert not long_functions("def some():\n" + "    pass\n" * (LONGEST_FUNCTION - 1))
+
+
+def test_every_module_has_a_room():
+    loose = {path.stem for path in (ROOT / "fedpca_flwr").glob("*.py")}
+    assert loose == IN_THE_ROOT, "a module of the library belongs into one of its folders"
+
+
+def test_floors_are_few():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    rooms = {path.parent.name for path in (ROOT / "fedpca_flwr").glob("*/__init__.py")}
+    named = {name.strip().removeprefix("fedpca_flwr.") for layer in layers for name in layer.split("|")}
+    assert len(layers) <= FLOORS
+    assert rooms <= named, "each room has its floor in pyproject.toml, so that import-linter holds it"
 
 
 def singled_out(code: str) -> set[str]:
