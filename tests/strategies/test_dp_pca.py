@@ -205,6 +205,14 @@ def noise_of(server, party, data):
 BOUNDS = {"release": "two-stage", "clip": 5.0, "centre_clip": 2.0}
 
 
+GAUSSIAN = "fedpca_flwr.maths.privacy.gaussian"
+
+
+def as_large_as_its_deviation(size, deviation, source):
+    """In the place of `GAUSSIAN`."""
+    return np.full(size, deviation)
+
+
 def deviations_of(data, phase, **options):
     """What a party adds, in steps, where each number is as large as its deviation: to rows, sum, products' diagonal."""
     server = server_of("dp-pca", [data] * 3, **{**FRESH, **BOUNDS, **options})
@@ -245,7 +253,7 @@ def change_by_one_row(relation, deviations):
 )
 def test_the_noise_of_each_phase_is_what_one_row_needs(phase, options, monkeypatch):
     """With a bound of its own for each phase: the clip of the centre is not that of the products."""
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.full(size, deviation))
+    monkeypatch.setattr(GAUSSIAN, as_large_as_its_deviation)
     release = "joint" if phase == "joint" else "two-stage"
     found = deviations_of(rows(50), phase, **options, release=release)
     told = options.get("count") == "public" or options.get("relation") == "replace-one"
@@ -259,13 +267,16 @@ def test_the_noise_of_each_phase_is_what_one_row_needs(phase, options, monkeypat
     assert allowed * (1 - 2e-4) < change <= allowed  # deviations are whole numbers of steps, rounded up
 
 
-def test_the_noise_of_a_sum_is_gaussian_with_its_own_bound():
-    """As it comes: in the first of two stages."""
+def test_the_noise_of_a_sum_is_gaussian_with_its_own_bound(monkeypatch):
+    """As it comes: in the first of two stages, where the noise of the count takes a part of what one row may change."""
     data, told = rows(50), []
+    with monkeypatch.context() as patch:
+        patch.setattr(GAUSSIAN, as_large_as_its_deviation)
+        deviation = deviations_of(data, "centre")["sum"]
     for _ in range(60):
         (_, total), _, _ = ask(server_of("dp-pca", [data], **{**FRESH, **BOUNDS}))
         told.append(total - whole_sum(data, np.zeros(D), 2.0))
-    noise = np.concatenate(told) / (STEPS * gaussian_multiplier(1.0, 1e-5) / 0.03**0.5)
+    noise = np.concatenate(told) / deviation
     assert abs(float((noise**2).sum()) - noise.size) < 5 * np.sqrt(2 * noise.size)
 
 
