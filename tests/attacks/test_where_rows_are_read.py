@@ -51,6 +51,9 @@ SUMS = {"len", "head_and_diagonal", "Moments.of", "triangular", "truncated", "tr
         "vdot", "OwnScatter", "own_rows", "GappedRows", "require_few_rows"}  # fmt: skip
 """Calls that make sums of rows, or what holds them and gives sums only."""
 
+HOLDERS = {"OwnScatter", "OwnAdjustment", "OwnRows", "GappedRows"}
+"""Types of what holds rows and gives sums only: whoever is given one could read its rows all the same."""
+
 NUMBERS = {"Array", "Fields", "float", "Head"}
 """Types of parameters that the server may have chosen."""
 
@@ -74,7 +77,6 @@ MEETS = {
     f"{QUESTIONS}/own_scatter.py::OwnScatter.__init__": "keeps rows and how far a centre may be side by side",
     f"{QUESTIONS}/own_scatter.py::OwnScatter.squares": FACTOR,
     f"{QUESTIONS}/own_scatter.py::OwnScatter.times": FACTOR,
-    f"{QUESTIONS}/rows.py::centre_phases": "gives rows to OwnScatter, and the centre to what that adds up",
     f"{QUESTIONS}/rows_run.py::RowsClient.centred": HOME,
     f"{QUESTIONS}/rows_run.py::RowsClient.keep_scores": HOME,
     "strategies/dp_pca/party.py::DPPCAClient._whole": NOISE,
@@ -89,7 +91,7 @@ MEETS = {
 """Where a number that may be the server's stands beside single rows, and why that is no answer about one."""
 
 READS = {
-    **{f"{MATHS}/rows.py::{name}": PASSES for name in ("chunks", "of_columns", "whole")},
+    **{f"{MATHS}/rows.py::{name}": PASSES for name in ("chunks", "as_blocks", "whole")},
     f"{MATHS}/rows.py::column_sums": "sums",
     f"{MATHS}/rows.py::largest_size": "whether rows are of a size that can be computed with",
     f"{MATHS}/rows.py::own_chunks": PASSES,
@@ -101,7 +103,7 @@ READS = {
     f"{MATHS}/factors.py::truncated": OWN,
     f"{MATHS}/forecast.py::spectrum": OWN,
     f"{MATHS}/gap_groups.py::Patterns.in_rows": "which values are missing",
-    f"{MATHS}/gap_groups.py::_placed": PASSES,
+    f"{MATHS}/gap_groups.py::GappedRows._chosen": OWN,
     f"{MATHS}/gap_groups.py::GappedRows.totals": "sums",
     f"{MATHS}/gap_groups.py::GappedRows.own_values": OWN,
     f"{MATHS}/genotypes.py::columns_of_others": "before a run: which columns are no genotypes",
@@ -154,6 +156,13 @@ def name_of(called: ast.expr) -> str:
     return called.id if isinstance(called, ast.Name) else ""
 
 
+def gives_sums(node: ast.AST) -> bool:
+    """Whether it is a call in `SUMS`, or of a party's `own_of`, which makes an `OwnScatter`."""
+    if not isinstance(node, ast.Call):
+        return False
+    return name_of(node.func) in SUMS or (isinstance(node.func, ast.Attribute) and node.func.attr == "own_of")
+
+
 def functions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str, Function]]:
     """Class, name and definition of all functions, those within others as a part of them; answers by themselves too."""
     for node in ast.iter_child_nodes(tree):
@@ -170,10 +179,11 @@ def functions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str, Functi
 
 
 def of_party(function: Function | ast.Lambda) -> bool:
-    """Whether it is given a party, and so its rows."""
+    """Whether it is given a party, and so its rows; or these, or what holds them."""
     known = function.args.posonlyargs + function.args.args + function.args.kwonlyargs
-    kinds = [ast.unparse(one.annotation) for one in known if one.annotation]
-    return "party" in {one.arg for one in known} or any(kind.strip("'").endswith("Client") for kind in kinds)
+    kinds = {ast.unparse(one.annotation).strip("'") for one in known if one.annotation}
+    given = any(kind.endswith("Client") for kind in kinds) or bool(kinds & {"Rows", "Columns", *HOLDERS})
+    return given or "party" in {one.arg for one in known}
 
 
 def as_function(node: Function | ast.Lambda, outer: Function | None = None) -> Function:
@@ -215,7 +225,7 @@ class Names:
         """Whether it holds single rows, but for sums of these into which nothing asked goes."""
         if isinstance(node, ast.Attribute) and node.attr in {"shape", "mean", "dtype", "size", "ndim"}:
             return False
-        if isinstance(node, ast.Call) and name_of(node.func) in SUMS and not self.has_asked(node):
+        if gives_sums(node) and not self.has_asked(node):
             return False
         if isinstance(node, ast.Attribute) and node.attr in self.rows_here:
             return True
@@ -225,7 +235,7 @@ class Names:
 
     def bind(self, target: ast.expr, value: ast.expr, *, always: bool) -> None:
         """What the names of a target hold from here on; what they held before too, unless they ``always`` come here."""
-        summed = isinstance(value, ast.Call) and name_of(value.func) in SUMS
+        summed = gives_sums(value)
         for one in ast.walk(target):
             if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
                 holds = {"rows": self.has_rows(value) and not summed, "asked": self.has_asked(value)}
@@ -386,6 +396,19 @@ class SomeClient:
 
 def answer(party: SomeClient, asked: Fields) -> Fields:
     return {"x": party.used("") - asked["centre"]}
+""",
+    "help that is given rows": """
+def answer(rows: Rows, centre: Array) -> Array:
+    return np.square(rows - centre).sum(axis=0)
+""",
+    "help that is given what holds them": """
+def answer(own: OwnScatter, centre: Array) -> Fields:
+    return {"spread": np.square(own.rows - centre).sum(axis=0)}
+""",
+    "rows beside their moments": """
+def answer(of: Callable[[Any], Rows]) -> Questions:
+    spread = lambda party, asked: sums(party.own_of(of(party)), of(party) - asked["centre"])
+    return {"spread": Question(reply=X, answer=spread)}
 """,
 }
 """Answers that stand beside their questions, in every form in which they may be written."""
