@@ -138,7 +138,7 @@ def dense(block: Block) -> NDArray[Any]:
     return array
 
 
-def as_blocks(data: Rows, elements: int = CACHE_ELEMENTS) -> Blocks:
+def as_blocks(data: Rows, elements: int) -> Blocks:
     """Rows as `Blocks`; those of an array, which is not copied, have about so many elements."""
     if isinstance(data, Blocks):
         return data
@@ -170,7 +170,7 @@ def whole(data: Rows) -> NDArray[Any]:
 
 def of_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
     """Some columns of ``data`` (n, d), in the order in which they are ``chosen``; of an array block by block."""
-    columns, blocks = np.asarray(chosen, dtype=np.int64), as_blocks(data)
+    columns, blocks = np.asarray(chosen, dtype=np.int64), as_blocks(data, CACHE_ELEMENTS)
     return replace(blocks, read=lambda: (_chosen(block, columns) for block in blocks.read()), width=columns.size)
 
 
