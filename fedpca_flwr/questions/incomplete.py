@@ -117,6 +117,10 @@ class ObservedValues(NamedTuple):
         """The spread, 0 where a feature is constant."""
         return np.where(self.constant, 0.0, self.spread)
 
+    def asked_about(self, mean: Array) -> Fields:
+        """What a question about expected values asks, whatever the model with this ``mean`` (d,) is."""
+        return {"rows": np.asarray(self.rows), "centre": self.centre, "spread": self.spread, "mean": mean}
+
     @property
     def lost(self) -> Array:
         """What rounding the centre lost, in the unit of the data (d,)."""
@@ -324,13 +328,7 @@ def expected(
     total = yield from checked_sum(
         run,
         "expected",
-        {
-            "rows": np.asarray(observed.rows),
-            "centre": observed.centre,
-            "spread": observed.spread,
-            "mean": model.mean,
-            "covariance": pack(model.covariance),
-        },
+        {**observed.asked_about(model.mean), "covariance": pack(model.covariance)},
     )
     missed = total.missed.get("second", np.zeros_like(total["second"]))
     return Expected(total["first"], total["second"]), missed[diagonal_positions(model.mean.size)]
@@ -398,10 +396,7 @@ def expected_products(
         run,
         "products",
         {
-            "rows": np.asarray(observed.rows),
-            "centre": observed.centre,
-            "spread": observed.spread,
-            "mean": model.mean,
+            **observed.asked_about(model.mean),
             "basis": model.basis,
             "variances": model.variances,
             "noise": np.asarray(model.noise),
