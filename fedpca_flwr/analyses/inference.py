@@ -89,8 +89,7 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     return HowMany(by_rule, values, band)
 
 
-FEWEST_PARTIES = 5
-"""The spread of fewer parties tells nothing."""
+FEWEST_PARTIES = 5  # the spread of fewer parties tells nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,10 +133,6 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
 
     For scaled features, or rows that are not normal, take `how_sure_by_parties`; for variances of these, also
     `variance_intervals`.
-
-    Raises
-    ------
-    ConfigError, ContractError, DataError
     """
     values, vectors = _spectrum(moments, k, level)
     require_resolved(values[:k])
@@ -154,10 +149,6 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     ----------
     model : PCAModel
         The model of a run with ``fourth_moments=True``.
-
-    Raises
-    ------
-    ConfigError, ContractError
     """
     _require_level(level)
     kurtosis = model.log.get("kurtosis")
@@ -171,12 +162,7 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
 
 @of_moments
 def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
-    """What is to be expected of components over noise where features are not few beside the rows (spiked model).
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """What is to be expected of components over noise where features are not few beside the rows (spiked model)."""
     used = moments.scaled() if scale else moments
     values, _ = _spectrum(used, k, 0.5)
     return Spikes(*inference.spiked(values, k, used.n_samples))
@@ -193,10 +179,6 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     ----------
     moments : SecondMoments
         The moments of all rows and those of each party (``keep="parties"``), at least 5.
-
-    Raises
-    ------
-    ConfigError, ContractError, DataError
     """
     _require_level(level)
     groups = len(moments.parties)

@@ -17,8 +17,7 @@ from fedpca_flwr.maths import inference as maths
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 
-FEWEST = 10
-"""No drift can be told of fewer rows."""
+FEWEST = 10  # no drift can be told of fewer rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +80,6 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     X : array-like of shape (n, d)
     level : float
         The probability with which one row is within a limit.
-
-    Raises
-    ------
-    ConfigError, ContractError, DataError
     """
     if not (isinstance(level, float) and 0 < level < 1):
         raise ConfigError(f"'level' is {value_text(level)}, expected a fraction between 0 and 1, as 0.99")
@@ -106,12 +101,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
 
 @of_model
 def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift:
-    """Whether new rows ``X`` (n, d), 10 at least and drawn one apart from the other, are still of the model's kind.
-
-    Raises
-    ------
-    ConfigError, ContractError, DataError
-    """
+    """Whether new rows ``X`` (n, d), 10 at least and drawn one apart from the other, are still of the model's kind."""
     if not (isinstance(false_alarms, float) and 0 < false_alarms < 1):
         raise ConfigError(f"'false_alarms' is {value_text(false_alarms)}, expected a fraction between 0 and 1, as 0.01")
     found = outliers(model, X)

@@ -38,24 +38,15 @@ from fedpca_flwr.maths.eigen import ALIKE, at_most, frobenius, rounding, sine_th
 from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Ritz, random_block
 from fedpca_flwr.maths.refine import RefinedSketch
 
-MISSED = 1e-6
-"""Probability that an eigenvector exists although a random block shows less of it than `least_overlap`."""
-
-SHARES = (1 / 2, 1 / 8, 1 / 64)
-"""Shares of the gap above the next Ritz value at which a bound is tried."""
+MISSED = 1e-6  # probability that an eigenvector exists although a random block shows less of it than `least_overlap`
+SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz value at which a bound is tried
 
 
 def proven_bound(ritz: Ritz, j: int, outside: float, wanted: float | None = None) -> float:
     """Bound on eigenvalue j + 1 from what is known outside the span; infinite where there is none.
 
-    Parameters
-    ----------
-    j : int
-        From 1 to the number of pairs.
-    outside : float
-        Bound on the largest eigenvalue of the matrix orthogonal to all pairs.
-    wanted : float, optional
-        The bound that is tried; without it, the smallest of several.
+    ``outside`` bounds the largest eigenvalue of the matrix orthogonal to all pairs. The bound that is tried is
+    ``wanted``; without it, the smallest of several.
     """
     others, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
     if others.size == 0:
@@ -195,24 +186,12 @@ def _is_positive_definite(matrix: Array) -> bool:
 class AngleBounds:
     """The bounds of one iteration, which only become sharper while it goes on.
 
-    Parameters
-    ----------
-    k : int
-        How many components are wanted.
-    trace : float
-        Trace of the matrix: it tells how much may be orthogonal to the span.
-    accelerated : bool
-        Whether this is block Krylov; else it is the plain iteration, whose span is its last block.
-    sketch : RefinedSketch or None
-        An approximation that bounds the matrix outside the span.
+    The matrix has this trace, which tells how much may be orthogonal to the span. If the iteration is not
+    ``accelerated`` (block Krylov), its span is its last block. A ``sketch`` bounds the matrix outside the span.
 
-    Attributes
-    ----------
-    proven : bool
-        Whether the bound computed last presumes nothing. Otherwise it presumes that no eigenvalue occurs more often
-        than the first block has columns.
-    upto : int
-        How many pairs the bound of `wanted` is of: k, or more where pair k is tied with the following ones.
+    `proven` says whether the bound computed last presumes nothing; otherwise it presumes that no eigenvalue occurs more
+    often than the first block has columns. The bound of `wanted` is of the first `upto` pairs: k, or more where pair k
+    is tied with the following ones.
     """
 
     def __init__(self, k: int, trace: float, *, accelerated: bool, sketch: RefinedSketch | None) -> None:
@@ -341,23 +320,9 @@ def _listed(numbers: list[int]) -> str:
 class Probe:
     """Block Krylov with what the first j Ritz vectors leave of the matrix.
 
-    Parameters
-    ----------
-    j : int
-        How many Ritz vectors are left out at least; more where more have converged well enough.
-    level : float
-        The probe tells whether eigenvalue j + 1 is below this.
-    width : int
-        Columns of a block.
-    turn : int
-        How many probes came before: each starts from another block.
-
-    Attributes
-    ----------
-    block : ndarray of shape (d, b)
-        What to multiply with ``A`` next.
-    top : float
-        Lower bound, or nearly so, on an eigenvalue of ``A`` after the first j.
+    It tells whether eigenvalue j + 1 is below a level, by blocks of ``width`` columns; more vectors than j are left out
+    where more have converged well enough. Each probe starts from another block, by its ``turn``. `block` (d, b) is what
+    to multiply with ``A`` next, and `top` a lower bound, or nearly so, on an eigenvalue of ``A`` after the first j.
     """
 
     def __init__(self, ritz: Ritz, j: int, level: float, width: int, *, turn: int) -> None:

@@ -25,21 +25,14 @@ from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, sym
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
 
-BLOCK = 128
-"""So many consecutive numbers share a scale."""
+BLOCK = 128  # so many consecutive numbers share a scale
 
 
 @dataclass(frozen=True)
 class Coded:
-    """Encoded numbers.
+    """Encoded numbers."""
 
-    Attributes
-    ----------
-    scales : ndarray of float32, shape (blocks,)
-    code : ndarray of uint8, shape (bytes,)
-    """
-
-    scales: NDArray[np.float32]
+    scales: NDArray[np.float32]  # one a block
     code: NDArray[np.uint8]
 
 
@@ -58,13 +51,7 @@ def quantise(values: Array, bits: int, block: int) -> Coded:
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
-    """What `quantise` encoded.
-
-    Raises
-    ------
-    ValueError
-        If the code is not that of ``size`` numbers.
-    """
+    """What `quantise` encoded; `ValueError` if the code is not that of ``size`` numbers."""
     blocks = -(-size // block)
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
@@ -83,10 +70,7 @@ def round_to_step(triangle: Array, step: float, d: int) -> Coded:
     symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever is shorter. The
     first byte tells.
 
-    Raises
-    ------
-    ValueError
-        If an integer has more than 27 bits: the step is too small.
+    A `ValueError` if an integer has more than 27 bits: the step is too small.
     """
     integers = np.rint(triangle / step)
     if np.abs(integers).max(initial=0) >= 2**27:

@@ -27,8 +27,7 @@ from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 FLOOR = 2.0**-40
 """Lower bound on the eigenvalues of a covariance of standardised features, so that predictions stay finite."""
 
-AT_ONCE = 2**20
-"""How many elements of matrices are inverted at once."""
+AT_ONCE = 2**20  # how many elements of matrices are inverted at once
 
 
 def precision_of(covariance: Array) -> Array | None:
@@ -43,31 +42,19 @@ def precision_of(covariance: Array) -> Array | None:
 
 
 class Completed(NamedTuple):
-    """Sums over rows whose missing values are filled by their expectation.
+    """Sums over rows whose missing values are filled by their expectation."""
 
-    Attributes
-    ----------
-    first : ndarray of shape (d,)
-        Sum of the filled rows.
-    second : ndarray of shape (d, d)
-        Sum of their products.
-    unsure : ndarray of shape (d, d)
-        Sum of the conditional covariances of what was missing, zero elsewhere: added to ``second`` it gives the
-        expected products. NaN where a pattern's part cannot be inverted.
-    """
-
-    first: Array
-    second: Array
+    first: Array  # (d,), sum of the filled rows
+    second: Array  # (d, d), sum of their products
+    # (d, d), sum of the conditional covariances of what was missing, zero elsewhere: added to ``second`` it gives the
+    # expected products. NaN where a pattern's part cannot be inverted.
     unsure: Array
 
 
 def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> Completed:
     """Sums over rows that are less a centre, divided by a unit, and less a mean of that unit, (d,) each.
 
-    Parameters
-    ----------
-    precision : ndarray of shape (d, d)
-        The inverse of the covariance.
+    The inverse of their covariance is ``precision`` (d, d).
     """
     total = Completed(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
     within, across = np.zeros_like(precision), np.zeros_like(precision)
@@ -107,15 +94,7 @@ def _add_groups(
 
 
 def completed(deviations: Array, precision: Array) -> Array:
-    """Rows with their missing values filled by what is expected of them.
-
-    Parameters
-    ----------
-    deviations : ndarray of shape (n, d)
-        From the mean; NaN where a value is missing.
-    precision : ndarray of shape (d, d)
-        The inverse of the covariance.
-    """
+    """Deviations (n, d) from the mean, their missing values (NaN) filled by what is expected of them."""
     missing = np.isnan(deviations)
     filled = np.where(missing, 0.0, deviations)
     pull = filled @ precision
@@ -132,13 +111,7 @@ class Correlation(NamedTuple):
 
     @classmethod
     def of(cls, covariance: Array) -> Correlation:
-        """From a covariance (d, d) that is positive definite, but for features without variance.
-
-        Raises
-        ------
-        ValueError
-            Where it is not positive definite.
-        """
+        """From a covariance (d, d), positive definite but for features without variance; else a `ValueError`."""
         unit = roots_of_diagonal(covariance)
         correlation = covariance / unit / unit[:, None]
         np.einsum("ii->i", correlation)[:] = 1.0
@@ -151,28 +124,14 @@ class Correlation(NamedTuple):
 def filled(centred: Array, covariance: Array) -> Array:
     """Rows (n, d) less their mean, NaN where a value is missing, filled by what is expected of them.
 
-    Parameters
-    ----------
-    centred : ndarray of shape (n, d)
-    covariance : ndarray of shape (d, d)
-        As `Correlation.of` takes it.
-
-    Raises
-    ------
-    ValueError
+    The covariance (d, d) is one that `Correlation.of` takes.
     """
     unit, precision = Correlation.of(covariance)
     return completed(centred / unit, precision) * unit
 
 
 def squared_error_of(rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array) -> float:
-    """The squared error that ``components`` (k, d) leave of all rows, which are filled, centred and scaled.
-
-    Raises
-    ------
-    ValueError
-        As `Correlation.of`.
-    """
+    """The squared error that ``components`` (k, d) leave of all rows, which are filled, centred and scaled."""
     unit, precision = Correlation.of(covariance)
     second = completed_sums(rows, precision, mean, unit, np.zeros_like(mean)).second
     factor = unit / scale

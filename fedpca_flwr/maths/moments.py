@@ -37,27 +37,17 @@ from scipy.linalg import blas, lapack
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Block, Blocks, CentredBlock, Rows, centred_chunks, chunks, own_chunks, sparse_chunks
 
-CHUNK_ELEMENTS = 2**22
-"""Elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower."""
-
-EXACT_FLOAT32 = 2.0**24
-"""Every integer below this is a float32, so sums of integers that stay below it are exact."""
-
-STRIP = 2**19
-"""How many entries of the scatter of sparse rows are computed at once."""
+CHUNK_ELEMENTS = 2**22  # elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower.
+EXACT_FLOAT32 = 2.0**24  # every integer below this is a float32, so sums of integers that stay below it are exact
+STRIP = 2**19  # how many entries of the scatter of sparse rows are computed at once
 
 
 def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
-    """Standard deviation of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
+    """Standard deviation (d,) of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
 
-    A constant feature gives 1, so that dividing by the result is always safe. Constant means: no more variance than
-    the rounding of its own mean explains (scikit-learn's ``_is_constant_feature``).
-
-    Parameters
-    ----------
-    diagonal : ndarray of shape (d,)
-        Of the scatter of n rows about their mean.
-    mean : ndarray of shape (d,)
+    From the diagonal (d,) of the scatter of n rows about their mean. A constant feature gives 1, so that dividing by
+    the result is always safe. Constant means: no more variance than the rounding of its own mean explains
+    (scikit-learn's ``_is_constant_feature``).
     """
     return np.where(constant_features(diagonal, n, mean), 1.0, np.sqrt(diagonal / n))
 
@@ -92,36 +82,20 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of ``count`` rows of ``d`` features.
+    """Moments of ``count`` rows of ``d`` features."""
 
-    Attributes
-    ----------
-    count : int
-        Rows.
-    mean : ndarray of shape (d,)
-        The mean, rounded to float64.
-    remainder : ndarray of shape (d,)
-        What that rounding lost: the mean is ``mean + remainder``.
-    scatter : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of the scatter about ``mean + remainder``, in squared units of the data.
-    """
-
-    count: int
-    mean: Array
-    remainder: Array
+    count: int  # rows
+    mean: Array  # (d,), the mean, rounded to float64
+    remainder: Array  # (d,), what that rounding lost: the mean is ``mean + remainder``
+    # (d (d + 1) / 2,), packed triangle of the scatter about ``mean + remainder``, in squared units of the data
     scatter: Array
 
     @classmethod
     def of(cls, data: Rows) -> Moments:
-        """Moments of the rows of ``data``, read in chunks.
+        """Moments of rows (n >= 1, d) of finite numbers of any real dtype, read in chunks.
 
         Memory is O(d^2 + chunk) whatever the number of rows, so ``data`` may be memory-mapped. Integers of one byte
         take an exact route at half the time (`_add_bytes`), and sparse rows stay sparse.
-
-        Parameters
-        ----------
-        data : rows of shape (n, d), n >= 1
-            Finite numbers of any real dtype.
         """
         d = data.shape[1]
         scatter = np.zeros((d, d), order="F")

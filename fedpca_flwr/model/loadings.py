@@ -18,27 +18,17 @@ from fedpca_flwr.state.files import site_file
 
 @dataclass(frozen=True, eq=False)
 class Loadings:
-    """What a party needs to project rows: the components of its columns.
+    """What a party needs to project rows: the components of its columns."""
 
-    Attributes
-    ----------
-    components : ndarray of shape (k, f)
-        With data split by rows the party has all columns; these are the components of its model, or its own where each
-        party has its own. With data split by columns, those of the party's own columns: side by side with those of the
-        other parties they are the components (k, d) of all columns.
-    mean, scale : ndarray of shape (f,)
-        What is subtracted from the columns, and what they are divided by.
-    run : int
-        `run_digest` of the run that they are of, the same at all parties; 0 where nobody said.
-    columns : str
-        Digest of the names of the party's columns; empty where its file has none.
-    """
-
+    # (k, f), with data split by rows the party has all columns; these are the components of its model, or its own where
+    # each party has its own. With data split by columns, those of the party's own columns: side by side with those of
+    # the other parties they are the components (k, d) of all columns.
     components: Array
+    # (f,), what is subtracted from the columns, and what they are divided by
     mean: Array
     scale: Array
-    run: int = 0
-    columns: str = ""
+    run: int = 0  # `run_digest` of the run that they are of, the same at all parties; 0 where nobody said
+    columns: str = ""  # digest of the names of the party's columns; empty where its file has none
 
     def part_of_scores(self, X: ArrayLike) -> Array:
         """This party's part (n, k) of the scores of new rows, of which ``X`` (n, f) has this party's columns.
@@ -46,26 +36,21 @@ class Loadings:
         With data split by rows that is all of the scores. Else the scores are the sum over all parties; a part alone
         tells much about the rows: the method 'vertical-scores' adds parts, with secure aggregation so that nobody sees
         them.
-
-        Raises
-        ------
-        DataError
         """
         return self.scaled(X) @ self.components.T
 
     def scaled(self, X: ArrayLike) -> Array:
-        """New rows ``X`` (n, f) of this party's columns, centred and scaled as those of the run."""
+        """New rows ``X`` (n, f) of this party's columns, centred and scaled as those of the run; `DataError` for
+        others.
+        """
         check_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
         scaled: Array = np.subtract(rows, self.mean, dtype=np.float64) / self.scale
         return scaled
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write them to one file, ``.npz``, whole or not at all, readable by its owner only.
-
-        Raises
-        ------
-        ConfigError
+        """Write them to one file, ``.npz``, whole or not at all, readable by its owner only; `ConfigError` for another
+        name.
         """
         target = Path(path).expanduser()
         if target.suffix != ".npz":
@@ -78,11 +63,8 @@ class Loadings:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Loadings:
-        """Read what `save` wrote; nothing in the file is executed (no pickle).
-
-        Raises
-        ------
-        ContractError
+        """Read what `save` wrote, executing nothing in the file (no pickle); `ContractError` where it holds something
+        else.
         """
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:

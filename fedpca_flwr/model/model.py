@@ -116,20 +116,10 @@ class PCAModel:
         scale: bool,
         missed: Array | float = 0.0,
     ) -> PCAModel:
-        """The model that a run of p-cov over the rows of these moments makes.
+        """The model that a run of p-cov over the rows of these moments makes; options and errors: `solution.solve`.
 
-        Parameters
-        ----------
-        about : mapping
-            What the log has besides what follows from the moments: ``method``, ``columns``, ``parties``, ``measured``.
-        n_components, center, scale
-            As in `fedpca_flwr.model.solution.solve`.
-        missed : ndarray of shape (d,), optional
-            Bound on what rounding to fixed point took off the diagonal of the scatter.
-
-        Raises
-        ------
-        ConfigError, DataError
+        The log has ``about`` besides what follows from the moments: ``method``, ``columns``, ``parties``, ``measured``.
+        Rounding to fixed point took at most ``missed`` (d,) off the diagonal of the scatter.
         """
         found = solve(moments, moments.diagonal(), n_components=n_components, center=center, scale=scale)
         rounded = float(np.sum(missed if found.scale is None else missed / found.scale**2))
@@ -150,15 +140,8 @@ class PCAModel:
     def of_scores(cls, scores: Array, values: Array, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
         """The model of rows whose columns lie at different parties.
 
-        Parameters
-        ----------
-        scores : ndarray of shape (n, k)
-        values : ndarray of shape (k,)
-            Sums of the squared scores: the leading eigenvalues of ``X X'``.
-        total : float
-            Trace of ``X X'``.
-        features : int
-            Columns of all parties.
+        With ``values`` (k,) the sums of the squared scores (n, k), which are the leading eigenvalues of ``X X'``, of
+        which ``total`` is the trace; ``features`` counts the columns of all parties.
         """
         variances = variances_of(values, total, len(scores), features)
         return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)

@@ -33,8 +33,7 @@ def from_json(measured: Mapping[str, float | str]) -> dict[str, float]:
     return {name: float(value) if value == INFINITY else value for name, value in measured.items()}  # type: ignore[misc]
 
 
-FORMAT = 2
-"""In files of format 1, of the first versions, ``measured`` held texts."""
+FORMAT = 2  # in files of format 1, of the first versions, ``measured`` held texts
 
 TEXT = "model.json"
 VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
@@ -109,14 +108,7 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], abou
 
 
 def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """What `write` wrote.
-
-    Raises
-    ------
-    DataError
-        Where there is no such file.
-    ContractError
-    """
+    """What `write` wrote; `DataError` where there is no such file, `ContractError` where it holds something else."""
     target = model_file(path)
     if not target.exists():
         raise DataError(f"there is no model at {target}")
@@ -196,12 +188,7 @@ def adjustment_in(arrays: dict[str, NDArray[Any]]) -> Adjustment | None:
 
 
 def require_pooled_means(log: Mapping[str, Any]) -> None:
-    """Refuse new rows of nobody, where each party's own mean was taken out.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse new rows of nobody, where each party's own mean was taken out, by a `ContractError`."""
     harmonised = log["options"].get("harmonise", "nothing")
     if harmonised != "nothing":
         raise ContractError(

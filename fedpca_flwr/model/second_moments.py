@@ -35,12 +35,10 @@ from fedpca_flwr.maths.moments import (
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.state import files
 
-Features = Sequence[str] | Sequence[int]
-"""Features by their names, or by their places from 0."""
+Features = Sequence[str] | Sequence[int]  # features by their names, or by their places from 0
 
 TEXT, FORMAT = "second-moments.json", 1
-MOST_ROWS = 2**53
-"""The largest number of rows that float64 counts."""
+MOST_ROWS = 2**53  # the largest number of rows that float64 counts
 
 ARRAYS = ("mean", "remainder", "scatter")
 
@@ -288,9 +286,7 @@ class SecondMoments:
 def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
     """The moments of a member's rows (n, d), or those that someone else made, checked as far as they can tell.
 
-    Raises
-    ------
-    ContractError, DataError
+    A `DataError` for rows, a `ContractError` for moments that cannot be.
     """
     if isinstance(data, Moments):
         _check(key, data)
@@ -311,8 +307,7 @@ def _check(key: str, moments: Moments) -> None:
         raise ContractError(f"the moments of '{key}' hold NaN, infinite values or a negative variance")
 
 
-Held = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]
-"""The fields of `SecondMoments`."""
+Held = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # the fields of `SecondMoments`
 
 
 def _held(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Held:
