@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from numbers import Number
 from os import PathLike
 
-LONGEST = 200
-"""Characters of a value in an error."""
+LONGEST = 200  # characters of a value in an error
 
 
 class FedPCAError(Exception):

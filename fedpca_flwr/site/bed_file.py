@@ -23,8 +23,7 @@ from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import LeftOut, extra
 from fedpca_flwr.state.files import text_in
 
-UNKNOWN = "0"
-"""An allele that nobody in a file has, and that it does not name."""
+UNKNOWN = "0"  # an allele that nobody in a file has, and that it does not name
 
 OTHER_STRAND = str.maketrans("ACGT", "TGCA")
 SPELLINGS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
@@ -217,12 +216,7 @@ def _people(file: Path) -> int:
 
 
 def _require_whole(listed: list[Variant], found: Matched, *, ambiguous: bool) -> None:
-    """Refuse a list of which the file lacks some, or of which some cannot be told from other ones.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a list of which the file lacks some, or of which some cannot be told from other ones."""
     times = Counter(found.columns.tolist())
     faults = {
         "are not in this site's .bed file, or twice": [

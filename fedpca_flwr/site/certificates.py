@@ -24,8 +24,7 @@ NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
 
-MOST_DAYS = 36500
-"""Days."""
+MOST_DAYS = 36500  # days
 
 USAGES = (
     "digital_signature",

@@ -19,8 +19,7 @@ from fedpca_flwr.errors import DataError
 
 SEPARATORS = (",", ";", "\t", "|")
 
-SAMPLE = 100
-"""Lines by which a file's separator is known."""
+SAMPLE = 100  # lines by which a file's separator is known
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -49,8 +48,7 @@ OTHER_KINDS = (
 CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
 """Bytes that no text has; names of columns may begin as files of other kinds do."""
 
-TEXTS = (b"%", b"<", b"{", b"[")
-"""How those of the other kinds begin that are texts."""
+TEXTS = (b"%", b"<", b"{", b"[")  # how those of the other kinds begin that are texts
 
 NUMBER = r"[+-]?(\d+%s?\d*|%s\d+)([eE][+-]?\d+)?"
 POINT, COMMA = (re.compile(NUMBER % (sign, sign), re.ASCII) for sign in (r"\.", ","))
@@ -216,8 +214,7 @@ def is_missing(cell: str) -> bool:
     return cell.strip().lower() in MISSING
 
 
-LINES_NAMED = 5
-"""Lines that are named of each fault."""
+LINES_NAMED = 5  # lines that are named of each fault
 
 KINDS = (
     ("decimal commas beside decimal points", COMMA, "write all numbers with a decimal point"),

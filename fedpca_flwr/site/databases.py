@@ -380,12 +380,7 @@ class Query:
 
 
 def require_same(earlier: str, now: str) -> None:
-    """Refuse rows that are not those of a pass before, by the digests of both.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse rows that are not those of a pass before, by the digests of both."""
     if earlier != now:
         raise DataError(
             "the data are other rows, or the same in another order, than before in this run. A file must not be "

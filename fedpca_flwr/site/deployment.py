@@ -35,13 +35,11 @@ from fedpca_flwr.site.certificates import make_certificates, make_node_key
 from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.state.files import writable
 
-TIMEOUT = 1800.0
-"""Seconds after which something hangs: a net only, whatever else the machine has to do."""
+TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
 
 HOST = "127.0.0.1"
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-"""What Flower's log has for terminals, also where it is written to none."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
 
 
 def unheard(line: str) -> None:
@@ -242,18 +240,15 @@ def free_port() -> int:
         return port
 
 
-ENDS = (0, 220, 400, 500, 569)
-"""Where scikit-learn's breast cancer data are cut into four sites."""
+ENDS = (0, 220, 400, 500, 569)  # where scikit-learn's breast cancer data are cut into four sites
 
 RUN = 'method="p-cov" n-components=5 secure-aggregation=true bound=1e5'
 
-DEADLINE = 30.0
-"""Seconds that the run waits for the site that is killed."""
+DEADLINE = 30.0  # seconds that the run waits for the site that is killed
 
 DROPPING = f"survivors=3 round-deadline={DEADLINE}"
 
-EMPTY = re.compile(r"(INFO\s*:)?\s*")
-"""A line with which Flower's log sets off what stands around it."""
+EMPTY = re.compile(r"(INFO\s*:)?\s*")  # a line with which Flower's log sets off what stands around it
 
 
 def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], None]) -> None:

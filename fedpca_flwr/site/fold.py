@@ -23,12 +23,7 @@ INSTEAD = "run with mu=<number> or mu='infinity', which hold nothing out"
 
 
 def require_fold(node: NodeConfig, rows: int) -> None:
-    """Refuse to hold a fifth of so many rows out, where a site can do so only by telling of few of them.
-
-    Raises
-    ------
-    ConfigError, DisclosureError
-    """
+    """Refuse to hold a fifth of so many rows out, where a site can do so only by telling of few of them."""
     if not node.data:
         return
     if 0 < rows // 5 < node.min_rows:

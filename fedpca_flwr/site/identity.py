@@ -63,10 +63,6 @@ def identity_of(node: NodeConfig) -> Identity:
     """A site's identity, from the files that its node-config names.
 
     A party without data of its own, as in a simulation, has an identity that anybody can make: it protects nothing.
-
-    Raises
-    ------
-    ConfigError
     """
     if not node.identity:
         if node.data:
@@ -143,12 +139,7 @@ def line_of(party: int, private: Ed25519PrivateKey, name: str = "") -> str:
 
 
 def read_private_key(path: str) -> Ed25519PrivateKey:
-    """The key that `make_key` has written.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The key that `make_key` has written."""
     file = Path(path).expanduser()
     try:
         text = file.read_bytes()
@@ -174,12 +165,7 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
 
 
 def read_members(path: str, parties: int) -> tuple[bytes, ...]:
-    """The public keys of a list, by partition; every fault is named, all at once.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The public keys of a list, by partition; every fault is named, all at once."""
     try:
         lines = text_in(Path(path).expanduser()).splitlines()
     except OSError as error:

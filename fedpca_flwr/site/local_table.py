@@ -32,8 +32,7 @@ from fedpca_flwr.site.databases import read_query
 from fedpca_flwr.site.readers import read, read_ids
 from fedpca_flwr.state.files import write_new
 
-SHORTEST_SECRET = 16
-"""Bytes."""
+SHORTEST_SECRET = 16  # bytes
 
 
 def make_ids_secret(path: Path) -> None:
@@ -48,12 +47,7 @@ def make_ids_secret(path: Path) -> None:
 
 
 def ids_secret(path: str) -> bytes:
-    """The bytes of a site's ``ids-secret`` file; none for an empty path.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The bytes of a site's ``ids-secret`` file; none for an empty path."""
     if not path:
         return b""
     try:

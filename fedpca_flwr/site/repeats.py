@@ -99,10 +99,6 @@ def require_budget(
         Of all phases of the run together: a run that cannot end need not begin.
     epsilon, delta : float
         The budget.
-
-    Raises
-    ------
-    DisclosureError
     """
     own = min(whole_run, composed([*of_run, multiplier]))
     spent, after = (gaussian_epsilon(composed(m), delta) for m in (of_others, [*of_others, own]))
@@ -113,12 +109,10 @@ def require_budget(
         )
 
 
-PRODUCTS = "products"
-"""The kind of the journal's events, and the name of what it keeps of a run that is counted."""
+PRODUCTS = "products"  # the kind of the journal's events, and the name of what it keeps of a run that is counted
 
 
-BOUNDS = 3
-"""Answers to whether rows are within a bound, as far as no earlier one tells them."""
+BOUNDS = 3  # answers to whether rows are within a bound, as far as no earlier one tells them
 
 ALLOW = ". If this site is content with that, set repeat='allow' in its node-config"
 
@@ -190,10 +184,6 @@ class Repeats:
             As `SecureSum.members`, in any order.
         split : str
             Where it is ``"columns"``, other rows are others at every party, and numbers of rows say nothing.
-
-        Raises
-        ------
-        DisclosureError
         """
         if not self.journal.data_key:  # a simulation
             return
@@ -225,12 +215,7 @@ class Repeats:
             )
 
     def permit_bound(self, bound: float) -> None:
-        """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds.
-
-        Raises
-        ------
-        DataError, DisclosureError
-        """
+        """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds."""
         now, node = Bounded(bound, within=largest_size(self.rows) <= bound), self.node
 
         def decide(same: Sequence[str], others: Sequence[str]) -> str:
@@ -260,10 +245,6 @@ class Repeats:
     def permit_slopes(self, asked: str) -> None:
         """Refuse to harmonise the same rows by other slopes or deviations (their digest ``asked``) than before: what
         each party has divided by its own deviations is no sum of shares, and a few of its sums tell every share.
-
-        Raises
-        ------
-        DisclosureError
         """
 
         def decide(same: Sequence[str], others: Sequence[str]) -> str:
@@ -289,10 +270,6 @@ class Repeats:
             That the products are of: this site's own, in a sum those of the others too.
         counted : bool
             Whether the run's products are noted now, because it is answered.
-
-        Raises
-        ------
-        ConfigError, DisclosureError
         """
         rank = min(len(self.rows) - 1, columns)
 

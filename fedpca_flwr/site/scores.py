@@ -18,8 +18,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import fourth_powers, t_squared
 from fedpca_flwr.state.files import site_file
 
-SCORE_FILES = (".npy", ".csv")
-"""Kinds of files that scores are written to."""
+SCORE_FILES = (".npy", ".csv")  # kinds of files that scores are written to
 
 
 def unknown_score_file(target: Path) -> ConfigError:
@@ -54,8 +53,7 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
         raise unknown_score_file(target)
 
 
-TOP = 3
-"""Features that are named of each row: those that add most to its SPE."""
+TOP = 3  # features that are named of each row: those that add most to its SPE
 
 HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 

@@ -27,10 +27,6 @@ def writable(folder: Path, mode: int = 0o777) -> Path:
     """The folder, made where there is none, so that what cannot be written to is known before anything is computed.
 
     ``mode`` is what the permissions of a new one are at most.
-
-    Raises
-    ------
-    ConfigError
     """
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -60,12 +56,7 @@ def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that must not be there yet: a key is never overwritten.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Write a file that must not be there yet: a key is never overwritten."""
     try:
         with open(path, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
             stream.write(content)
@@ -78,12 +69,7 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def text_in(file: Path, errors: str = "strict") -> str:
-    """The text of a file in UTF-8, or in UTF-16 with its mark: so Windows' shell writes what a command prints.
-
-    Raises
-    ------
-    OSError, UnicodeDecodeError
-    """
+    """The text of a file in UTF-8, or in UTF-16 with its mark: so Windows' shell writes what a command prints."""
     content = file.read_bytes()
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if wide else "utf-8-sig", errors)
@@ -134,8 +120,7 @@ def _not_written(key: str, target: Path, error: OSError) -> ConfigError:
 GROWTH = 4
 """By how much a file may grow when it is unpacked: `write` does not compress at all, so that its own never do."""
 
-SMALL = 2**30
-"""Bytes that any file may unpack to: one that somebody has compressed may be far smaller."""
+SMALL = 2**30  # bytes that any file may unpack to: one that somebody has compressed may be far smaller
 
 
 class TooLargeError(ContractError):

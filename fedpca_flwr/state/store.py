@@ -22,8 +22,7 @@ from tempfile import mkstemp
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.state.files import writable
 
-PIECE = 2**24
-"""Bytes of a large value in one row: SQLite allows 10^9."""
+PIECE = 2**24  # bytes of a large value in one row: SQLite allows 10^9
 
 OWN_TABLES = """
 CREATE TABLE seal (digest TEXT NOT NULL);
@@ -77,12 +76,7 @@ class Store:
         self.nothing = self._digest(None)  # that of sealed tables without rows
 
     def prepare(self) -> None:
-        """Make the folder where there is none, so that what cannot be written to is known before anything is computed.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Make the folder where there is none: what cannot be written to is known before anything is computed."""
         writable(self.folder, mode=0o700)
 
     def exists(self) -> bool:
@@ -134,12 +128,7 @@ class Store:
         return digest
 
     def require(self, database: sqlite3.Connection, digest: str) -> None:
-        """Refuse to go on where the sealed tables are others than those that were read.
-
-        Raises
-        ------
-        ContractError
-        """
+        """Refuse to go on where the sealed tables are others than those that were read."""
         if self.sealed(database) != digest:
             raise ContractError(
                 f"another run changed the {self.schema.what} in {self.folder} after this one had read it; nothing is "
