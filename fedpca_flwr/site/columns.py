@@ -48,11 +48,7 @@ def in_order_of(features: Sequence[str], table: Table) -> Table:
     """The table with its columns in the order of the run's ``features``.
 
     It must have exactly these: a run that could choose among a site's columns could ask about the same rows in parts.
-
-    Raises
-    ------
-    DataError
-        How many it lacks, or has besides; which, stays in the site's own log.
+    An error tells how many it lacks, or has besides; which, stays in the site's own log.
     """
     own = [name.strip() for name in table.names]
     if own == list(features):

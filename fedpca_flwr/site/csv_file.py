@@ -151,10 +151,7 @@ def _number(written: CsvFormat, cell: str) -> float | None:
 def _header(first: list[str], left_out: LeftOut, written: CsvFormat) -> list[str]:
     """The column names of a .csv file, or none where its first line holds rows already.
 
-    Raises
-    ------
-    DataError
-        Where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
+    Refused where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
     """
     own = [cell for j, cell in enumerate(first) if str(j) not in left_out.values()]
     numbers = [cell for cell in own if written.number(cell)]

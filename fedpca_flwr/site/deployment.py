@@ -47,16 +47,10 @@ def unheard(line: str) -> None:
 
 
 class Deployment:
-    """Starts everything on entry, and stops all that it started on exit.
+    """Starts a SuperLink, and a SuperNode for each node-config, on entry, and stops all that it started on exit.
 
-    Parameters
-    ----------
-    folder : Path
-        For keys, certificates, logs and Flower's own state; must hold none yet.
-    app : Path
-        Folder of the Flower app, this project's.
-    node_configs : sequence of mapping
-        One SuperNode each.
+    ``folder`` is for keys, certificates, logs and Flower's own state, and must hold none yet; ``app`` is that of the
+    Flower app, this project's.
     """
 
     def __init__(self, folder: Path, app: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
@@ -254,23 +248,9 @@ EMPTY = re.compile(r"(INFO\s*:)?\s*")  # a line with which Flower's log sets off
 def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], None]) -> None:
     """Start a SuperLink and four sites with rows of their own, run a secure PCA over them, and stop all again.
 
-    Parameters
-    ----------
-    folder : Path
-        For all that is made: certificates, keys, rows, logs, the model, scores and journals. Must be empty.
-    app : Path
-        This project's folder.
-    dropout : bool
-        Whether the last site is killed during the run, which goes on without it.
-    say : callable
-        Is given a line for each step, and the lines of the run's log when they are written.
-
-    Raises
-    ------
-    ConfigError
-        Where the folders are not as they must be.
-    FedPCAError
-        Where the run failed.
+    All that is made is in ``folder``: certificates, keys, rows, logs, the model, scores and journals; ``app`` is this
+    project's. With ``dropout`` the last site is killed during the run, which goes on without it. ``say`` is given a
+    line for each step, and the lines of the run's log when they are written.
     """
     folder = writable(folder).resolve()
     if any(folder.iterdir()):

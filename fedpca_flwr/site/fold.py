@@ -42,10 +42,7 @@ def require_fold(node: NodeConfig, rows: int) -> None:
 def fold(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[np.bool_]:
     """Which of a site's rows (n, d) are held out; in a simulation the run's ``seed`` says so.
 
-    Raises
-    ------
-    DisclosureError
-        Where others were held out before, of the same rows or of nearly the same.
+    Refused where others were held out before, of the same rows or of nearly the same.
     """
     if not node.data:
         return held_out(rows, seed)

@@ -145,17 +145,9 @@ CREATE TABLE secret (
 
 
 class FileJournal(Journal):
-    """In the site's own folder.
+    """In the site's own folder, of a run by Flower's id of it, and of a party by its partition.
 
-    Parameters
-    ----------
-    folder : str
-    run : str
-        Flower's id of the run.
-    party : int
-        The partition.
-    memory : StateJournal, optional
-        What Flower keeps of the same run: it knows how far the journal was, and an older one is refused.
+    ``memory`` is what Flower keeps of the same run: it knows how far the journal was, and an older one is refused.
     """
 
     def __init__(self, folder: str, run: str, party: int, memory: StateJournal | None = None) -> None:

@@ -45,12 +45,8 @@ logger = logging.getLogger("fedpca_flwr.client")
 class Site:
     """A party in one run.
 
-    Parameters
-    ----------
-    context : flwr.app.Context
-        Holds the run-config, this site's node-config, and state that lasts over the rounds.
-    load : callable, optional
-        Gives this party's rows, from its node-config and the run-config.
+    Its context (Flower's) holds the run-config, this site's node-config, and state that lasts over the rounds; ``load``
+    gives this party's rows, from its node-config and the run-config.
     """
 
     def __init__(self, context: Context, load: Load = local_table) -> None:
@@ -160,8 +156,7 @@ class Site:
 
     def permit_bound(self, split: str) -> None:
         """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds; where this site says a bound
-        of its own, one below that.
-        """
+        of its own, one below that."""
         if self.node.bound is not None:
             policy.permit_under(self.node.bound, self.data(split), self.config.bound)
         else:

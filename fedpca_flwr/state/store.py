@@ -48,18 +48,7 @@ class Schema:
 
 
 class Store:
-    """A store in a folder, which need not exist before the first transaction.
-
-    Parameters
-    ----------
-    folder : path-like
-    schema : Schema
-
-    Raises
-    ------
-    ConfigError
-        If the path is a file, or can be none.
-    """
+    """A store in a folder, which need not exist before the first transaction; refused where there can be none."""
 
     def __init__(self, folder: str | os.PathLike[str], schema: Schema) -> None:
         self.folder = Path(folder).expanduser().absolute()
