@@ -22,24 +22,12 @@ VISION = "install the extra: pip install '.[vision]' in the repository"
 
 @dataclass(frozen=True)
 class Dataset:
-    """A labelled data set whose rows are read only when asked for.
+    """A labelled data set whose rows are read only when asked for."""
 
-    Attributes
-    ----------
-    labels : ndarray of shape (n,)
-        Used to partition rows among simulated parties; never part of the data.
-    rows : callable
-        Row indices (m,) to rows (m, d).
-    test : callable or None
-        No argument to (rows, labels) of a test set, where the data set has one.
-    names : tuple of str
-        Of the features, where they have any.
-    """
-
-    labels: NDArray[Any]
-    rows: Callable[[NDArray[np.int64]], NDArray[Any]]
-    test: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None
-    names: tuple[str, ...] = ()
+    labels: NDArray[Any]  # (n,): by these rows are shared among simulated parties; never part of the data
+    rows: Callable[[NDArray[np.int64]], NDArray[Any]]  # of row indices (m,) the rows (m, d)
+    test: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None  # rows and labels of a test set, if any
+    names: tuple[str, ...] = ()  # of the features, where they have any
 
     def all_rows(self) -> NDArray[Any]:
         return self.rows(np.arange(len(self.labels)))
@@ -47,26 +35,11 @@ class Dataset:
 
 @lru_cache(maxsize=1)
 def load(name: str, root: str = ".") -> Dataset:
-    """A data set by name.
-
-    Parameters
-    ----------
-    name : str
-        One of `DATASETS`.
-    root : str
-        For images: the folder that holds them (``data-root``).
-
-    Notes
-    -----
-    Pixels stay whole numbers from 0 to 255.
-    """
+    """One of `DATASETS`; ``root`` is the folder that holds images (``data-root``). Pixels stay whole numbers from 0 to
+    255."""
     if name not in DATASETS:
         raise ConfigError(f"run-config: 'dataset' is {value_text(name)}, expected one of: {', '.join(DATASETS)}")
     return DATASETS[name](Path(root).expanduser())
-
-
-def _in_memory(X: NDArray[Any], y: NDArray[Any]) -> Dataset:
-    return Dataset(labels=y, rows=lambda indices: X[indices])
 
 
 def _bundled(name: str) -> Callable[[Path], Dataset]:
@@ -194,7 +167,8 @@ def _synthetic(root: Path) -> Dataset:
     basis, _ = np.linalg.qr(rng.standard_normal((50, 50)))
     noise = (rng.standard_normal((2000, 50)) / np.sqrt(np.arange(1, 51))) @ basis.T
     means = rng.uniform(-5, 5, size=(10, 50))
-    return _in_memory(noise + means[labels], labels)
+    rows = noise + means[labels]
+    return Dataset(labels, rows.__getitem__)
 
 
 DATASETS: dict[str, Callable[[Path], Dataset]] = {

@@ -14,8 +14,7 @@ from fedpca_flwr.figures.plots import MOST
 from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, few_ticks
 from fedpca_flwr.maths.arrays import Array
 
-SHOWN = 30
-"""Eigenvalues, and names of features, of which more would not be legible."""
+SHOWN = 30  # eigenvalues, and names of features, of which more would not be legible
 
 
 def how_many(found: HowMany) -> Figure:
@@ -70,10 +69,6 @@ def biplot(found: Reading, scores: Array) -> Figure:
         Of two components at least, not rotated.
     scores : ndarray of shape (n, at least 2)
         Those of the same components.
-
-    Raises
-    ------
-    ConfigError
     """
     if len(found.correlations) < 2 or scores.ndim != 2 or scores.shape[1] < 2:
         raise ConfigError(

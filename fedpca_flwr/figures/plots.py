@@ -31,11 +31,9 @@ try:
 except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
 
-EXACT = 1e-6
-"""Degrees within which components are the same for every purpose: drawn as one."""
+EXACT = 1e-6  # degrees within which components are the same for every purpose: drawn as one
 
-MOST = 300
-"""Rows of a scatter plot; more hide each other."""
+MOST = 300  # Rows of a scatter plot; more hide each other.
 
 
 def projection_overlay(

@@ -16,8 +16,7 @@ from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.site.local_table import make_ids_secret
 from fedpca_flwr.state.files import writable
 
-Command = Callable[..., argparse.ArgumentParser]
-"""Adds a command of a name, with its help."""
+Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

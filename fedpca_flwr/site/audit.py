@@ -43,12 +43,7 @@ class Audit:
         )
 
     def export(self, file: Path) -> None:
-        """Write a JSON object a line, by which anybody can follow the chain: whole or not at all.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Write a JSON object a line, by which anybody can follow the chain: whole or not at all."""
         try:
             with written_whole(file, 0o600) as stream:
                 for event in self.events:

@@ -24,8 +24,7 @@ NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
 
-MOST_DAYS = 36500
-"""Days."""
+MOST_DAYS = 36500  # days
 
 USAGES = (
     "digital_signature",
@@ -43,19 +42,8 @@ USAGES = (
 def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
     """Write ``ca.crt``, ``ca.key``, ``server.pem`` and ``server.key``, the private keys readable by their owner only.
 
-    Parameters
-    ----------
-    folder : Path
-        Must hold none of these files.
-    hosts : list of str
-        Names and addresses by which sites call the SuperLink.
-    days : int
-        From now on, that both certificates are valid.
-
-    Raises
-    ------
-    ConfigError
-        Where a file is there already or cannot be written, or the certificate would be of nothing.
+    They are for ``hosts``, the names and addresses by which sites call the SuperLink, and valid for so many ``days``
+    from now on. A file that is there already is refused.
     """
     if not 1 <= days <= MOST_DAYS:
         raise ConfigError(f"days is {days}, expected 1 to {MOST_DAYS}")
@@ -88,13 +76,7 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
 
 
 def make_node_key(path: Path) -> Path:
-    """Write a site's private key, with which its SuperNode signs in; the file of the public key, which is registered.
-
-    Raises
-    ------
-    ConfigError
-        Where a file is there already or cannot be written.
-    """
+    """Write a site's private key, with which its SuperNode signs in; the file of the public key, to register."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(path.name + ".pub")
     write_new(path, _private(key, PrivateFormat.OpenSSH))

@@ -12,18 +12,12 @@ from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Rows, of_columns
 
-LeftOut = dict[str, str]
-"""Columns that are no features, by the key of the node-config that names them."""
+LeftOut = dict[str, str]  # columns that are no features, by the key of the node-config that names them
 
 
 @contextmanager
 def extra(name: str, needed: str) -> Iterator[None]:
-    """Import what only one kind of data needs (``needed`` says so), from an extra of this project.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Import what only one kind of data needs (``needed`` says so), from an extra of this project."""
     try:
         yield
     except ImportError:
@@ -33,12 +27,7 @@ def extra(name: str, needed: str) -> Iterator[None]:
 
 
 def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Where the column is that a key of the node-config names, by its name or its number from 0.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Where the column is that a key of the node-config names, by its name or its number from 0."""
     if name in names:
         return names.index(name)
     if name.isdecimal() and int(name) < width:
@@ -50,12 +39,7 @@ def column_position(name: str, names: list[str], width: int, key: str) -> int:
 
 
 def feature_positions(left_out: LeftOut, names: list[str], width: int) -> list[int]:
-    """Where the features are among so many columns: all but those that are left out.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Where the features are among so many columns: all but those that are left out."""
     others = {column_position(name, names, width, key) for key, name in left_out.items()}
     return [position for position in range(width) if position not in others]
 
@@ -64,11 +48,7 @@ def in_order_of(features: Sequence[str], table: Table) -> Table:
     """The table with its columns in the order of the run's ``features``.
 
     It must have exactly these: a run that could choose among a site's columns could ask about the same rows in parts.
-
-    Raises
-    ------
-    DataError
-        How many it lacks, or has besides; which, stays in the site's own log.
+    An error tells how many it lacks, or has besides; which, stays in the site's own log.
     """
     own = [name.strip() for name in table.names]
     if own == list(features):

@@ -35,13 +35,11 @@ from fedpca_flwr.site.certificates import make_certificates, make_node_key
 from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.state.files import writable
 
-TIMEOUT = 1800.0
-"""Seconds after which something hangs: a net only, whatever else the machine has to do."""
+TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
 
 HOST = "127.0.0.1"
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-"""What Flower's log has for terminals, also where it is written to none."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
 
 
 def unheard(line: str) -> None:
@@ -49,16 +47,10 @@ def unheard(line: str) -> None:
 
 
 class Deployment:
-    """Starts everything on entry, and stops all that it started on exit.
+    """Starts a SuperLink, and a SuperNode for each node-config, on entry, and stops all that it started on exit.
 
-    Parameters
-    ----------
-    folder : Path
-        For keys, certificates, logs and Flower's own state; must hold none yet.
-    app : Path
-        Folder of the Flower app, this project's.
-    node_configs : sequence of mapping
-        One SuperNode each.
+    ``folder`` is for keys, certificates, logs and Flower's own state, and must hold none yet; ``app`` is that of the
+    Flower app, this project's.
     """
 
     def __init__(self, folder: Path, app: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
@@ -242,40 +234,23 @@ def free_port() -> int:
         return port
 
 
-ENDS = (0, 220, 400, 500, 569)
-"""Where scikit-learn's breast cancer data are cut into four sites."""
+ENDS = (0, 220, 400, 500, 569)  # where scikit-learn's breast cancer data are cut into four sites
 
 RUN = 'method="p-cov" n-components=5 secure-aggregation=true bound=1e5'
 
-DEADLINE = 30.0
-"""Seconds that the run waits for the site that is killed."""
+DEADLINE = 30.0  # seconds that the run waits for the site that is killed
 
 DROPPING = f"survivors=3 round-deadline={DEADLINE}"
 
-EMPTY = re.compile(r"(INFO\s*:)?\s*")
-"""A line with which Flower's log sets off what stands around it."""
+EMPTY = re.compile(r"(INFO\s*:)?\s*")  # a line with which Flower's log sets off what stands around it
 
 
 def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], None]) -> None:
     """Start a SuperLink and four sites with rows of their own, run a secure PCA over them, and stop all again.
 
-    Parameters
-    ----------
-    folder : Path
-        For all that is made: certificates, keys, rows, logs, the model, scores and journals. Must be empty.
-    app : Path
-        This project's folder.
-    dropout : bool
-        Whether the last site is killed during the run, which goes on without it.
-    say : callable
-        Is given a line for each step, and the lines of the run's log when they are written.
-
-    Raises
-    ------
-    ConfigError
-        Where the folders are not as they must be.
-    FedPCAError
-        Where the run failed.
+    All that is made is in ``folder``: certificates, keys, rows, logs, the model, scores and journals; ``app`` is this
+    project's. With ``dropout`` the last site is killed during the run, which goes on without it. ``say`` is given a
+    line for each step, and the lines of the run's log when they are written.
     """
     folder = writable(folder).resolve()
     if any(folder.iterdir()):

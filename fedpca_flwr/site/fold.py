@@ -23,12 +23,7 @@ INSTEAD = "run with mu=<number> or mu='infinity', which hold nothing out"
 
 
 def require_fold(node: NodeConfig, rows: int) -> None:
-    """Refuse to hold a fifth of so many rows out, where a site can do so only by telling of few of them.
-
-    Raises
-    ------
-    ConfigError, DisclosureError
-    """
+    """Refuse to hold a fifth of so many rows out, where a site can do so only by telling of few of them."""
     if not node.data:
         return
     if 0 < rows // 5 < node.min_rows:
@@ -47,10 +42,7 @@ def require_fold(node: NodeConfig, rows: int) -> None:
 def fold(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[np.bool_]:
     """Which of a site's rows (n, d) are held out; in a simulation the run's ``seed`` says so.
 
-    Raises
-    ------
-    DisclosureError
-        Where others were held out before, of the same rows or of nearly the same.
+    Refused where others were held out before, of the same rows or of nearly the same.
     """
     if not node.data:
         return held_out(rows, seed)

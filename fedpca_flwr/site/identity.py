@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.state.files import text_in, write_new
+from fedpca_flwr.state.files import text_in, unreadable, write_new
 
 SIGNATURE_BYTES = 64
 
@@ -63,10 +63,6 @@ def identity_of(node: NodeConfig) -> Identity:
     """A site's identity, from the files that its node-config names.
 
     A party without data of its own, as in a simulation, has an identity that anybody can make: it protects nothing.
-
-    Raises
-    ------
-    ConfigError
     """
     if not node.identity:
         if node.data:
@@ -120,13 +116,7 @@ such as stand for a key that is not there yet."""
 
 
 def make_key(path: str, party: int, name: str = "") -> str:
-    """Write a new private key to a file that only its owner may read; the line for the others' list.
-
-    Raises
-    ------
-    ConfigError
-        Where the file is there already or cannot be written, or the line would be none.
-    """
+    """Write a new private key to a file that only its owner may read; the line for the others' list."""
     if party < 0:
         raise ConfigError(f"partition-id is {party}, expected a number from 0")
     if not re.fullmatch(r"[\w .-]{0,64}", name):
@@ -143,18 +133,13 @@ def line_of(party: int, private: Ed25519PrivateKey, name: str = "") -> str:
 
 
 def read_private_key(path: str) -> Ed25519PrivateKey:
-    """The key that `make_key` has written.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The key that `make_key` has written."""
     file = Path(path).expanduser()
     try:
         text = file.read_bytes()
         others = os.name == "posix" and file.stat().st_mode & 0o077
     except OSError as error:
-        raise _unreadable("identity", path, error) from None
+        raise unreadable("identity", path, error) from None
     if others:
         raise ConfigError(
             "node-config: the file of 'identity' is a private key that others than its owner may read or write; "
@@ -174,16 +159,11 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
 
 
 def read_members(path: str, parties: int) -> tuple[bytes, ...]:
-    """The public keys of a list, by partition; every fault is named, all at once.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The public keys of a list, by partition; every fault is named, all at once."""
     try:
         lines = text_in(Path(path).expanduser()).splitlines()
     except OSError as error:
-        raise _unreadable("identities", path, error) from None
+        raise unreadable("identities", path, error) from None
     except UnicodeDecodeError:
         lines, faults = [], ["it is not a text in UTF-8"]
     else:
@@ -222,7 +202,3 @@ def _added(found: dict[int, bytes], said: str, parties: int) -> str:
         return f"partition {party} has the key of partition {holder}"
     found[party] = key
     return ""
-
-
-def _unreadable(key: str, path: str, error: OSError) -> ConfigError:
-    return ConfigError(f"node-config: the file of '{key}' cannot be read", local=f"{path}: {error.strerror}")

@@ -64,12 +64,7 @@ def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]
 
 
 def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
-    """Add an event: time, run, party, kind, about, digest, bytes.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Add an event: time, run, party, kind, about, digest, bytes."""
     events, last = end(database)
     line = (events + 1, *event)
     digest = following(last, line)
@@ -78,12 +73,7 @@ def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
 
 
 def end(database: sqlite3.Connection) -> tuple[int, str]:
-    """How many events there are, and the digest of the last one.
-
-    Raises
-    ------
-    StoreError
-    """
+    """How many events there are, and the digest of the last one."""
     ends = database.execute("SELECT events, last FROM chain").fetchall()
     if len(ends) != 1:
         raise StoreError(
@@ -94,12 +84,7 @@ def end(database: sqlite3.Connection) -> tuple[int, str]:
 
 
 def require_beyond(database: sqlite3.Connection, seen: tuple[int, str], file: Path) -> None:
-    """Refuse a journal without an event that was in it, whose number and digest were kept elsewhere.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Refuse a journal without an event that was in it, whose number and digest were kept elsewhere."""
     number, digest = seen
     found = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
     if number and found != [(digest,)]:
@@ -127,12 +112,7 @@ def first_gap(database: sqlite3.Connection) -> int:
 
 
 def require_whole(database: sqlite3.Connection, file: Path) -> None:
-    """Refuse to go on where an event is not as it was written.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Refuse to go on where an event is not as it was written."""
     gap = first_gap(database)
     if gap:
         raise StoreError(
@@ -141,8 +121,7 @@ def require_whole(database: sqlite3.Connection, file: Path) -> None:
         )
 
 
-SILENT = timedelta(days=1)
-"""A run of which nothing was heard for so long has lost its keys, once another one begins."""
+SILENT = timedelta(days=1)  # a run of which nothing was heard for so long has lost its keys, once another one begins
 
 SCHEMA = Schema(
     what="journal",
@@ -166,17 +145,9 @@ CREATE TABLE secret (
 
 
 class FileJournal(Journal):
-    """In the site's own folder.
+    """In the site's own folder, of a run by Flower's id of it, and of a party by its partition.
 
-    Parameters
-    ----------
-    folder : str
-    run : str
-        Flower's id of the run.
-    party : int
-        The partition.
-    memory : StateJournal, optional
-        What Flower keeps of the same run: it knows how far the journal was, and an older one is refused.
+    ``memory`` is what Flower keeps of the same run: it knows how far the journal was, and an older one is refused.
     """
 
     def __init__(self, folder: str, run: str, party: int, memory: StateJournal | None = None) -> None:

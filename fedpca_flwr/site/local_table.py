@@ -30,39 +30,24 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import whole
 from fedpca_flwr.site.databases import read_query
 from fedpca_flwr.site.readers import read, read_ids
-from fedpca_flwr.state.files import write_new
+from fedpca_flwr.state.files import unreadable, write_new
 
-SHORTEST_SECRET = 16
-"""Bytes."""
+SHORTEST_SECRET = 16  # bytes
 
 
 def make_ids_secret(path: Path) -> None:
-    """Write a new secret to a file that only its owner may read.
-
-    Raises
-    ------
-    ConfigError
-        Where the file is there already or cannot be written.
-    """
+    """Write a new secret to a file that only its owner may read, and that must not be there."""
     write_new(path, secrets.token_bytes(32))
 
 
 def ids_secret(path: str) -> bytes:
-    """The bytes of a site's ``ids-secret`` file; none for an empty path.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The bytes of a site's ``ids-secret`` file; none for an empty path."""
     if not path:
         return b""
     try:
         secret = Path(path).expanduser().read_bytes()
     except OSError as error:
-        raise ConfigError(
-            "node-config: the file of 'ids-secret' cannot be read",
-            local=f"{path}: {error.strerror}",
-        ) from None
+        raise unreadable("ids-secret", path, error) from None
     if len(secret) < SHORTEST_SECRET:
         raise ConfigError(
             f"node-config: the file of 'ids-secret' holds {len(secret)} bytes, expected at least "
@@ -75,13 +60,7 @@ Digests = NDArray[np.uint64]
 
 
 def digests(ids: Sequence[str], salt: bytes) -> Digests:
-    """The first 64 bits of HMAC-SHA-256 of each id (n,).
-
-    Raises
-    ------
-    DataError
-        Where an id is empty, or occurs twice.
-    """
+    """The first 64 bits of HMAC-SHA-256 of each id (n,), none of which may be empty or occur twice."""
     empty, doubled = sum(not own for own in ids), len(ids) - len(set(ids))
     if empty:
         raise DataError(f"the id column has {empty} empty cells: every row needs an id")
@@ -97,15 +76,7 @@ def difference(own: Digests, others: Digests) -> tuple[int, int]:
 
 
 def local_table(node: NodeConfig, config: RunConfig) -> Table:
-    """The rows of one party, checked.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        With ``data`` the file or database it names; else partition ``partition_id`` of ``num_partitions``.
-    config : RunConfig
-        Which data set, partitioned how.
-    """
+    """The rows of one party, checked: those that its ``data`` name, else its part of the run's data set."""
     if node.data:
         table, ids = _own(node)
         table = table._replace(split=node.split)

@@ -87,22 +87,10 @@ def require_budget(
     epsilon: float,
     delta: float,
 ) -> None:
-    """Refuse a release with which a site would have spent more than its budget.
+    """Refuse a release, of this noise ``multiplier``, with which a site would have spent more than its budget.
 
-    Parameters
-    ----------
-    multiplier : float
-        Of the release.
-    of_run, of_others : sequence of float
-        Of those before it, in its run and in all others.
-    whole_run : float
-        Of all phases of the run together: a run that cannot end need not begin.
-    epsilon, delta : float
-        The budget.
-
-    Raises
-    ------
-    DisclosureError
+    Before it were the releases ``of_run`` and ``of_others``, by their multipliers; ``whole_run`` is that of all phases
+    of the run together: a run that cannot end need not begin.
     """
     own = min(whole_run, composed([*of_run, multiplier]))
     spent, after = (gaussian_epsilon(composed(m), delta) for m in (of_others, [*of_others, own]))
@@ -113,12 +101,10 @@ def require_budget(
         )
 
 
-PRODUCTS = "products"
-"""The kind of the journal's events, and the name of what it keeps of a run that is counted."""
+PRODUCTS = "products"  # the kind of the journal's events, and the name of what it keeps of a run that is counted
 
 
-BOUNDS = 3
-"""Answers to whether rows are within a bound, as far as no earlier one tells them."""
+BOUNDS = 3  # answers to whether rows are within a bound, as far as no earlier one tells them
 
 ALLOW = ". If this site is content with that, set repeat='allow' in its node-config"
 
@@ -170,12 +156,7 @@ def rows_digest(key: bytes, rows: Rows) -> str:
 class Repeats:
     """What a site allows a run after what earlier runs over the same rows were told, or nearly the same rows.
 
-    Parameters
-    ----------
-    journal : Journal
-    node : NodeConfig
-    rows : ndarray of shape (n, d)
-        The site's, in an order that is its own.
+    The rows (n, d) are in an order that is the site's own.
     """
 
     def __init__(self, journal: Journal, node: NodeConfig, rows: Rows) -> None:
@@ -184,16 +165,7 @@ class Repeats:
     def permit_sum(self, members: Sequence[str], *, split: str) -> None:
         """Note a secure sum over these parties before it can be opened, if it and earlier ones tell no party's share.
 
-        Parameters
-        ----------
-        members : sequence of str
-            As `SecureSum.members`, in any order.
-        split : str
-            Where it is ``"columns"``, other rows are others at every party, and numbers of rows say nothing.
-
-        Raises
-        ------
-        DisclosureError
+        Where data are split by columns, other rows are others at every party, and numbers of rows say nothing.
         """
         if not self.journal.data_key:  # a simulation
             return
@@ -225,12 +197,7 @@ class Repeats:
             )
 
     def permit_bound(self, bound: float) -> None:
-        """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds.
-
-        Raises
-        ------
-        DataError, DisclosureError
-        """
+        """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds."""
         now, node = Bounded(bound, within=largest_size(self.rows) <= bound), self.node
 
         def decide(same: Sequence[str], others: Sequence[str]) -> str:
@@ -259,12 +226,7 @@ class Repeats:
 
     def permit_slopes(self, asked: str) -> None:
         """Refuse to harmonise the same rows by other slopes or deviations (their digest ``asked``) than before: what
-        each party has divided by its own deviations is no sum of shares, and a few of its sums tell every share.
-
-        Raises
-        ------
-        DisclosureError
-        """
+        each party has divided by its own deviations is no sum of shares, and a few of its sums tell every share."""
 
         def decide(same: Sequence[str], others: Sequence[str]) -> str:
             if self.node.repeat != "allow" and any(earlier != asked for earlier in same):
@@ -281,18 +243,8 @@ class Repeats:
     def permit_products(self, asked: int, *, columns: int, counted: bool) -> None:
         """Refuse a run whose products, with those of earlier runs over the same rows, could tell all inner products.
 
-        Parameters
-        ----------
-        asked : int
-            Columns of products that the run may ask for in all, at most.
-        columns : int
-            That the products are of: this site's own, in a sum those of the others too.
-        counted : bool
-            Whether the run's products are noted now, because it is answered.
-
-        Raises
-        ------
-        ConfigError, DisclosureError
+        The run may ask for so many columns of products at most (``asked``), of ``columns`` that are this site's own, in
+        a sum those of the others too. They are ``counted`` in the journal once the run is answered.
         """
         rank = min(len(self.rows) - 1, columns)
 

@@ -18,8 +18,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import fourth_powers, t_squared
 from fedpca_flwr.state.files import site_file
 
-SCORE_FILES = (".npy", ".csv")
-"""Kinds of files that scores are written to."""
+SCORE_FILES = (".npy", ".csv")  # kinds of files that scores are written to
 
 
 def unknown_score_file(target: Path) -> ConfigError:
@@ -29,14 +28,9 @@ def unknown_score_file(target: Path) -> ConfigError:
 
 @contextmanager
 def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]:
-    """A function that appends scores to a site's own file (nowhere for an empty path), whole or not at all.
+    """A function that appends scores (n, k) to a site's own file (nowhere for an empty path), whole or not at all.
 
-    Parameters
-    ----------
-    path : str
-        ``.npy`` or ``.csv``; rows in the order of the site's data.
-    n, k : int
-        Rows and components.
+    The file is ``.npy`` or ``.csv``, its rows in the order of the site's data.
     """
     target = Path(path).expanduser()
     if not path:
@@ -54,8 +48,7 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
         raise unknown_score_file(target)
 
 
-TOP = 3
-"""Features that are named of each row: those that add most to its SPE."""
+TOP = 3  # features that are named of each row: those that add most to its SPE
 
 HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 
@@ -80,21 +73,14 @@ class OddRows:
         So many, the first ones, are counted.
     stream : binary file or None
         Where each row has a line.
-
-    Attributes
-    ----------
-    above : ndarray of shape (2,)
-        How many rows exceed the limit of T2, and of SPE.
-    fourth : ndarray of shape (k,)
-        Sums of the fourth powers of the scores, in their deviations.
     """
 
     def __init__(
         self, components: Array, variances: Array, limits: Array, rows: int, stream: BinaryIO | None = None
     ) -> None:
         self.components, self.variances, self.limits = components, variances, limits
-        self.above: NDArray[np.int64] = np.zeros(2, np.int64)
-        self.fourth: Array = np.zeros(variances.size)
+        self.above: NDArray[np.int64] = np.zeros(2, np.int64)  # how many rows exceed the limit of T2, and of SPE
+        self.fourth: Array = np.zeros(variances.size)  # sums of the scores' fourth powers, in their deviations
         self._left, self._stream = rows, stream
 
     def add(self, centred: Array) -> None:

@@ -37,8 +37,7 @@ Load = Callable[[NodeConfig, RunConfig], Table]
 
 Options = TypeVar("Options", bound=PCAOptions)
 
-SEE_LOG = "see this site's own log"
-"""Told instead of what that log says besides."""
+SEE_LOG = "see this site's own log"  # told instead of what that log says besides
 
 logger = logging.getLogger("fedpca_flwr.client")
 
@@ -46,12 +45,8 @@ logger = logging.getLogger("fedpca_flwr.client")
 class Site:
     """A party in one run.
 
-    Parameters
-    ----------
-    context : flwr.app.Context
-        Holds the run-config, this site's node-config, and state that lasts over the rounds.
-    load : callable, optional
-        Gives this party's rows, from its node-config and the run-config.
+    Its context (Flower's) holds the run-config, this site's node-config, and state that lasts over the rounds; ``load``
+    gives this party's rows, from its node-config and the run-config.
     """
 
     def __init__(self, context: Context, load: Load = local_table) -> None:
@@ -139,12 +134,7 @@ class Site:
     # Its rules (`fedpca_flwr.site.policy`)
 
     def permit(self, card: MethodCard, exposes: str, *, sums_only: bool) -> None:
-        """Refuse what this site does not allow, before anything is computed.
-
-        Raises
-        ------
-        ConfigError, DataError, DisclosureError
-        """
+        """Refuse what this site does not allow, before anything is computed."""
         policy.permit_method(self.node, card, sums_only=sums_only)
         policy.require_files(self.node)
         policy.permit_exposure(self.node, exposes)
@@ -157,12 +147,7 @@ class Site:
         policy.require_journal(self.node, card, sums_only=sums_only)
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
-        """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not.
-
-        Raises
-        ------
-        DisclosureError
-        """
+        """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not."""
         policy.permit_size(self.node, nbytes, alternatives)
 
     def repeats(self, split: str) -> Repeats:
@@ -171,24 +156,14 @@ class Site:
 
     def permit_bound(self, split: str) -> None:
         """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds; where this site says a bound
-        of its own, one below that.
-
-        Raises
-        ------
-        DataError, DisclosureError
-        """
+        of its own, one below that."""
         if self.node.bound is not None:
             policy.permit_under(self.node.bound, self.data(split), self.config.bound)
         else:
             self.repeats(split).permit_bound(self.config.bound)
 
     def held_out(self, split: str) -> NDArray[np.bool_]:
-        """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`).
-
-        Raises
-        ------
-        DisclosureError
-        """
+        """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`)."""
         rows = self._in_own_order(split) if self.node.data else self.data(split)
         return fold(self.journal, self.node, rows, self.config.seed)
 
