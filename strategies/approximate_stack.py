@@ -30,19 +30,11 @@ class StackOptions(method.Options):
     weights: Literal["none", "rows"] = "none"
     """Whether parties count the same, or by their rows and with their means."""
 
-    def rows(self, d: int) -> int:
-        """How many eigenvectors travel."""
-        return min(max(self.rank, self.n_components), d)
-
 
 def phases(config: method.RunConfig, options: StackOptions) -> method.Questions:
     """One truncated factor."""
-    truncated = method.Question(
-        reply=fields.TRUNCATED,
-        answer=lambda party, asked: fields.truncated_fields(party.data, options.rows(party.public.features)),
-        sizes=lambda public: {"r": options.rows(public.features)},
-    )
-    return {"truncated": truncated, **method.projection_phase(config)}
+    truncated = fields.truncated_phase(lambda public: min(max(options.rank, options.n_components), public.features))
+    return {**truncated, **method.projection_phase(config)}
 
 
 CARD = method.MethodCard(
@@ -53,9 +45,7 @@ CARD = method.MethodCard(
     rounds="1",
     upload="d `rank` + d + 3",
     server_sees="leading local components",
-    shows=method.Shown(
-        "number of rows, mean, total variance, its leading components",
-    ),
+    shows=method.Shown("number of rows, mean, total variance, its leading components"),
     options=StackOptions,
     phases=phases,
     reference="Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis",

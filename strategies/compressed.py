@@ -33,84 +33,8 @@ import numpy as np
 from pydantic import Field as Limits
 
 from fedpca_flwr.maths import codecs, eigen, moments, refine
-from fedpca_flwr.maths.stiefel import polar
 from fedpca_flwr.maths.sums import MomentsSum
 from fedpca_flwr.questions import method
-
-NEAR = 0.1
-"""Rounding may change inner products of an orthonormal block's columns by as much."""
-
-
-def codec_of(options: CompressedOptions, d: int, step: float, seed: int) -> codecs.ScatterCodec:
-    """The codec that the options name, for ``d`` features; ``step`` is in squared units of the data."""
-    rank = min(options.rank or 2 * options.n_components, d)
-    low_rank, shared_step = codecs.LowRank(rank, options.bits), codecs.SharedStep(step)
-    known: dict[str, codecs.ScatterCodec] = {
-        "quantise": codecs.Quantise(options.bits),
-        "shared-step": shared_step,
-        "low-rank": low_rank,
-        "combined": codecs.Combined(low_rank, shared_step),
-        "top-k": codecs.TopEntries(options.keep, options.bits),
-        "sketch": codecs.Sketch(rank, options.bits, seed),
-    }
-    return known[options.codec]
-
-
-def unit_of(trace: float) -> float:
-    """The power of two in which a scatter travels: scales are float32, whatever the unit of the data."""
-    _, above = np.frexp(trace)
-    return float(np.ldexp(1.0, min(int(above), 1023))) if trace > 0 else 1.0
-
-
-def encoded_block(block: method.Array, bits: int) -> codecs.Coded:
-    """A block (d, b), each of its columns by a scale of its own."""
-    return codecs.quantise(block.T.reshape(-1), bits, len(block))
-
-
-def decoded_block(coded: codecs.Coded, bits: int, shape: tuple[int, int]) -> method.Array:
-    """The block (d, b) of such a code.
-
-    Raises
-    ------
-    ValueError
-        Where it is none.
-    """
-    d, columns = shape
-    return codecs.dequantise(coded, bits, d, d * columns).reshape(columns, d).T
-
-
-def orthonormal_block(coded: codecs.Coded, bits: int, shape: tuple[int, int]) -> method.Array:
-    """The orthonormal columns (d, b) next to a block in code: what both sides take for it.
-
-    Raises
-    ------
-    ValueError
-        Where it is the code of no block, or of columns that are far from orthonormal.
-    """
-    d, columns = shape
-    if not 0 < columns <= d:
-        raise ValueError(f"a block of {columns} columns, expected 1 to {d}")
-    block = decoded_block(coded, bits, shape)
-    if not _nearly_orthonormal(block):
-        raise ValueError("its columns are far from orthonormal")
-    return polar(block)
-
-
-def encoded_components(vectors: method.Array, bits: int) -> tuple[codecs.Coded, int]:
-    """Orthonormal columns (d, b) in ``bits`` for each value, or in the fewest more bytes that keep them nearly so.
-
-    A column of many features that has one large entry is far from itself in 8 bits: all small entries become zero.
-    """
-    coded = encoded_block(vectors, bits)
-    while bits < refine.MOST_BITS and not _nearly_orthonormal(decoded_block(coded, bits, vectors.shape)):
-        bits += 8
-        coded = encoded_block(vectors, bits)
-    return coded, bits
-
-
-def _nearly_orthonormal(block: method.Array) -> bool:
-    return bool(np.abs(block).max() <= 2 and np.abs(block.T @ block - np.eye(block.shape[1])).max() <= NEAR)
-
 
 MOST_CORRECTIONS = 10
 
@@ -146,8 +70,21 @@ class CompressedOptions(method.Options):
     def stepped(self) -> bool:
         return self.codec in {"shared-step", "combined"}
 
+    def coder(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
+        """The codec for ``d`` features; ``step`` is in the unit of the scatter."""
+        rank = min(self.rank or 2 * self.n_components, d)
+        low_rank, shared_step = codecs.LowRank(rank, self.bits), codecs.SharedStep(step)
+        known: dict[str, codecs.ScatterCodec] = {
+            "quantise": codecs.Quantise(self.bits),
+            "shared-step": shared_step,
+            "low-rank": low_rank,
+            "combined": codecs.Combined(low_rank, shared_step),
+            "top-k": codecs.TopEntries(self.keep, self.bits),
+            "sketch": codecs.Sketch(rank, self.bits, seed),
+        }
+        return known[self.codec]
 
-BITS = method.Field("bits", (), "int64", kind="count")
+
 CODE = (method.Field("code", ("any",), "uint8"), method.Field("scales", ("any",), "float32"))
 TRIANGLE = ("d(d+1)/2",)
 TRACE = method.Field("trace", ("1",), kind="size")
@@ -157,24 +94,25 @@ ERRORS = method.Field("wrong", ("2",), kind="size")
 
 def phases(config: method.RunConfig, options: CompressedOptions) -> method.Questions:
     """The scale of the step, the encoded scatters, the corrections."""
-    step = method.Field("step", (), kind="size")
-    scale = {"scale": method.Question(reply=method.Payload((*method.HEAD, TRACE)), answer=_own_scale)}
-    reply = method.Payload((*CODE, *method.HEAD, TRACE, ERRORS))
-    encoded = {"encoded": method.Question(asked=method.Payload((step,)), reply=reply, answer=_encoded, forms=TRIANGLE)}
-    correction = {
-        "correction": method.Question(
-            asked=method.Payload((*CODE, BITS)),
-            reply=method.Payload((*CODE, ERRORS)),
-            answer=lambda party, asked: _correction(party, _block(party, asked)),
-            forms=TRIANGLE,
-            times=options.most_corrections,
-            optional=options.tolerance > 0,
-        )
-    }
+    scale = method.Question(reply=method.Payload((*method.HEAD, TRACE)), answer=_own_scale)
+    encoded = method.Question(
+        asked=method.Payload((method.Field("step", (), kind="size"),)),
+        reply=method.Payload((*CODE, *method.HEAD, TRACE, ERRORS)),
+        answer=_encoded,
+        forms=TRIANGLE,
+    )
+    correction = method.Question(
+        asked=method.Payload((*CODE, method.Field("bits", (), "int64", kind="count"))),
+        reply=method.Payload((*CODE, ERRORS)),
+        answer=lambda party, asked: _correction(party, _block(party, asked)),
+        forms=TRIANGLE,
+        times=options.most_corrections,
+        optional=options.tolerance > 0,
+    )
     return {
-        **(scale if options.stepped else {}),
-        **encoded,
-        **(correction if options.most_corrections else {}),
+        **({"scale": scale} if options.stepped else {}),
+        "encoded": encoded,
+        **({"correction": correction} if options.most_corrections else {}),
         **method.projection_phase(config),
     }
 
@@ -190,9 +128,9 @@ def _encoded(party: method.Client, asked: method.Fields) -> method.Fields:
     own = moments.Moments.of(party.data)
     d = own.n_features
     diagonal = own.diagonal()
-    unit = unit_of(float(diagonal.sum()))
+    unit = codecs.unit_of(float(diagonal.sum()))
     scatter = own.scatter / unit
-    codec = codec_of(party.options, d, float(asked["step"]) / unit, party.site.config.seed)
+    codec = party.options.coder(d, float(asked["step"]) / unit, party.site.config.seed)
     try:
         coded = codec.encode(scatter, d)
     except ValueError as error:
@@ -220,7 +158,7 @@ def _block(party: method.Client, asked: method.Fields) -> method.Array:
             f"{most} columns and {refine.MOST_BITS} bits"
         )
     try:
-        return orthonormal_block(coded, bits, (d, coded.scales.size))
+        return codecs.orthonormal_block(coded, bits, (d, coded.scales.size))
     except ValueError as error:
         raise method.ContractError(f"{method.SERVER}: its block does not decode: {error}") from None
 
@@ -230,8 +168,8 @@ def _correction(party: method.Client, V: method.Array) -> method.Fields:
     packed, unit = party.site.state["missing"]
     lower = moments.unpack(packed, len(V))
     missing = lower + np.tril(lower, -1).T
-    coded = encoded_block(missing @ V, refine.CORRECTION_BITS)
-    missing = refine.corrected(missing, V, -decoded_block(coded, refine.CORRECTION_BITS, V.shape))
+    coded = codecs.encoded_block(missing @ V, refine.CORRECTION_BITS)
+    missing = refine.corrected(missing, V, -codecs.decoded_block(coded, refine.CORRECTION_BITS, V.shape))
     party.site.state["missing"] = [moments.pack(missing), unit]
     wrong = float(unit) * np.array([eigen.spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
     return {"code": coded.code, "scales": coded.scales, "wrong": wrong}
@@ -275,7 +213,8 @@ class Compressed(method.Strategy):
         uploaded += self._mean_upload()
         head, total = self._pooled(replies)
         d, wanted, block = head.mean.size, options.n_components, None
-        matrix, units = self._decoded(replies, d, step), _units(replies)
+        matrix = self._decoded(replies, d, step)
+        units = {reply.party: _unit_of(reply) for reply in replies}
         several = eigen.leading_eigenpairs(matrix, options.block(d))
         for number in range(options.most_corrections + 1):
             wrong, on_block = (math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1))
@@ -284,13 +223,14 @@ class Compressed(method.Strategy):
             self.proven_angle, self.values_hold = worst, value_error <= refine.SAME * last
             if number == options.most_corrections or self._done:
                 break
-            coded, bits = encoded_components(several.vectors, refine.block_bits(number))
-            block = orthonormal_block(coded, bits, several.vectors.shape)
+            coded, bits = codecs.encoded_components(several.vectors, refine.block_bits(number))
+            block = codecs.orthonormal_block(coded, bits, several.vectors.shape)
             replies = yield method.Ask(
                 "correction", {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)}
             )
             uploaded += self._mean_upload()
-            missed = [_missed(reply, block.shape, units[reply.party]) for reply in sorted(replies, key=self._place)]
+            sent = {reply.party: reply for reply in replies}
+            missed = [_missed(sent[party], block.shape, units[party]) for party in self._order]
             matrix = refine.corrected(matrix, block, np.sum(missed, axis=0))
             several = eigen.leading_eigenpairs(matrix, options.block(d))
         pairs = several.first(wanted)
@@ -332,11 +272,8 @@ class Compressed(method.Strategy):
         tolerance = self.options.tolerance
         if not tolerance or self.proven_angle <= tolerance:
             return []
-        angle = (
-            "no bound on the angle"
-            if self.proven_angle >= 90
-            else f"{eigen.at_most(self.proven_angle)} degrees at most"
-        )
+        bounded = f"{eigen.at_most(self.proven_angle)} degrees at most"
+        angle = bounded if self.proven_angle < 90 else "no bound on the angle"
         return [f"stopped after {corrections} corrections with {angle}; wanted {tolerance:.2g} degrees"]
 
     def _pooled(self, replies: Sequence[method.Reply]) -> tuple[moments.Head, float]:
@@ -353,9 +290,6 @@ class Compressed(method.Strategy):
         method.require_variance(total, pooled.n, pooled.mean)
         return pooled, total
 
-    def _place(self, reply: method.Reply) -> int:
-        return self._order.index(reply.party)
-
     def _mean_upload(self) -> float:
         """Bytes that a party has sent in the last round, on average."""
         up = self.rounds_so_far[-1]["up"]
@@ -365,31 +299,25 @@ class Compressed(method.Strategy):
         """The approximate scatter (d, d) of all rows."""
         added = MomentsSum(d)
         for reply in replies:
-            unit = unit_of(float(reply.fields["trace"][0]))
-            codec = codec_of(self.options, d, step / unit, self.config.seed)
+            unit = _unit_of(reply)
+            codec = self.options.coder(d, step / unit, self.config.seed)
             scatter = _scaled(reply, unit, partial(codec.decode, d=d))
             added.add(moments.Moments(*method.head_in(reply.fields), scatter=scatter))
         lower = moments.unpack(added.pooled().scatter, d)
         return lower + np.tril(lower, -1).T
 
 
-def _units(replies: Sequence[method.Reply]) -> dict[int, float]:
-    """By partition, the unit in which a party's scatter travels."""
-    return {reply.party: unit_of(float(reply.fields["trace"][0])) for reply in replies}
+def _unit_of(reply: method.Reply) -> float:
+    return codecs.unit_of(float(reply.fields["trace"][0]))
 
 
 def _missed(reply: method.Reply, shape: tuple[int, int], unit: float) -> method.Array:
     """What a party's approximation gets wrong about a block of that shape."""
-    return _scaled(reply, unit, lambda coded: decoded_block(coded, refine.CORRECTION_BITS, shape))
+    return _scaled(reply, unit, lambda coded: codecs.decoded_block(coded, refine.CORRECTION_BITS, shape))
 
 
 def _scaled(reply: method.Reply, unit: float, decode: Callable[[codecs.Coded], method.Array]) -> method.Array:
-    """What a party's code says, in the unit of the data.
-
-    Raises
-    ------
-    ContractError
-    """
+    """What a party's code says, in the unit of the data."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             found: method.Array = unit * decode(codecs.Coded(reply.fields["scales"], reply.fields["code"]))

@@ -36,6 +36,7 @@ import numpy as np
 from pydantic import Field as Limits
 
 from fedpca_flwr.maths import factors, moments
+from fedpca_flwr.maths.codecs import unit_of
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.questions import fields, genotypes, method
 from fedpca_flwr.questions.influence import Contributions
@@ -74,12 +75,8 @@ def phases(config: method.RunConfig, options: QROptions) -> method.Questions:
             f"run-config: 'rank' is {options.rank}, expected at least n-components = {options.n_components}, "
             "and better twice that: with less, whole directions are lost"
         )
-    truncated = method.Question(
-        reply=fields.TRUNCATED,
-        answer=lambda party, asked: fields.truncated_fields(party.data, min(options.rank, party.public.features)),
-        sizes=lambda public: {"r": min(options.rank, public.features)},
-    )
-    return {"truncated": truncated, **method.projection_phase(config)}
+    truncated = fields.truncated_phase(lambda public: min(options.rank, public.features))
+    return {**truncated, **method.projection_phase(config)}
 
 
 def _whole_factor(party: method.Client, asked: method.Fields) -> method.Fields:
@@ -91,7 +88,7 @@ def _whole_factor(party: method.Client, asked: method.Fields) -> method.Fields:
 def _narrow_factor(party: method.Client, asked: method.Fields) -> method.Fields:
     """The same in float32, and its unit."""
     fields = _whole_factor(party, asked)
-    unit = _unit(fields["factor"])
+    unit = _unit_of(fields["factor"])
     return {**fields, "unit": np.asarray(unit), "factor": (fields["factor"] / unit).astype(np.float32)}
 
 
@@ -173,10 +170,8 @@ def _factor(reply: method.Reply) -> factors.Factor:
     return factors.Factor(head, factors.unpack_trapezoid(packed, min(head.n - 1, d), d), float(np.vdot(packed, packed)))
 
 
-def _unit(values: method.Array) -> float:
-    """The power of two in which float32 holds values of any size."""
-    largest = float(np.abs(values).max(initial=0.0))
-    return float(2.0 ** np.frexp(largest)[1]) if largest else 1.0
+def _unit_of(values: method.Array) -> float:
+    return unit_of(float(np.abs(values).max(initial=0.0)))
 
 
 def _float32_error(rows: method.Array, first: float) -> float:
@@ -185,6 +180,6 @@ def _float32_error(rows: method.Array, first: float) -> float:
     Every entry is off by half a unit in its last place, or by half the smallest number that float32 holds.
     """
     limits = np.finfo(np.float32)
-    smallest = float(limits.smallest_subnormal) * _unit(rows) * float(np.sqrt(rows.size))
+    smallest = float(limits.smallest_subnormal) * _unit_of(rows) * float(np.sqrt(rows.size))
     off = (float(limits.eps) * float(np.linalg.norm(rows)) + smallest) / 2
     return (2 * float(np.sqrt(first)) + off) * off

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -113,21 +114,19 @@ class SAPCAOptions(method.CentreOptions):
 
 def phases(config: method.RunConfig, options: SAPCAOptions) -> method.Questions:
     """Everybody's own subspace; in a tree, level by level, what two parties have together."""
-    known: dict[str, method.Question] = {"summary": method.Question(reply=SUMMARY, answer=_summary, sizes=_sizes)}
-    if options.topology == "tree":
-        merged = method.Payload((COUNT, *SUBSPACE))
-        known["merged"] = method.Question(
-            asked=method.Payload(SUBSPACE), reply=merged, answer=_with_child, sizes=_sizes, times=_merges, optional=True
-        )
-    return {**known, **method.projection_phase(config)}
-
-
-def _sizes(public: method.Public) -> dict[str, int]:
-    return {"r": public.options.tracks(public.features)}
-
-
-def _merges(public: method.Public) -> int:
-    return levels_of(public.parties) - 1 if public.parties else DEEPEST
+    summary = method.Question(
+        reply=SUMMARY, answer=_summary, sizes=lambda public: {"r": options.tracks(public.features)}
+    )
+    merged = replace(
+        summary,
+        asked=method.Payload(SUBSPACE),
+        reply=method.Payload((COUNT, *SUBSPACE)),
+        answer=_with_child,
+        times=lambda public: levels_of(public.parties) - 1 if public.parties else DEEPEST,
+        optional=True,
+    )
+    tree = {"merged": merged} if options.topology == "tree" else {}
+    return {"summary": summary, **tree, **method.projection_phase(config)}
 
 
 def _summary(party: method.Client, asked: method.Fields) -> method.Fields:
@@ -147,7 +146,8 @@ def _with_child(party: method.Client, asked: method.Fields) -> method.Fields:
     own: method.Fields = dict(zip(NO_ROWS, arrays, strict=True))
     if asked["measures"].any():
         require_subspace(asked, method.SERVER)
-        own = merged([own, asked], party.options.tracks(party.public.features))
+        r, rank = party.options.tracks(party.public.features), max(_rank_in(own), _rank_in(asked))
+        own = fields_of(streams.merge([subspace_in(own), subspace_in(asked)], r), rank, r)
     return _kept(party, own, level=int(level) + 1)
 
 
@@ -159,24 +159,13 @@ def _kept(party: method.Client, own: method.Fields, *, level: int) -> method.Fie
 
 
 def require_subspace(fields: method.Fields, sender: str) -> None:
-    """Refuse what has no directions, or numbers that no subspace has.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse what has no directions, or numbers that no subspace has."""
     if not fields["directions"].size or not fields["mean"].size:
         raise method.ContractError(f"{sender}: field 'directions' is empty, but it was its turn to send")
     smallest = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
     for name, value, least in zip(MEASURES, fields["measures"].tolist(), smallest, strict=True):
         if value < least:
             raise method.ContractError(f"{sender}: its {name} is {value:g}, expected at least {least:g}")
-
-
-def merged(parts: Sequence[method.Fields], r: int) -> method.Fields:
-    """The fields of what several parties have together; the rank is the largest of theirs."""
-    rank = int(max(part["measures"][3] for part in parts))
-    return fields_of(streams.merge([subspace_in(part) for part in parts], r), rank, r)
 
 
 def fields_of(subspace: streams.Subspace, rank: int, r: int) -> method.Fields:
@@ -200,6 +189,10 @@ def subspace_in(fields: method.Fields) -> streams.Subspace:
     sigma = np.linalg.norm(directions, axis=1)
     directions, sigma = directions[sigma > 0], sigma[sigma > 0]
     return streams.Subspace(Head(weight, mean, remainder), directions.T / sigma, sigma, energy, omitted)
+
+
+def _rank_in(fields: method.Fields) -> int:
+    return int(fields["measures"][3])
 
 
 def levels_of(parties: int) -> int:
@@ -275,7 +268,8 @@ class SAPCA(method.Strategy):
             replies = yield method.Ask("merged", each=each)
             sent = self._sent_at(level, replies)
         self._rows_here = sum(reply.rows for reply in replies)
-        return self._solved([subspace_in(reply.fields) for reply in sent], [_rank_in(reply) for reply in sent])
+        parts = [reply.fields for reply in sent]
+        return self._solved([subspace_in(part) for part in parts], [_rank_in(part) for part in parts])
 
     def rows_here(self, model: method.PCAModel) -> int:
         return self._rows_here
@@ -372,10 +366,6 @@ def _check(options: SAPCAOptions) -> None:
         )
     if not options.state and (options.old_weight, options.new_weight) != (1.0, 1.0):
         raise method.ConfigError("run-config: 'old-weight' and 'new-weight' are for a running model; give state='...'")
-
-
-def _rank_in(reply: method.Reply) -> int:
-    return int(reply.fields["measures"][3])
 
 
 def _check_fit(
