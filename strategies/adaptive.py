@@ -94,17 +94,8 @@ class AdaptiveOptions(method.Options, genotypes.GenotypeOptions):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to the components: a method of the registry with its options, and its forecast for one party.
-
-    Attributes
-    ----------
-    method : str
-    options : mapping
-        Keys as in the run-config.
-    rounds : int
-    up, down : float
-        Bytes, the mean over the parties.
-    """
+    """A way to the components: a method of the registry with its options, and its forecast: bytes are means over the
+    parties."""
 
     method: str
     options: Mapping[str, Any]
@@ -190,20 +181,18 @@ def _own_survey(party: method.Client, asked: method.Fields) -> method.Fields:
     }
 
 
-SURVEY: method.Questions = {
-    "survey": method.Question(
-        reply=method.Payload(
-            (
-                *method.HEAD,
-                method.Field("spectrum", ("d",), dtype="float32"),
-                method.Field("sketch", ("d", "s"), dtype="float32"),
-                method.Field("variances", ("d",)),
-            )
-        ),
-        answer=_own_survey,
-        sizes=lambda public: {"s": SKETCH},
-    )
-}
+SURVEYED = (
+    *method.HEAD,
+    method.Field("spectrum", ("d",), dtype="float32"),
+    method.Field("sketch", ("d", "s"), dtype="float32"),
+    method.Field("variances", ("d",)),
+)
+
+SURVEY = method.Question(
+    reply=method.Payload(SURVEYED),
+    answer=_own_survey,
+    sizes=lambda public: {"s": SKETCH},
+)
 
 CARD = method.MethodCard(
     name="adaptive",
@@ -219,7 +208,7 @@ CARD = method.MethodCard(
         "the pooled components and mean, and which method was chosen",
     ),
     options=AdaptiveOptions,
-    phases=lambda config, options: genotypes.genotype_phases(config, options, lambda *_: SURVEY),
+    phases=lambda config, options: genotypes.genotype_phases(config, options, lambda *_: {"survey": SURVEY}),
     goes_on_as=CANDIDATES,
     examples=({}, {"genotypes": True}),
     reference="this project; `fedpca_flwr.maths.forecast` derives it",

@@ -45,6 +45,11 @@ CARD = method.MethodCard(
 
 NOTE = "averaged covariances leave out the variance between parties; p-cov costs the same and is exact"
 
+NOTHING_WITHIN = (
+    "the rows of each party are identical (it may have one row only): averaged covariances hold no variance; take "
+    "'p-cov', which costs the same and keeps the variance between parties"
+)
+
 
 class ApproximateCovariance(method.Strategy):
     """AP-COV; ``measured`` holds the share of variance it leaves out, and where it can be had its angle to exact."""
@@ -57,7 +62,8 @@ class ApproximateCovariance(method.Strategy):
         found = yield from method.pooled_moments(self, within=self.options.center)
         averaged, diagonal, pooled = found.moments, found.diagonal, found.whole
         solution = replace(self._solved(averaged, diagonal), evidence=found.evidence)
-        _require_some_within(solution)
+        if solution.pairs.values[0] <= 0:
+            raise method.DataError(NOTHING_WITHIN)
         measured = {"between_parties_variance_share": _left_out(diagonal - averaged.diagonal(), solution)}
         if pooled is not None:
             exact = self._solved(pooled, diagonal).pairs.vectors
@@ -69,20 +75,6 @@ class ApproximateCovariance(method.Strategy):
 
     def _solved(self, moments: Moments, diagonal: method.Array) -> method.Solution:
         return method.solve(moments, diagonal, **self.options.model_dump())
-
-
-def _require_some_within(solution: method.Solution) -> None:
-    """Refuse an average of covariances that are all zero.
-
-    Raises
-    ------
-    DataError
-    """
-    if solution.pairs.values[0] <= 0:
-        raise method.DataError(
-            "the rows of each party are identical (it may have one row only): averaged covariances hold no variance; "
-            "take 'p-cov', which costs the same and keeps the variance between parties"
-        )
 
 
 def _left_out(diagonal: method.Array, solution: method.Solution) -> float:

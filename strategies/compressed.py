@@ -280,11 +280,9 @@ class Compressed(method.Strategy):
         """Count and mean of all rows, and the trace of their scatter; in an order that the data fix."""
         ordered = sorted(replies, key=lambda reply: (reply.rows, reply.fields["mean"].tobytes()))
         self._order = [reply.party for reply in ordered]
-        pooled, deviations = moments.pool_heads([method.head_in(reply.fields) for reply in ordered])
-        between = (
-            method.head_in(reply.fields).n * float(deviation @ deviation)
-            for reply, deviation in zip(ordered, deviations, strict=True)
-        )
+        heads = [method.head_in(reply.fields) for reply in ordered]
+        pooled, deviations = moments.pool_heads(heads)
+        between = (head.n * float(deviation @ deviation) for head, deviation in zip(heads, deviations, strict=True))
         total = math.fsum([*(float(reply.fields["trace"][0]) for reply in ordered), *between])
         self.n_components(pooled.n, pooled.mean.size)
         method.require_variance(total, pooled.n, pooled.mean)

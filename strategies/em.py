@@ -186,24 +186,17 @@ CARD = method.MethodCard(
 
 
 class EM(method.Strategy):
-    """EM.
-
-    Attributes
-    ----------
-    every : int
-        Rows of all parties, also those without any value.
-    covariance : ndarray of shape (d, d) or None
-        The one under which missing values are expected.
-    factors : ndarray of shape (q + 1, d) or None
-        The same as loadings and noise, of a model of factors.
-    """
+    """EM."""
 
     card = CARD
     party = IncompleteClient
     options: EMOptions
     every: int
+    """Rows of all parties, also those without any value."""
     covariance: method.Array | None = None
+    """The one under which missing values are expected (d, d)."""
     factors: method.Array | None = None
+    """The same as loadings and noise, of a model of factors (q + 1, d)."""
 
     def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
         observed = yield from incomplete.observed_values(self, scale=self.options.scale)
@@ -213,7 +206,8 @@ class EM(method.Strategy):
         else:
             solution, missed, ahead = yield from self._by_covariance(observed)
         solution = replace(solution, evidence=method.Evidence(missed=missed, cautions=observed.cautions))
-        return solution.extended(notes=_notes(observed, ahead, self.options), measured=_measured(observed, ahead))
+        measured = {"missing_share": observed.share, "degrees_ahead": ahead}
+        return solution.extended(notes=_notes(observed, ahead, self.options), measured=measured)
 
     def _by_covariance(
         self, observed: incomplete.ObservedValues
@@ -259,10 +253,6 @@ def _turned(before: method.Solution, after: method.Solution) -> float:
     """Largest angle between two solutions' components, in degrees; 90 where they are not as many."""
     one, other = before.pairs.vectors, after.pairs.vectors
     return float(eigen.principal_angles(one, other).max()) if one.shape == other.shape else 90.0
-
-
-def _measured(observed: incomplete.ObservedValues, ahead: float) -> dict[str, float]:
-    return {"missing_share": observed.share, "degrees_ahead": ahead}
 
 
 def _notes(observed: incomplete.ObservedValues, ahead: float, options: EMOptions) -> list[str]:

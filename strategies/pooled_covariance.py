@@ -142,18 +142,13 @@ CARD = method.MethodCard(
 
 
 class PooledCovariance(method.Strategy):
-    """P-COV.
-
-    Attributes
-    ----------
-    adjusted : Adjusted or None
-        What the run has taken out of the rows, if its options say so.
-    """
+    """P-COV."""
 
     card = CARD
     party = PooledCovarianceClient
     options: PooledOptions
     adjusted: adjustment.Adjusted | None = None
+    """What the run has taken out of the rows, if its options say so."""
 
     def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
         options = self.options.model_dump(include=set(method.ScaledOptions.model_fields))

@@ -98,11 +98,9 @@ class SAPCAOptions(method.CentreOptions):
         """A new rule at its beginning."""
         if self.rank_rule == "paper":
             return streams.Band(int(self.n_components), self.share_low, self.share_high)
-        return (
-            streams.Energy(self.n_components)
-            if isinstance(self.n_components, float)
-            else streams.Fixed(self.n_components)
-        )
+        if isinstance(self.n_components, float):
+            return streams.Energy(self.n_components)
+        return streams.Fixed(self.n_components)
 
     def tracks(self, features: int) -> int:
         """How many directions a party keeps."""

@@ -130,7 +130,8 @@ class Streaming(method.Strategy):
         """Bring every party's contribution up to date; what was done, in a word, by member."""
         replies: list[method.Reply] = yield method.Ask("digest")
         digests = self._announced(replies)
-        wanted = {reply.party: not self._has(reply.member, digests[reply.member]) for reply in replies}
+        has = self.federation.has
+        wanted = {r.party: self.options.append or not has(r.member, digests[r.member]) for r in replies}
         sent: dict[str, moments.Moments] = {}
         if any(wanted.values()):
             replies = yield method.Ask(
@@ -174,10 +175,6 @@ class Streaming(method.Strategy):
                 raise method.ConfigError(f"{reply.sender}: a name may not begin with '{TOGETHER}'; give it another")
         return {reply.member: reply.fields["digest"].tobytes().hex() for reply in replies}
 
-    def _has(self, key: str, sha: str) -> bool:
-        """Whether a member's moments need not be sent: those who append send them always."""
-        return not self.options.append and self.federation.has(key, sha)
-
     def _update(self, key: str, sha: str, sent: moments.Moments | None) -> str:
         """Bring one contribution up to date; what was done, in a word."""
         federation, columns = self.federation, self.quorum.columns
@@ -198,10 +195,9 @@ class Streaming(method.Strategy):
 
     def _named(self, operations: Mapping[str, str]) -> dict[str, list[str]]:
         """The members of which something is true, by the word for it."""
-        names = {
-            word: [key for key, done in operations.items() if done == word]
-            for word in dict.fromkeys(operations.values())
-        }
+        names: dict[str, list[str]] = {}
+        for key, done in operations.items():
+            names.setdefault(done, []).append(key)
         names |= {"left": self._leaving, "absent": sorted(self.federation.members.keys() - operations.keys())}
         return {word: keys for word, keys in names.items() if keys}
 
@@ -230,12 +226,7 @@ class Streaming(method.Strategy):
 
 
 def _require_one_kind(federation: Federation, options: StreamingOptions, *, summed: bool) -> None:
-    """Refuse what a federation of single members, or one that is a sum over all of them, cannot do.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse what a federation of single members, or one that is a sum over all of them, cannot do."""
     if summed and options.leave:
         raise method.ConfigError(
             f"run-config: 'leave' is '{options.leave}', but with secure-aggregation the server has one sum over all "

@@ -134,12 +134,10 @@ def _phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questi
 
 def _sketch(party: method.Client, rank: int) -> method.Fields:
     """A truncated factor of a party's scatter, in float32; the party keeps what it sends."""
-    factor = (
-        factors.truncated_moments(party.own.moments(), rank)
-        if party.own.formed
-        else factors.truncated(party.data, rank)
-    )
-    factor = factor.filled()
+    if party.own.formed:
+        factor = factors.truncated_moments(party.own.moments(), rank).filled()
+    else:
+        factor = factors.truncated(party.data, rank).filled()
     root = root_unit(factor.trace)
     rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
     party.site.state["sketch"] = [rows, floor, root]

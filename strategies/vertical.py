@@ -146,11 +146,9 @@ class Vertical(method.Strategy):
 
     @property
     def exact(self) -> bool:
-        return (
-            super().exact
-            if self.options.solver != "merge"
-            else max(self.widths) <= self.options.directions_sent(self.n_rows)
-        )
+        if self.options.solver == "merge":
+            return max(self.widths) <= self.options.directions_sent(self.n_rows)
+        return super().exact
 
     def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
         yield from columns.rows_and_energy(self)

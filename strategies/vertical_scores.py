@@ -160,12 +160,7 @@ class VerticalScores(method.Run):
 
 
 def components_of_one_run(replies: list[method.Reply]) -> int:
-    """How many components the parties' loadings have, if these are of one run.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """How many components the parties' loadings have, which must be of one run."""
     witness = replies[0]
     for reply in replies:
         same = [reply.fields[name] == witness.fields[name] for name in ("run", "components")]

@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.maths import private_scatter
+from fedpca_flwr.maths import private_scatter as scatter
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.privacy import clip
 from fedpca_flwr.questions import method
@@ -90,9 +90,8 @@ class DPPCA(method.Strategy):
         options = self.options
         if not options.private:
             found = yield from method.pooled_moments(self)
-            solution = method.solve(
-                found.moments, found.diagonal, n_components=options.n_components, center=True, scale=False
-            )
+            k = options.n_components
+            solution = method.solve(found.moments, found.diagonal, n_components=k, center=True, scale=False)
             solution = replace(solution, evidence=found.evidence)
             return solution.extended(notes=["not private: epsilon is infinite, and this is p-cov"])
         return (yield from (self._directions() if options.release == "directions" else self._clipped()))
@@ -106,36 +105,28 @@ class DPPCA(method.Strategy):
         for nth in ("", "nearer_"):
             about = {"centre": centre} if nth else {}  # the first time about zero
             told, noise = yield from self._told(f"{nth}octaves", about)
-            bound, stands_out = private_scatter.reach(told["octaves"], noise["octaves"])
+            bound, stands_out = scatter.reach(told["octaves"], noise["octaves"])
             told, noise = yield from self._told(f"{nth}centre", about, bound)
             step = self._step(told, noise, bound)
             if stands_out:
-                centre, off = private_scatter.moved(centre, step)
+                centre, off = scatter.moved(centre, step)
         told, noise = yield from self._told("directions", {"centre": centre})
-        found, tau = (
-            private_scatter.denoised(told["products"], d, options.n_components, noise["products"]),
-            noise["products"],
-        )
-        bound, stands_out = private_scatter.reach(told["octaves"], noise["octaves"])
+        tau = noise["products"]
+        found = scatter.denoised(told["products"], d, options.n_components, tau)
+        bound, stands_out = scatter.reach(told["octaves"], noise["octaves"])
         components = np.ascontiguousarray(found.pairs.vectors.T)
         told, noise = yield from self._told("variances", {"centre": centre, "components": components}, bound)
         rows, sigma = self._rows(float(told["rows"])), noise["squares"]
-        values, total = private_scatter.descending(told["squares"][:-1], sigma), float(told["squares"].sum())
+        values, total = scatter.descending(told["squares"][:-1], sigma), float(told["squares"].sum())
         # rows without variance are all in one direction, and as near as the centre is off
-        near, most = (
-            total - private_scatter.OUTLIER * sigma * math.sqrt(values.size + 1),
-            rows + private_scatter.TAIL * noise["rows"],
-        )
+        near = total - scatter.OUTLIER * sigma * math.sqrt(values.size + 1)
+        most = rows + scatter.TAIL * noise["rows"]
         alike = most * min(1.0, off**2 * most / near) if near > 0 else most
         last = found.pairs.values[-1]
-        pairs = replace(
-            found.pairs, values=values, following=values[-1] * found.pairs.following / last if last else 0.0
-        )
-        found = found._replace(
-            pairs=pairs,
-            total=max(total, float(values.sum())),
-            detectable=private_scatter.detectable(found.noisy, d, tau, alike),
-        )
+        following = values[-1] * found.pairs.following / last if last else 0.0
+        pairs = replace(found.pairs, values=values, following=following)
+        seen = scatter.detectable(found.noisy, d, tau, alike)
+        found = found._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=seen)
         unseen = [] if stands_out else ["how long rows are does not stand out of the noise: variances say nothing"]
         return self._solution(found, centre, rows, {"variances": bound}).extended(notes=unseen)
 
@@ -151,9 +142,7 @@ class DPPCA(method.Strategy):
         else:
             told, noise = yield from self._told(last, {"centre": centre.value}, options.bound(last))
             products, excess = told["products"], centre.seen_about(options.bound(last))
-        found = private_scatter.denoised(
-            products, centre.value.size, options.n_components, noise["products"], excess=excess
-        )
+        found = scatter.denoised(products, centre.value.size, options.n_components, noise["products"], excess=excess)
         bounds = {phase: options.bound(phase) for phase in options.phases}
         return self._solution(found, centre.value, centre.rows, bounds)
 
@@ -161,16 +150,14 @@ class DPPCA(method.Strategy):
 
     def _told(
         self, phase: str, asked: Mapping[str, method.Array], bound: float = 1.0
-    ) -> Generator[method.Ask, Any, tuple[dict[str, method.Array], dict[str, float]]]:
+    ) -> Generator[method.Ask, Any, tuple[method.Fields, dict[str, float]]]:
         """What a phase tells in units of the data, by field, and the standard deviations of the noise in it."""
         if BOUND in ASKED[phase] and self.options.release == "directions":
             asked = {**asked, "bound": np.asarray(bound)}
         sums: method.Total = yield method.Sum(phase, asked)
         return self._in_units(phase, sums, bound)
 
-    def _in_units(
-        self, phase: str, sums: method.Total, bound: float
-    ) -> tuple[dict[str, method.Array], dict[str, float]]:
+    def _in_units(self, phase: str, sums: method.Total, bound: float) -> tuple[method.Fields, dict[str, float]]:
         """The sums of a phase, and the noise in them, of rows that were measured in a bound."""
         unit = {"sum": bound, "products": bound**2, "squares": bound**2}
         steps = {name: unit.get(name, 1.0) / UNITS[name] for name in sums}
@@ -186,16 +173,14 @@ class DPPCA(method.Strategy):
         self.n_components(rows, self.quorum.features)
         return rows
 
-    def _step(
-        self, told: dict[str, method.Array], noise: dict[str, float], bound: float
-    ) -> private_scatter.NoisyCentre:
+    def _step(self, told: method.Fields, noise: dict[str, float], bound: float) -> scatter.NoisyCentre:
         """The mean of the clipped rows of all parties."""
         rows = self._rows(float(told["rows"]))
         shortened = clip(told["sum"][None] / rows, bound)[0]  # the mean of clipped rows is no longer, but its noise is
-        return private_scatter.NoisyCentre(shortened, rows, bound, of_rows=noise["rows"], of_sum=noise["sum"])
+        return scatter.NoisyCentre(shortened, rows, bound, of_rows=noise["rows"], of_sum=noise["sum"])
 
     def _solution(
-        self, found: private_scatter.Denoised, centre: method.Array, rows: int, bounds: Mapping[str, float]
+        self, found: scatter.Denoised, centre: method.Array, rows: int, bounds: Mapping[str, float]
     ) -> method.Solution:
         options, k = self.options, self.options.n_components
         hidden = f"components {found.detectable + 1} to {k} do not stand out of the noise"
@@ -219,13 +204,8 @@ class DPPCA(method.Strategy):
         if solution.measured.get("components_above_noise", 1):  # there is none without noise
             return model
         unknown = np.full(model.n_components_, np.nan)
-        return replace(
-            model,
-            explained_variance_=unknown,
-            explained_variance_ratio_=unknown,
-            singular_values_=unknown,
-            noise_variance_=np.nan,
-        )
+        model = replace(model, explained_variance_=unknown, explained_variance_ratio_=unknown)
+        return replace(model, singular_values_=unknown, noise_variance_=np.nan)
 
     def _notes(self) -> list[str]:
         options, notes = self.options, []

@@ -57,11 +57,8 @@ COUNT = 0.3
 """Weight of a noisy row count beside the rest: it costs 4 % more noise."""
 
 UNITS = {
-    "rows": privacy.STEPS,
-    "octaves": privacy.STEPS,
-    "sum": privacy.STEPS,
-    "products": privacy.STEPS**2,
-    "squares": privacy.STEPS**2,
+    **dict.fromkeys(("rows", "octaves", "sum"), privacy.STEPS),
+    **dict.fromkeys(("products", "squares"), privacy.STEPS**2),
 }
 """What one row, or a row of length 1, counts in whole steps (`fedpca_flwr.maths.privacy`)."""
 
@@ -138,7 +135,7 @@ class DPOptions(method.Options):
 
     @property
     def multiplier(self) -> float:
-        """Noise multiplier of the whole run."""
+        """Of the noise of the whole run."""
         return privacy.gaussian_multiplier(float(self.epsilon), self.delta)
 
     def bound(self, phase: str) -> float:
@@ -153,10 +150,8 @@ class DPOptions(method.Options):
         of_party = 1.0 if self.trust == "local" else self.honest_parties**-0.5
         weights = self._weights(phase)
         deviation = multiplier * _sensitivity(self.relation, weights) * of_party
-        return Noise(
-            multiplier,
-            {name: privacy.whole_deviation(deviation / w * UNITS[name]) if w else 0 for name, w in weights.items()},
-        )
+        whole = {name: privacy.whole_deviation(deviation / w * UNITS[name]) if w else 0 for name, w in weights.items()}
+        return Noise(multiplier, whole)
 
     def limits(self, phase: str, d: int, parties: int) -> method.SumLimits:
         """Public limits on the sums of a phase over all parties, in steps: below 2^62, so that whole numbers stay."""
@@ -193,24 +188,17 @@ def kind(phase: str) -> str:
 def _sensitivity(relation: privacy.Relation, weights: Mapping[str, float]) -> float:
     """Of all that is told in a phase together."""
     of_products = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares")))
-    return privacy.sensitivity(
-        relation, sums=weights.get("sum", 0.0), products=of_products, count=weights.get("rows", 0.0)
-    )
+    of_sum, of_count = weights.get("sum", 0.0), weights.get("rows", 0.0)
+    return privacy.sensitivity(relation, sums=of_sum, products=of_products, count=of_count)
 
 
 class Noise(NamedTuple):
-    """The noise that one party adds in one phase: the whole of it, or with ``trust='distributed'`` its share.
-
-    Attributes
-    ----------
-    multiplier : float
-        Standard deviation of the whole over the sensitivity.
-    of : dict of str to int
-        By field, standard deviations in whole steps (`UNITS`), of products those on the diagonal; 0 for none.
-    """
+    """The noise that one party adds in one phase: the whole of it, or with ``trust='distributed'`` its share."""
 
     multiplier: float
+    """Standard deviation of the whole over the sensitivity."""
     of: dict[str, int]
+    """By field, standard deviations in whole steps (`UNITS`), of products those on the diagonal; 0 for none."""
 
 
 REPLIES = {
@@ -236,15 +224,12 @@ ASKED = {
 
 def _noisy(phase: str, options: DPOptions) -> method.Question:
     asked = () if phase == "centre" and options.release == "two-stage" else ASKED[phase]
+    sizes = {"octaves": private_scatter.OCTAVES, "k": options.n_components, "k+1": options.n_components + 1}
     return method.Question(
         asked=method.Payload(asked),
         reply=method.Payload(tuple(REPLIES[name] for name in WEIGHTS[kind(phase)])),
         answer=lambda party, asked: party.release(phase, asked),
-        sizes=lambda public: {
-            "octaves": private_scatter.OCTAVES,
-            "k": options.n_components,
-            "k+1": options.n_components + 1,
-        },
+        sizes=lambda public: sizes,
         differentially_private=True,
         limits=lambda asked, public: public.options.limits(phase, public.features, public.parties),
     )
@@ -309,11 +294,10 @@ class DPPCAClient(method.Client):
         for name, deviation in options.noise(phase).of.items():
             whole = self._whole(name, phase, asked)
             if name == "products":
-                reply[name] = whole + privacy.symmetric(d, deviation, source)
+                whole = whole + privacy.symmetric(d, deviation, source)
             elif deviation:
-                reply[name] = whole + privacy.gaussian(whole.size, deviation, source).reshape(whole.shape)
-            else:
-                reply[name] = whole
+                whole = whole + privacy.gaussian(whole.size, deviation, source).reshape(whole.shape)
+            reply[name] = whole
         return reply
 
     def _whole(self, name: str, phase: str, asked: method.Fields) -> method.Array:

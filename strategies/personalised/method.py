@@ -74,39 +74,22 @@ NOT_HELD_OUT = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none 
 
 @dataclass(frozen=True)
 class RowsUsed:
-    """The rows that one pass uses.
-
-    Attributes
-    ----------
-    prefix : str
-        Of the names of its phases.
-    rows : int
-    centre : dict
-        What every question sends: ``mean``, ``remainder``, and where only sums are shown ``spread``.
-    total : float
-        Trace of the scatter.
-    missed : ndarray of shape (d,)
-        Bound on what fixed point rounded off its diagonal.
-    """
+    """The rows that one pass uses."""
 
     prefix: str
+    """Of the names of its phases."""
     rows: int
     centre: dict[str, method.Array]
+    """What every question sends: ``mean``, ``remainder``, and where only sums are shown ``spread``."""
     total: float
+    """Trace of the scatter."""
     missed: method.Array
+    """Bound on what fixed point rounded off its diagonal (d,)."""
 
 
 @dataclass(frozen=True)
 class SharedComponents:
-    """What one pass found: the PCA of its rows (d, k), and V (m, d, k) for m strengths.
-
-    Attributes
-    ----------
-    pooled : ndarray of shape (d, k)
-    strengths : ndarray of shape (m,)
-    shared : ndarray of shape (m, d, k)
-    iterations : int
-    """
+    """What one pass found: the PCA of its rows (d, k), and V (m, d, k) for m strengths."""
 
     pooled: method.Array
     strengths: method.Array
