@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -69,6 +70,72 @@ def test_imports_of_methods_are_seen_in_every_form(module, code):
 def test_an_import_of_the_registry_would_be_a_circle_and_is_seen(code):
     assert imported(code) == {"METHODS"}
     assert "METHODS" not in NAMES
+
+
+MOST_NAMES, MEDIAN_OF_NAMES = 16, 12
+"""Names of ours that a module of a method imports: at most, and the median of all."""
+
+
+def names_of_ours(code: str) -> list[str]:
+    """What code imports of the library and of its own folder, a module being one name."""
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if node.level or (node.module or "").split(".")[0] == "fedpca_flwr"]
+    return [alias.name for node in ours for alias in node.names]
+
+
+def test_a_method_takes_few_names():
+    counts = {module: len(names_of_ours(code)) for module, code in MODULES.items() if not module.endswith("__")}
+    assert len(counts) >= len(METHODS)
+    many = {module: count for module, count in counts.items() if count > MOST_NAMES}
+    assert not many, "import modules: `fedpca_flwr.questions.method` has what nearly every method takes"
+    assert median(counts.values()) <= MEDIAN_OF_NAMES
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("from fedpca_flwr.maths.moments import Head, Moments", ["Head", "Moments"]),
+        ("from fedpca_flwr.maths import moments as sums", ["moments"]),
+        ("from .party import phases", ["phases"]),
+        ("from . import party", ["party"]),
+        ("def later():\n    from fedpca_flwr import run", ["run"]),
+        ("from numpy import linalg\nimport math", []),
+    ],
+)
+def test_names_of_ours_are_counted_in_every_form(code, names):
+    assert names_of_ours(code) == names
+
+
+def asked_of_the_transport(code: str) -> set[str]:
+    """By which words code decides how the answers travel: attributes that it compares or takes for true."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        tests = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        tests += node.values if isinstance(node, ast.BoolOp) else []
+        tests += [node.test] if isinstance(node, ast.If | ast.IfExp | ast.While) else []
+        tests += [node.operand] if isinstance(node, ast.UnaryOp) else []
+        found |= {test.attr for test in tests if isinstance(test, ast.Attribute)}
+    return found & {"transport", "sums_only", "survivors"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_method_asks_how_its_answers_travel(module):
+    assert not asked_of_the_transport(MODULES[module]), "a question says what it needs in clear, masked, with survivors"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if config.transport == 'masked': pass",
+        "one = 'clear' != self.config.transport",
+        "if few and self.transport.sums_only: pass",
+        "if not run.config.survivors: pass",
+        "most = config.survivors if config.survivors else 0",
+        "few = own > config.survivors",
+    ],
+)
+def test_a_comparison_of_a_transport_is_seen(code):
+    assert asked_of_the_transport(code)
 
 
 LONGEST, LONGEST_FUNCTION = 500, 60

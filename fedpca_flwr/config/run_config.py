@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -284,6 +285,11 @@ class RunConfig(Config):
     def feature_names(self) -> tuple[str, ...]:
         """Those that `features` lists."""
         return names_in(self.features)
+
+    @property
+    def fewest(self) -> float:
+        """So many parties a sum over them has at least: all, where none may drop out."""
+        return self.survivors or math.inf
 
     @property
     def transport(self) -> Literal["clear", "masked", "surviving"]:

@@ -22,10 +22,15 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, symmetric, unpack
+from fedpca_flwr.maths.refine import MOST_BITS
+from fedpca_flwr.maths.stiefel import polar
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
 
 BLOCK = 128  # so many consecutive numbers share a scale
+
+NEAR = 0.1
+"""Rounding may change inner products of an orthonormal block's columns by as much."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,55 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
         raise ValueError("a code word that no number has")
     numbers: Array = integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
     return numbers
+
+
+def unit_of(size: float) -> float:
+    """The power of two in which numbers of this size travel: scales are float32, whatever the unit of the data."""
+    return float(np.ldexp(1.0, min(int(np.frexp(size)[1]), 1023))) if size > 0 else 1.0
+
+
+def encoded_block(block: Array, bits: int) -> Coded:
+    """A block (d, b), each of its columns by a scale of its own."""
+    return quantise(block.T.reshape(-1), bits, len(block))
+
+
+def decoded_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
+    """The block (d, b) of such a code; a ValueError where it is none."""
+    d, columns = shape
+    return dequantise(coded, bits, d, d * columns).reshape(columns, d).T
+
+
+def orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
+    """The orthonormal columns (d, b) next to a block in code: what both sides take for it.
+
+    Raises
+    ------
+    ValueError
+        Where it is the code of no block, or of columns that are far from orthonormal.
+    """
+    d, columns = shape
+    if not 0 < columns <= d:
+        raise ValueError(f"a block of {columns} columns, expected 1 to {d}")
+    block = decoded_block(coded, bits, shape)
+    if not _nearly_orthonormal(block):
+        raise ValueError("its columns are far from orthonormal")
+    return polar(block)
+
+
+def encoded_components(vectors: Array, bits: int) -> tuple[Coded, int]:
+    """Orthonormal columns (d, b) in ``bits`` for each value, or in the fewest more bytes that keep them nearly so.
+
+    A column of many features that has one large entry is far from itself in 8 bits: all small entries become zero.
+    """
+    coded = encoded_block(vectors, bits)
+    while bits < MOST_BITS and not _nearly_orthonormal(decoded_block(coded, bits, vectors.shape)):
+        bits += 8
+        coded = encoded_block(vectors, bits)
+    return coded, bits
+
+
+def _nearly_orthonormal(block: Array) -> bool:
+    return bool(np.abs(block).max() <= 2 and np.abs(block.T @ block - np.eye(block.shape[1])).max() <= NEAR)
 
 
 def round_to_step(triangle: Array, step: float, d: int) -> Coded:

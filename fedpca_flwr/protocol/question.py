@@ -90,6 +90,8 @@ class Question:
     limits : callable, optional
         From what was asked and what is public: limits on the sum of the replies. A phase without them is no sum, and
         is refused where only sums may be shown.
+    instead : str
+        Of a question without limits: what to choose where only sums may be shown, as the end of an error.
     words : int
         Words of 64 bits that a value of that sum travels in.
     summed : Payload, optional
@@ -116,6 +118,7 @@ class Question:
     answer: Answer | None = None
     sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
     limits: Callable[[Fields, Public], SumLimits] | None = None
+    instead: str = ""
     words: int = 1
     summed: Payload | None = None
     forms: tuple[str, ...] = ()

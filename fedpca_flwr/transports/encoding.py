@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpca_flwr.errors import BeyondLimitError, ContractError, DisclosureError, TravelError
+from fedpca_flwr.errors import BeyondLimitError, ConfigError, ContractError, DisclosureError, TravelError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
@@ -59,18 +59,23 @@ class Group:
 
 
 def require_sums(method: str, phases: Questions) -> None:
-    """Refuse a method that needs more than sums of the parties' replies.
+    """Refuse a method, or options of it, that need more than sums of the parties' replies.
 
     Raises
     ------
     TravelError
+        Where no option of the method helps.
+    ConfigError
+        With what to choose, where one does.
     """
     shown = [name for name, phase in phases.items() if not phase.in_clear and phase.limits is None]
     if shown:
-        raise TravelError(
+        instead = phases[shown[0]].instead
+        text = (
             f"run-config: 'secure-aggregation' is true, but '{method}' needs more than a sum of the parties' replies "
             f"('{shown[0]}')"
         )
+        raise ConfigError(f"{text}; {instead}") if instead else TravelError(text)
 
 
 def encoded(party: PCAClient, phase: str, own: Question, asked: Fields) -> Words:

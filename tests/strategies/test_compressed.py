@@ -10,11 +10,10 @@ import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
-from fedpca_flwr.maths.codecs import Coded
+from fedpca_flwr.maths.codecs import Coded, encoded_block, encoded_components, orthonormal_block
 from fedpca_flwr.maths.refine import block_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
-from strategies.compressed import encoded_block, encoded_components, orthonormal_block
 from tests.families import cut, rows
 from tests.harness import finish, proxy_of, server_of, tamper_arrays
 

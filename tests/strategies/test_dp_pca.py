@@ -59,7 +59,7 @@ def refused(answer):
 @pytest.mark.parametrize("release", ["two-stage", "joint"])
 def test_without_noise_it_is_the_exact_pca_of_the_rows_on_the_grid(release, monkeypatch):
     """The noisy route itself, with nothing lost but what rounding rows to the grid loses."""
-    monkeypatch.setattr("strategies.dp_pca.party.gaussian_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
     monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.zeros(size))
     model = fit("dp-pca", parties(), n_components=4, clip=50.0, centre_clip=50.0, release=release)
     data, step = np.vstack(parties()), 50.0 / STEPS

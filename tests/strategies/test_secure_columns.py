@@ -190,7 +190,7 @@ def test_ids_are_still_compared_before_anything_is_added():
 
 
 def test_merging_is_refused():
-    with pytest.raises(ConfigError, match=r"'solver' is 'merge', which is not a sum .* 'krylov' or 'gram'"):
+    with pytest.raises(ConfigError, match=r"needs more than a sum .*\('merge'\); set solver='krylov' or 'gram'"):
         secure(WAYS[0], three(), solver="merge")
 
 
