@@ -40,24 +40,12 @@ def of_runs(records: Sequence[Record], salt: str) -> list[str]:
 
 
 def of_models(folder: Path, records: Sequence[Record], salt: str) -> list[str]:
-    """Figures of the models of one setting.
-
-    Raises
-    ------
-    FedPCAError
-        Where their data or models are gone.
-    """
+    """Figures of the models of one setting; `FedPCAError` where their data or models are gone."""
     return [_figure(figure, text, salt + text[:9]) for figure, text in _of_models(folder, records)]
 
 
 def of_pool(one: Record) -> list[str]:
-    """The figures of a data set itself; none where it has too many features.
-
-    Raises
-    ------
-    FedPCAError
-        Where it is gone.
-    """
+    """The figures of a data set itself, none where it has too many features; `FedPCAError` where it is gone."""
     source, _ = truth(one["dataset"], one["data root"], one["components"], True, False)
     return [_figure(figure, text, one["dataset"] + text[:9]) for figure, text in _of_pool(source.all_rows(), one)]
 
@@ -75,7 +63,7 @@ def _of_models(folder: Path, records: Sequence[Record]) -> Iterable[tuple[Figure
     one = records[0]
     source, reference = truth(one["dataset"], one["data root"], one["components"], True, False)
     rows = source.all_rows()
-    models = {named(record): _model(folder, record) for record in records if record.get("model")}
+    models = {named(record): PCAModel.load(folder / record["model"]) for record in records if record.get("model")}
     models = {name: model for name, model in models.items() if model.components_ is not None}
     if not models:
         return
@@ -97,10 +85,6 @@ def _of_pool(rows: NDArray[Any], one: Record) -> Iterable[tuple[Figure, str]]:
         if "left_out_directions" in model.log["measured"]:
             text = "How far each row lies within the components and off them, with the limits of 99 %."
             yield analysis_plots.outlier_map(analyses.outliers(model, rows)), text
-
-
-def _model(folder: Path, record: Record) -> PCAModel:
-    return PCAModel.load(folder / record["model"])
 
 
 def _overlaid(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:

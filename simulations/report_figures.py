@@ -99,12 +99,7 @@ def _shows(name: str, value: str) -> bool:
 
 
 def _digest(what: str, records: Sequence[Record]) -> str:
-    """Of the runs, when they were made, and what draws them.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Of the runs, when they were made, and what draws them."""
     try:
         library = version("matplotlib")
     except PackageNotFoundError:

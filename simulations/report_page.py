@@ -13,11 +13,10 @@ from typing import Any
 
 from fedpca_flwr.errors import FedPCAError, printable
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.state.files import written_whole
 
 from .recommending import EXACT, choices, sentence
-from .records import COUNTED, COUNTS, HEADS, Record, by_setting, columns_of, command, named, shown, title
+from .records import COUNTED, COUNTS, HEADS, Record, by_setting, card_of, columns_of, command, named, shown, title
 from .report_figures import figures, figures_of_pool
 
 
@@ -102,7 +101,7 @@ def _filters(records: Sequence[Record]) -> str:
 
 def _kinds(record: Record) -> str:
     """What a run is, of `FILTERS`."""
-    card = strategies.METHODS[record["method"]].strategy.card
+    card = card_of(record["method"])
     angle = record.get("max angle")
     exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT
     secure = record["bound"] > 0 and "error" not in record

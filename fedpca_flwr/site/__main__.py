@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
@@ -140,7 +141,14 @@ def _rehearse(command: Command) -> None:
 def _rehearsed(given: argparse.Namespace) -> None:
     from fedpca_flwr.site.deployment import rehearse
 
+    signal.signal(signal.SIGTERM, _stop)
     rehearse(given.folder, given.app, dropout=given.dropout, say=lambda line: print(line, flush=True))
+
+
+def _stop(signum: int, frame: object) -> None:
+    """End by an exception, so that SuperLink and SuperNodes are stopped, too; once, since that takes a moment."""
+    signal.signal(signum, signal.SIG_IGN)
+    sys.exit(128 + signum)
 
 
 if __name__ == "__main__":

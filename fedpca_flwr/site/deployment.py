@@ -58,6 +58,7 @@ class Deployment:
         self.app = app
         self.node_configs = node_configs
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.commands: set[subprocess.Popen[str]] = set()
         self.port = free_port()
         self.environment = {
             **os.environ,
@@ -82,6 +83,8 @@ class Deployment:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for command in self.commands.copy():  # in another thread, which waits for it
+            command.kill()
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
@@ -173,11 +176,16 @@ class Deployment:
         ):
             net = threading.Timer(TIMEOUT, child.kill)
             net.start()
+            self.commands.add(child)
             try:
                 for line in child.stdout or ():
                     lines.append(COLOUR.sub("", line))
                     heard(lines[-1].rstrip())
+            except BaseException:
+                child.kill()
+                raise
             finally:
+                self.commands.discard(child)
                 net.cancel()
             if child.wait():
                 faults.seek(0)
@@ -259,7 +267,7 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
         raise ConfigError(f"{app.resolve()} is not this project's folder: go there, or name it with --app")
     sites = _sites(folder)
     say(f"1. {len(sites)} sites have rows and identities of their own, in {folder}")
-    with Deployment(folder, app.resolve(), sites) as deployment, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, Deployment(folder, app.resolve(), sites) as deployment:
         say(f"2. a SuperLink with a certificate runs on port {deployment.port}, and four SuperNodes have signed in")
         config = f"{RUN} {DROPPING if dropout else ''} output={json.dumps(str(folder / 'model'))}"
         say(f"3. flwr run . lab --stream --run-config '{config}'")
