@@ -11,6 +11,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from strategies import build_strategy
+from tests.refusals import refused
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 
@@ -36,12 +37,12 @@ def test_several_faults_are_told_at_once():
 
 
 def test_a_node_must_say_which_partition_it_is():
-    with pytest.raises(ConfigError, match="node-config: 'partition-id' is missing"):
+    with refused(ConfigError, "partition-id"):
         NodeConfig.parse({"num-partitions": 3}, source="node-config")
-    with pytest.raises(ConfigError, match="'partition-id' is 3, expected 0 to 2"):
+    with refused(ConfigError, "partition-id", 3, 0, 2):
         NodeConfig.parse({"partition-id": 3, "num-partitions": 3}, source="node-config")
 
 
 def test_a_name_cannot_carry_control_characters():
-    with pytest.raises(ConfigError, match="'name' has a value that is not allowed"):
+    with refused(ConfigError, "'name'"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "name": "a\nb"}, source="node-config")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from flwr.app import Context, RecordDict
 from hypothesis import given
@@ -16,6 +14,7 @@ from simulations import run
 from simulations.records import parsed
 from strategies import METHODS, build_client, build_strategy, run_config_of
 from tests.families import cut, rows
+from tests.refusals import refused
 
 KINDS = {name: method.strategy.card.options for name, method in METHODS.items()}
 
@@ -59,19 +58,19 @@ def test_words_are_a_shells_and_values_those_of_toml(text, key, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "named"),
     [
-        ("p-cov scale=yes", "'scale' is 'yes', expected true or false"),
-        ("p-cov scale=True", "'scale' is 'True', expected true or false"),
-        ("p-cov scale=1", "'scale' is 1, expected true or false"),
-        ("p-cov scale=2024-01-01", "'scale' is '2024-01-01', expected true or false"),
-        ("sub-it block-size=[1]", "'block-size' is '[1]', expected a whole number from 0"),
-        ("sub-it block-size=4.0", "'block-size' is 4.0, expected a whole number from 0"),
-        ("sub-it tolerance=inf", "'tolerance' is inf, expected a number above 0 and at most 90"),
+        ("p-cov scale=yes", ["'scale'", "'yes'", "true", "false"]),
+        ("p-cov scale=True", ["'scale'", "'True'", "true", "false"]),
+        ("p-cov scale=1", ["'scale'", 1, "true", "false"]),
+        ("p-cov scale=2024-01-01", ["'scale'", "2024-01-01", "true", "false"]),
+        ("sub-it block-size=[1]", ["block-size", "[1]", 0]),
+        ("sub-it block-size=4.0", ["block-size", 4.0, 0]),
+        ("sub-it tolerance=inf", ["'tolerance'", "inf", 0, 90]),
     ],
 )
-def test_a_value_of_another_kind_is_not_guessed(text, told):
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_a_value_of_another_kind_is_not_guessed(text, named):
+    with refused(ConfigError, *named):
         read(text)
 
 
@@ -92,7 +91,7 @@ def test_all_faults_are_told_at_once():
 
 
 def test_an_option_may_not_be_given_in_two_ways():
-    with pytest.raises(ConfigError, match="the option 'block_size' is given twice"):
+    with refused(ConfigError, "block_size"):
         run("sub-it block-size=3", cut(rows(60), 40, 20), n_components=2, engine="loopback", block_size=4)
 
 
@@ -169,7 +168,5 @@ def test_python_and_the_text_are_the_same_run():
 def test_a_comparison_reads_methods_as_a_run_does():
     name, options = parsed("dp-pca release=two-stage clip=2 centre-clip=3 epsilon=1 trust=local")
     assert (name, options) == ("dp-pca", {"centre-clip": 3.0, "clip": 2.0, "release": "two-stage"})
-    with pytest.raises(
-        ConfigError, match="method 'p-cov bound=3': 'bound' is of all methods of a comparison: use --bound"
-    ):
+    with refused(ConfigError, "p-cov bound=3", "'bound'", "--bound"):
         parsed("p-cov bound=3")

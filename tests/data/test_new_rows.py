@@ -19,6 +19,7 @@ from fedpca_flwr.model.model import PCAModel
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, server_of
+from tests.refusals import refused
 
 X = rows(90, 4) + np.arange(4)
 NAMES = ["age", "height", "weight", "pulse"]
@@ -89,7 +90,7 @@ def test_columns_of_other_names_are_refused_as_scikit_learn_does(of_frames, othe
 
 
 def test_an_array_for_a_model_with_names_is_warned_of(of_frames):
-    with pytest.warns(UserWarning, match="X does not have valid feature names, but PCA was fitted with feature names"):
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
         scores = of_frames.transform(X)
     np.testing.assert_array_equal(scores, of_frames.transform(frame(X)))
 
@@ -159,7 +160,7 @@ def test_a_site_with_its_columns_in_another_order_gets_no_scores_of_new_rows(tmp
     fitted = done("vertical", "inner products")  # of two columns a product tells as much
     np.testing.assert_allclose(fitted, done("vertical-scores"), atol=1e-9)
     csv.write_csv(frame(X[:, [3, 2]], [NAMES[3], NAMES[2]]), tmp_path / "right.csv")
-    with pytest.raises(DataError, match="client 1: this site's new rows have other column names, or another order"):
+    with refused(DataError, "client 1", match="columns?"):
         done("vertical-scores")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.codecs import FILTERS, Coded, dequantise, from_step, quantise, round_to_step
+from tests.refusals import refused
 
 X = np.random.default_rng(0).standard_normal(1000) * np.logspace(-6, 3, 1000)
 
@@ -46,7 +47,7 @@ def test_numbers_on_a_shared_step_are_within_half_of_it_and_add_up(step, smooth)
 
 
 def test_a_step_that_is_too_small_is_refused():
-    with pytest.raises(ValueError, match="step is too small"):
+    with refused(ValueError, 27, match="step"):
         round_to_step(TRIANGLE, 1e-9, 40)
 
 
@@ -67,14 +68,14 @@ def test_a_damaged_code_is_refused(change):
 @pytest.mark.parametrize("scales", [np.ones(7), np.full(8, np.nan), np.zeros(8), -np.ones(8)])
 def test_scales_that_cannot_be_are_refused(scales):
     coded = quantise(X, 8, 128)
-    with pytest.raises(ValueError, match="expected 8 positive ones"):
+    with refused(ValueError, 8):
         dequantise(Coded(scales.astype(np.float32), coded.code), 8, 128, 1000)
 
 
 def test_a_bomb_is_read_only_as_far_as_expected():
     bomb = np.frombuffer(lzma.compress(bytes(200 * 2**20), lzma.FORMAT_RAW, filters=FILTERS), np.uint8)
     tracemalloc.start()
-    with pytest.raises(ValueError, match="does not hold"):
+    with refused(ValueError, 3280):
         from_step(Coded(np.empty(0, np.float32), np.concatenate([np.zeros(1, np.uint8), bomb])), 1.0, 40)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()

@@ -24,6 +24,7 @@ from fedpca_flwr.model.reference import (
 from fedpca_flwr.state import files
 from simulations import run
 from tests.families import cut, rows
+from tests.refusals import refused
 
 X = rows(300) + np.arange(12)
 
@@ -69,9 +70,9 @@ def test_a_torn_or_foreign_file_is_named(model, tmp_path):
     (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
     np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
     for name in ("torn", "foreign"):
-        with pytest.raises(ContractError, match="is not a whole model file"):
+        with refused(ContractError, tmp_path / f"{name}.npz"):
             PCAModel.load(tmp_path / name)
-    with pytest.raises(DataError, match="there is no model at"):
+    with refused(DataError, "nowhere.npz"):
         PCAModel.load(tmp_path / "nowhere")
 
 
@@ -95,12 +96,12 @@ def test_a_model_that_does_not_fit_together_is_refused(model, change, tmp_path):
 
 
 def test_a_folder_is_not_a_model(model, tmp_path):
-    with pytest.raises(ConfigError, match="is a folder; give a name in it"):
+    with refused(ConfigError, tmp_path):
         model.save(tmp_path)
 
 
 def test_rows_of_another_width_are_refused(model):
-    with pytest.raises(DataError, match="X has 11 features, but PCA is expecting 12 features as input"):
+    with refused(DataError, 11, 12):
         model.transform(np.zeros((3, 11)))
 
 
@@ -197,13 +198,13 @@ def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
 
 @pytest.mark.parametrize("log", [None, [], {"measured": 3}, {"measured": {}, "notes": 3}], ids=str)
 def test_a_file_of_format_1_that_is_not_whole_is_named(model, log, tmp_path):
-    with pytest.raises(ContractError, match="is not a whole model file"):
+    with refused(ContractError, "model.npz"):
         PCAModel.load(old_file(model, tmp_path / "model", log=log))
 
 
 @pytest.mark.parametrize("version", [0, 3, "2"])
 def test_a_format_that_nobody_knows_is_named(model, version, tmp_path):
-    with pytest.raises(ContractError, match=f"the model's format is {version!r}, not 1 or 2; which version wrote it"):
+    with refused(ContractError, version, 1, 2):
         PCAModel.load(old_file(model, tmp_path / "model", format=version))
 
 
@@ -255,7 +256,7 @@ def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read
     monkeypatch.setattr(files, "SMALL", 2**20)
     path = packed(model, tmp_path / "model", zipfile.ZIP_DEFLATED, covariance_=np.zeros(2**18))
     monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("an array is read"))
-    with pytest.raises(ContractError, match=r"unpacks to 2,\d{3},\d{3}, at most 1,048,576 are read.*most_bytes=2\d{6}"):
+    with refused(ContractError, "1,048,576", match="most_bytes=2[0-9]{6}"):
         PCAModel.load(path)
 
 
@@ -267,7 +268,7 @@ def test_a_caller_who_knows_a_file_can_allow_more(model, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SMALL", 2**10)
     told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
     path = packed(told, tmp_path / "model", zipfile.ZIP_DEFLATED)
-    with pytest.raises(ContractError, match="most_bytes"):
+    with refused(ContractError, "most_bytes"):
         PCAModel.load(path)
     assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
 
@@ -301,14 +302,14 @@ def test_a_key_that_is_missing_is_one_sentence(model, key, tmp_path):
 )
 def test_a_history_of_other_types_is_refused(model, wrong, tmp_path):
     other = dataclasses.replace(model, log={**model.log, **wrong})
-    with pytest.raises(ContractError, match="is not a whole model file"):
+    with refused(ContractError, "model.npz", "ValidationError"):
         PCAModel.load(other.save(tmp_path / "model"))
 
 
 @pytest.mark.parametrize("key", ["method", "exact", "parties", "rounds"])
 def test_a_summary_without_a_history_is_one_sentence(model, key, tmp_path):
     other = dataclasses.replace(model, log={name: value for name, value in model.log.items() if name != key})
-    with pytest.raises(ContractError, match=f"history has no '{key}'"):
+    with refused(ContractError, key):
         PCAModel.load(other.save(tmp_path / "model")).summary()
 
 

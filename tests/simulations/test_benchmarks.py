@@ -34,6 +34,7 @@ from simulations.benchmarks.__main__ import NAMED, TOPICS, main
 from simulations.benchmarks.harness import BENCHMARKS, PARTITIONS
 from simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
+from tests.refusals import refused
 
 DIGITS = ["--dataset", "digits"]
 
@@ -279,7 +280,7 @@ def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
         assert [len(reply.parameters.tensors[0]) for _, reply in replies] == up
         strategy.aggregate_fit(number, replies, [])
     assert len(messages) == len(model.log["rounds"]) == 2
-    with pytest.raises(RuntimeError, match="1 parties of the empty run failed"):
+    with refused(RuntimeError, 1):
         strategy.aggregate_fit(1, [], [OSError()])
 
 

@@ -8,6 +8,7 @@ from fedpca_flwr import FederatedPCA, run
 from fedpca_flwr.errors import FedPCAError
 from simulations.python_words import python_words
 from tests.families import rows
+from tests.refusals import refused
 
 X = rows(60, 5)
 PARTIES = [X[:30], X[30:]]
@@ -47,10 +48,10 @@ def test_a_caller_of_run_reads_of_keyword_arguments(method, options, text):
 
 def test_so_does_who_fits_an_estimator():
     for fitted, wanted in (
-        (lambda: FederatedPCA(9).fit(PARTIES), "^'n_components' is 9, but the data have 5 features"),
-        (lambda: FederatedPCA(2, method="p-vov").fit(PARTIES), "^'method' is 'p-vov', expected one of"),
+        (lambda: FederatedPCA(9).fit(PARTIES), ["n_components", 9, 5]),
+        (lambda: FederatedPCA(2, method="p-vov").fit(PARTIES), ["'method'", "p-vov"]),
     ):
-        with pytest.raises(FedPCAError, match=wanted):
+        with refused(FedPCAError, *wanted):
             fitted()
 
 

@@ -15,6 +15,7 @@ import pytest
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.site import deployment as rehearsal
 from fedpca_flwr.site.deployment import Deployment
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +56,7 @@ def test_a_line_is_heard_when_it_is_written_and_without_colours(tmp_path):
 
 def test_a_command_that_fails_says_what_it_printed(tmp_path):
     program = f"#!{sys.executable}\nimport sys\nprint('half')\nsys.exit('why')\n"
-    with pytest.raises(FedPCAError, match=r"flwr run \.: half\nwhy"):
+    with pytest.raises(FedPCAError, match="half\nwhy"):
         deployment_of(program, tmp_path).flwr("run", ".")
 
 
@@ -102,7 +103,7 @@ def test_steps_stand_in_order_with_the_log_between_them(told, tmp_path):
 def test_a_run_that_fails_ends_with_no_step_after_its_log(told, tmp_path):
     told("finished:failed")
     said = []
-    with pytest.raises(FedPCAError, match="finished:failed"):
+    with refused(FedPCAError, "finished:failed"):
         rehearsal.rehearse(tmp_path / "all", ROOT, dropout=False, say=said.append)
     assert said[-1] == "     rows  500"
 

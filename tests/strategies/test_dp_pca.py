@@ -49,7 +49,7 @@ def products_about(server, centre, party=0):
     return ask(server, "products", [centre], party)
 
 
-def refused(answer):
+def refusal_of(answer):
     """The kind and the text of a refusal, with which no array leaves."""
     arrays, rows_told, said = answer
     assert (arrays, rows_told) == ([], 0)
@@ -304,7 +304,7 @@ def test_a_share_of_the_noise_is_as_small_as_the_honest_parties_allow():
 def test_every_run_has_fresh_noise_and_every_phase_only_one():
     server = server_of("dp-pca", [rows(50)], **FRESH)
     (_, first), _, _ = ask(server)
-    kind, text = refused(ask(server))
+    kind, text = refusal_of(ask(server))
     assert (kind, "asked for 'centre' 2 times in one run; 1 are allowed" in text) == ("ContractError", True)
     (_, fresh), _, _ = ask(server_of("dp-pca", [rows(50)], **FRESH))
     assert not np.array_equal(first, fresh)
@@ -338,12 +338,12 @@ def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
 def test_a_server_cannot_ask_a_phase_about_two_centres():
     server = server_of("dp-pca", [rows(50)], **FRESH)
     assert products_about(server, np.zeros(D))[0]
-    kind, text = refused(ask(server, "products", [np.ones(D)]))
+    kind, text = refusal_of(ask(server, "products", [np.ones(D)]))
     assert (kind, "asked for 'products' 2 times in one run; 1 are allowed" in text) == ("ContractError", True)
 
 
 def test_a_server_cannot_ask_for_a_phase_of_another_release():
-    kind, text = refused(ask(server_of("dp-pca", [rows(50)], **FRESH), "joint"))
+    kind, text = refusal_of(ask(server_of("dp-pca", [rows(50)], **FRESH), "joint"))
     expected = "the server asked for 'joint', expected one of: centre, products, project;"
     assert (kind, expected in text) == ("ContractError", True)
 
@@ -361,7 +361,7 @@ def test_a_server_cannot_ask_for_a_phase_of_another_release():
 def test_a_centre_that_is_none_is_refused(received, told):
     server = server_of("dp-pca", [rows(50)], **FRESH)
     ask(server)
-    kind, text = refused(ask(server, "products", received))
+    kind, text = refusal_of(ask(server, "products", received))
     assert (kind, f"the server: {told}" in text) == ("ContractError", True)
 
 
