@@ -44,7 +44,7 @@ CARD = MethodCard(
     options=ScaledOptions,
     phases=lambda config, options: {
         **moments_phases(config, within=options.center),
-        **projection_phase(config, about="centre"),
+        **projection_phase(about="centre"),
     },
     reference="this project: P-COV without the scatter between the means, as covariances are often averaged",
 )

@@ -49,7 +49,7 @@ def phases(config: RunConfig, options: StackOptions) -> Questions:
         answer=lambda party, asked: truncated_fields(party.data, options.rows(party.public.features)),
         sizes=lambda public: {"r": options.rows(public.features)},
     )
-    return {"truncated": truncated, **projection_phase(config)}
+    return {"truncated": truncated, **projection_phase()}
 
 
 CARD = MethodCard(

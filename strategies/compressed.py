@@ -199,7 +199,7 @@ def phases(config: RunConfig, options: CompressedOptions) -> Questions:
         **(scale if options.stepped else {}),
         **encoded,
         **(correction if options.most_corrections else {}),
-        **projection_phase(config),
+        **projection_phase(),
     }
 
 

@@ -112,7 +112,7 @@ def phases(config: RunConfig, options: EMOptions) -> Questions:
     return {
         **observed_phases(config, pairs=options.model == "gaussian"),
         **step,
-        **projection_phase(config, further=(expects,)),
+        **projection_phase(further=(expects,)),
     }
 
 

@@ -60,7 +60,7 @@ def phases(config: RunConfig, options: PooledOptions) -> Questions:
 
 def _of_moments(config: RunConfig, options: PooledOptions) -> Questions:
     return with_adjustment(
-        {**adjusted_phases(config, options), **projection_phase(config, about="" if options.genotypes else "centre")},
+        {**adjusted_phases(config, options), **projection_phase(about="" if options.genotypes else "centre")},
         options,
     )
 

@@ -76,7 +76,7 @@ def phases(config: RunConfig, options: QROptions) -> Questions:
         unit = (Field("unit", (), kind="positive"),) if narrow else ()
         factor = Payload((*HEAD, *unit, Field("factor", ("trapezoid",), dtype=options.wire)))
         answer = _narrow_factor if narrow else _whole_factor
-        return {"factor": Question(reply=factor, answer=answer), **projection_phase(config)}
+        return {"factor": Question(reply=factor, answer=answer), **projection_phase()}
     if options.scale or not options.center:
         raise ConfigError("run-config: 'rank' goes only with center=true and scale=false")
     if isinstance(options.n_components, float):
@@ -91,7 +91,7 @@ def phases(config: RunConfig, options: QROptions) -> Questions:
         answer=lambda party, asked: truncated_fields(party.data, min(options.rank, party.public.features)),
         sizes=lambda public: {"r": min(options.rank, public.features)},
     )
-    return {"truncated": truncated, **projection_phase(config)}
+    return {"truncated": truncated, **projection_phase()}
 
 
 def _whole_factor(party: RowsClient, asked: Fields) -> Fields:

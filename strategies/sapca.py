@@ -126,7 +126,7 @@ def phases(config: RunConfig, options: SAPCAOptions) -> Questions:
         known["merged"] = Question(
             asked=Payload(SUBSPACE), reply=merged, answer=_with_child, sizes=_sizes, times=_merges, optional=True
         )
-    return {**known, **projection_phase(config)}
+    return {**known, **projection_phase()}
 
 
 def _sizes(public: Public) -> dict[str, int]:

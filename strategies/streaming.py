@@ -63,7 +63,7 @@ def phases(config: RunConfig, options: StreamingOptions) -> Questions:
         return {
             "members": Question(reply=Payload(()), answer=lambda party, asked: {}, in_clear=True),
             **moments_phases(config),
-            **projection_phase(config),
+            **projection_phase(),
         }
     return {
         "digest": Question(reply=Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN)), answer=_digest),
@@ -73,7 +73,7 @@ def phases(config: RunConfig, options: StreamingOptions) -> Questions:
             answer=_moments,
             optional=True,
         ),
-        **projection_phase(config),
+        **projection_phase(),
     }
 
 

@@ -115,7 +115,7 @@ def _phases(config: RunConfig, options: SubspaceOptions) -> Questions:
     if options.warm_start == "random":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
         products = product_phases(config, options.width, rounds=options.max_rounds, variances_first=options.scale)
-        return {**products, **projection_phase(config, about="" if options.genotypes else "centre")}
+        return {**products, **projection_phase(about="" if options.genotypes else "centre")}
     if options.scale or not options.center or options.acceleration == "none":
         raise ConfigError(
             "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false and acceleration='krylov'"
@@ -144,7 +144,7 @@ def _phases(config: RunConfig, options: SubspaceOptions) -> Questions:
         times=options.max_rounds,
         optional=True,
     )
-    return {"sketch": sketch, "refine": refine, **projection_phase(config)}
+    return {"sketch": sketch, "refine": refine, **projection_phase()}
 
 
 def _sketch(party: RowsClient, rank: int) -> Fields:

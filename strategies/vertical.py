@@ -105,15 +105,11 @@ def phases(config: RunConfig, options: VerticalOptions) -> Questions:
         sizes=lambda public: {"r": public.options.directions_sent(public.rows)},
     )
     solvers: dict[str, Questions] = {
-        "krylov": {
-            "product": bounded(config, product, lambda energy, asked, _: product_limits(energy, asked["block"]))
-        },
-        "gram": {
-            "gram": bounded(config, gram, lambda energy, _, public: inner_product_limits("gram", energy, public.rows))
-        },
+        "krylov": {"product": bounded(product, lambda energy, asked, _: product_limits(energy, asked["block"]))},
+        "gram": {"gram": bounded(gram, lambda energy, _, public: inner_product_limits("gram", energy, public.rows))},
         "merge": {"merge": merge, **energies_phase()},
     }
-    return {**rows_phases(config, options), **solvers[options.solver], **projection_phase(config)}
+    return {**rows_phases(config, options), **solvers[options.solver], **projection_phase()}
 
 
 def _own_directions(party: ColumnsClient, asked: Fields) -> Fields:

@@ -102,7 +102,6 @@ def phases(config: RunConfig, options: KernelOptions) -> Questions:
         )
     known = {
         "distances": bounded(
-            config,
             Question(
                 reply=Payload((Field("distances", ("n(n-1)/2",)),)),
                 answer=lambda party, asked: {"distances": packed_distances(_compared(party))},
@@ -110,7 +109,6 @@ def phases(config: RunConfig, options: KernelOptions) -> Questions:
             lambda energy, asked, public: distance_limits(energy, public.rows),
         ),
         "products": bounded(
-            config,
             Question(
                 reply=Payload((Field("products", ("n(n+1)/2",), kind="scatter"),)),
                 answer=lambda party, asked: {"products": packed_gram(party.own_columns.X)},
@@ -118,7 +116,6 @@ def phases(config: RunConfig, options: KernelOptions) -> Questions:
             lambda energy, asked, public: inner_product_limits("products", energy, public.rows),
         ),
         "landmarks": bounded(
-            config,
             Question(
                 asked=Payload((Field("places", ("c",), "int64", kind="size"),)),
                 reply=Payload((Field("landmarks", ("n", "c")),)),

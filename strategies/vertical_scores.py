@@ -59,7 +59,7 @@ def phases(config: RunConfig, options: ScoresOptions) -> Questions:
     return {
         **rows_phases(config, None, of_party=of_loadings, own=_of_loadings, asked=(SCALED,)),
         "scores": bounded(
-            config, scores, lambda energy, asked, public: score_limits(energy, public.rows, asked["components"].size)
+            scores, lambda energy, asked, public: score_limits(energy, public.rows, asked["components"].size)
         ),
         **keeping_phase(lambda asked: asked["scores"], Field("scores", ("n", "<=k"))),
     }

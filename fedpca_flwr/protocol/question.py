@@ -13,8 +13,8 @@ they were in the first of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -90,6 +90,10 @@ class Question:
     limits : callable, optional
         From what was asked and what is public: limits on the sum of the replies. A phase without them is no sum, and
         is refused where only sums may be shown.
+    limited_by : tuple of Field
+        What comes with the question too where only the sum of the replies opens, since `limits` need it.
+    share_limits : callable, optional
+        As `limits`, of what one reply adds to the sum where the server sees it. None where it is not held against any.
     words : int
         Words of 64 bits that a value of that sum travels in.
     summed : Payload, optional
@@ -116,6 +120,8 @@ class Question:
     answer: Answer | None = None
     sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
     limits: Callable[[Fields, Public], SumLimits] | None = None
+    limited_by: tuple[Field, ...] = ()
+    share_limits: Callable[[Fields, Public], SumLimits] | None = None
     words: int = 1
     summed: Payload | None = None
     forms: tuple[str, ...] = ()
@@ -124,6 +130,10 @@ class Question:
     in_clear: bool = False
     differentially_private: bool = False
     closing: bool = False
+
+    def as_sum(self) -> Question:
+        """The question as it is asked where only the sum of its replies opens."""
+        return replace(self, asked=Payload((*self.asked.fields, *self.limited_by)))
 
     def most(self, public: Public) -> int:
         """How often one run may ask it."""
@@ -171,6 +181,14 @@ class Question:
 
 Questions = Mapping[str, Question]
 """By name, in the order in which a run asks them."""
+
+
+Kind = TypeVar("Kind")
+
+
+def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
+    """The one of these that is for how the answers of a run travel; survivors' are as masked ones unless it is said."""
+    return {"clear": clear, "masked": masked, "surviving": masked if surviving is None else surviving}[config.transport]
 
 
 @dataclass(frozen=True)

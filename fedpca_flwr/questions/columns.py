@@ -32,7 +32,7 @@ from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.model.loadings import Loadings, run_digest
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions, Sum, SumLimits, Total, by_transport
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsRun
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import require_bound, require_resolved
@@ -165,13 +165,12 @@ def rows_phases(
     asked : sequence of Field
         What else comes with the question for them.
     """
-    if config.transport == "clear":
-        return rows_in_clear((*of_party, *measures), own, measure)
-    require_bound(config.bound)
-    return {
+    require_bound(config)
+    one_by_one = {
         "rows": replace(rows_in_clear(of_party, own)["rows"], in_clear=True),
         "energy": measures_phase(options, sums, lambda party, asked: add(party), *asked, centred=centred),
     }
+    return by_transport(config, clear=rows_in_clear((*of_party, *measures), own, measure), masked=one_by_one)
 
 
 def rows_in_clear(fields: Sequence[Field], *found: Measure) -> Questions:
@@ -204,16 +203,11 @@ def measures_phase(
     )
 
 
-def bounded(config: RunConfig, phase: Question, limits: Callable[[float, Fields, Public], SumLimits]) -> Question:
-    """A question of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
-
-    ``limits`` are those from the energy, what was asked and what is public.
-    """
-    if config.transport == "clear":
-        return phase
+def bounded(phase: Question, limits: Callable[[float, Fields, Public], SumLimits]) -> Question:
+    """A question of which only the sum is needed: the energy, what was asked and what is public give its ``limits``."""
     return replace(
         phase,
-        asked=Payload((*phase.asked.fields, replace(ENERGY, kind="positive"))),
+        limited_by=(replace(ENERGY, kind="positive"),),
         limits=lambda asked, public: limits(float(asked["energy"]), asked, public),
     )
 
@@ -233,7 +227,7 @@ def energies_phase() -> Questions:
     return {"energies": held}
 
 
-def projection_phase(config: RunConfig) -> Questions:
+def projection_phase() -> Questions:
     """The last question: every party keeps the scores and its own loadings, and tells the energy that these leave."""
     project = Question(
         asked=Payload((DIRECTIONS, SINGULAR)),
@@ -242,7 +236,7 @@ def projection_phase(config: RunConfig) -> Questions:
         sizes=k_of_options,
         closing=True,
     )
-    return {"project": bounded(config, project, lambda energy, asked, public: projection_limits(energy))}
+    return {"project": bounded(project, lambda energy, asked, public: projection_limits(energy))}
 
 
 def _project(party: ColumnsClient, asked: Fields) -> Fields:

@@ -77,6 +77,10 @@ class GenotypeOptions(PCAOptions):
     """Rows are genotypes (0, 1 or 2 copies of an allele; missing ones allowed): allele frequencies of all rows come
     first, and the components are those of (g - 2p) / sqrt(2p(1 - p)) (docs/genotypes.md)."""
 
+    @property
+    def takes_gaps(self) -> bool:
+        return self.genotypes
+
 
 def are_genotypes(options: PCAOptions) -> bool:
     """Whether the run is of genotypes."""

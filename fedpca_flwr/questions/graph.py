@@ -177,7 +177,7 @@ def _sizes(public: Public) -> dict[str, int]:
 
 def _projection(config: RunConfig) -> Question:
     """The last question: parties project with their own estimates, whose columns come in the model's order."""
-    known = projection_phase(config)["project"]
+    known = projection_phase()["project"]
     components, *others = known.asked.fields
     order = Field("order", ("k",), "int64", kind="size")
     asked = Payload((replace(components, shape=("k", "d")), *others, order))

@@ -58,12 +58,13 @@ class Group:
             )
 
 
-def require_sums(method: str, phases: Questions) -> None:
-    """Refuse a method that needs more than sums of the parties' replies.
+def as_sums(method: str, phases: Questions) -> Questions:
+    """A method's questions as they are asked where only sums open.
 
     Raises
     ------
     TravelError
+        Where it needs more than sums of the parties' replies.
     """
     shown = [name for name, phase in phases.items() if not phase.in_clear and phase.limits is None]
     if shown:
@@ -71,6 +72,7 @@ def require_sums(method: str, phases: Questions) -> None:
             f"run-config: 'secure-aggregation' is true, but '{method}' needs more than a sum of the parties' replies "
             f"('{shown[0]}')"
         )
+    return {name: phase if phase.in_clear else phase.as_sum() for name, phase in phases.items()}
 
 
 def encoded(party: PCAClient, phase: str, own: Question, asked: Fields) -> Words:

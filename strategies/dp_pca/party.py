@@ -268,7 +268,7 @@ def phases(config: RunConfig, options: DPOptions) -> Questions:
             raise ConfigError(
                 "run-config: 'epsilon' is 'infinity', which is p-cov; with secure-aggregation run p-cov itself"
             )
-        return {**moments_phases(config), **projection_phase(config, differentially_private=True)}
+        return {**moments_phases(config), **projection_phase(differentially_private=True)}
     if config.survivors and options.trust == "distributed" and options.honest_parties > config.survivors:
         raise ConfigError(
             f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.survivors} = 'survivors': "
@@ -276,7 +276,7 @@ def phases(config: RunConfig, options: DPOptions) -> Questions:
         )
     return {
         **{name: _noisy(name, options) for name in options.phases},
-        **projection_phase(config, differentially_private=True),
+        **projection_phase(differentially_private=True),
     }
 
 

@@ -106,7 +106,7 @@ def phases(config: RunConfig, options: PersonalisedOptions) -> Questions:
         **({"choose": choose} if choosing else {}),
         **_pass(config, options, "", 1),
         "report": report,
-        **projection_phase(config),
+        **projection_phase(),
     }
 
 
