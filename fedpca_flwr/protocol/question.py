@@ -275,10 +275,6 @@ def require_next(phases: Questions, answered: Sequence[str], phase: str, public:
         Of the question.
     public : Public
         What the times depend on, where they are no fixed number.
-
-    Raises
-    ------
-    ContractError
     """
     names = [name for name in phases if phases[name].most(public)]
     if phase not in names:
@@ -303,12 +299,7 @@ ROUNDING = 2.0**-40
 
 
 def require_as_told(payload: Payload, asked: Fields, state: State) -> None:
-    """Refuse a number of the run that is not what the party was told earlier in it; keep those told first.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a number of the run that is not what the party was told earlier in it; keep those told first."""
     for entry in payload.fields:
         value, name = asked[entry.name], f"told {entry.fixed or entry.near}"
         if entry.fixed and value.size and name not in state:
@@ -321,12 +312,7 @@ def require_as_told(payload: Payload, asked: Fields, state: State) -> None:
 
 
 def require_same(name: str, same: bool) -> None:
-    """Refuse a number that changes within a run.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a number that changes within a run."""
     if not same:
         raise ContractError(f"{SERVER}: '{name}' is not what an earlier question of this run said")
 

@@ -270,12 +270,7 @@ def _of_party(part: Moments, whole: Moments, found: Adjusted) -> Moments:
 
 
 def _places(told: str, expected: int, d: int) -> NDArray[np.int64]:
-    """Where the parties say that the covariates are.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Where the parties say that the covariates are; a `ConfigError` where that cannot be."""
     places = [int(place) for place in told.split()]
     if len(places) != expected or len(set(places)) < expected or max(places, default=0) >= d:
         raise ConfigError(f"the parties say that {expected} covariates of {d} columns are at '{told[:100]}'")

@@ -306,12 +306,7 @@ def resolved(run: ColumnsRun, sums: Total, name: str) -> float:
 
 
 def require_distances(added: Array, missed: float) -> None:
-    """Refuse sums of squared distances below zero, by more than what the sum ``missed``.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse sums of squared distances below zero, by more than what the sum ``missed``."""
     if added.size and added.min() < -missed:
         raise ContractError(
             f"the parties' squared distances between rows add up to {added.min():.3g}, less than zero: some party's "
@@ -320,12 +315,7 @@ def require_distances(added: Array, missed: float) -> None:
 
 
 def finite_kernel(K: Array) -> Array:
-    """A kernel matrix (n, c) of which float64 holds all that is computed from it.
-
-    Raises
-    ------
-    DataError
-    """
+    """The kernel matrix (n, c), or a `DataError` where float64 does not hold all that is computed from it."""
     with np.errstate(over="ignore"):
         most = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
     if not np.isfinite(most):

@@ -151,12 +151,7 @@ class ColumnsRun(PCAStrategy):
         self._by_ids = False
 
     def n_components(self, rows: int, columns: int) -> int:
-        """The wanted number of components, checked against the rows and columns of all parties.
-
-        Raises
-        ------
-        ConfigError, DataError
-        """
+        """The wanted number of components, checked against the rows and columns of all parties."""
         assert isinstance(self.options, CountOptions)
         check_components(self.options.n_components, rows, columns)
         return self.options.n_components

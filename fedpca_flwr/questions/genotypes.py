@@ -155,12 +155,7 @@ def told_frequencies(program: Program, frequencies: Array) -> Program:
 
 
 def require_frequencies(asked: Fields) -> None:
-    """Refuse frequencies that those of as many rows as there can be cannot be.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse frequencies that those of as many rows as there can be cannot be."""
     frequencies = asked[FREQUENCIES.name]
     if not frequencies.size:
         raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
@@ -170,12 +165,7 @@ def require_frequencies(asked: Fields) -> None:
 
 
 def require_genotypes(rows: Rows) -> None:
-    """Refuse rows that are no genotypes.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse rows that are no genotypes."""
     others = columns_of_others(rows)
     if others.size:
         raise DataError(

@@ -97,12 +97,7 @@ class GraphOptions(CountOptions):
 
 
 def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
-    """The graph of a run: every party makes the same.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The graph of a run: every party makes the same."""
     try:
         return graph_of(options.graph, parties, probability=options.edge_probability, seed=seed)
     except ValueError as error:

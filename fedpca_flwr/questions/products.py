@@ -171,12 +171,7 @@ class ScatterProducts:
 
 
 def require_possible(product: Array, V: Array, trace: float) -> None:
-    """Refuse a product (d, b) with a block by far larger than that of any scatter with this trace.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a product (d, b) with a block by far larger than that of any scatter with this trace."""
     largest = float(np.abs(product).max())
     if trace > 0 and not largest <= BEYOND * trace * float(np.linalg.norm(V)):
         raise ContractError(

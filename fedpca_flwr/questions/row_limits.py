@@ -97,12 +97,7 @@ def permit_fixed_point(party: PCAClient) -> None:
 
 
 def require_few_rows(rows: int, parties: int) -> None:
-    """Refuse more rows of one of ``parties`` than a sum of rows has room for.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse more rows of one of ``parties`` than a sum of rows has room for."""
     if rows > ROWS // parties:
         raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
 
@@ -121,10 +116,6 @@ def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str 
         What else would help.
     which : str
         Rows these are.
-
-    Raises
-    ------
-    ConfigError
     """
     if missed.sum() > UNSEEN * diagonal.sum():
         raise ConfigError(
@@ -138,10 +129,6 @@ def require_scalable(bound: float, missed: Array, diagonal: Array, rows: int) ->
 
     What cannot be told from a constant feature may pass for one where its deviation is nothing beside that of scaled
     features, and below 1e-15 of the largest.
-
-    Raises
-    ------
-    ConfigError
     """
     varying, matters = diagonal > missed, missed > min(1e-12 * rows, 1e-30 * float(diagonal.max()))
     few = int(((missed > UNSEEN * diagonal) & (varying | matters)).sum())
@@ -154,12 +141,7 @@ def require_scalable(bound: float, missed: Array, diagonal: Array, rows: int) ->
 
 
 def rows_in(count: NDArray[Any], parties: int) -> int:
-    """The number of rows that the parties of an opened sum have, checked: nobody can check a single share.
-
-    Raises
-    ------
-    ContractError
-    """
+    """The rows that the parties of an opened sum have, or a `ContractError`: nobody can check a single share."""
     rows = int(count)
     if not parties <= rows <= ROWS:
         raise ContractError(

@@ -64,12 +64,7 @@ from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy, k
 
 @contextmanager
 def sums_of_rows() -> Iterator[None]:
-    """Where sums are taken that are those of no rows: nobody can check a single share.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Raise a `ContractError` where sums are those of no rows: nobody can check a single share."""
     try:
         with np.errstate(all="ignore"):
             yield

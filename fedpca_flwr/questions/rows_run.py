@@ -273,12 +273,7 @@ class RowsStrategy(PCAStrategy):
         return {"components": components, "mean": mean, "scale": scale}
 
     def n_components(self, rows: int, features: int) -> int | float:
-        """The wanted number of components, or the fraction of variance, checked against the pooled data.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """The wanted number of components, or the fraction of variance, checked against the pooled data."""
         check_components(self.options.n_components, rows, features)
         return self.options.n_components
 
