@@ -34,7 +34,7 @@ class StackOptions(method.Options):
 def phases(config: method.RunConfig, options: StackOptions) -> method.Questions:
     """One truncated factor."""
     truncated = fields.truncated_phase(lambda public: min(max(options.rank, options.n_components), public.features))
-    return {**truncated, **method.projection_phase(config)}
+    return {**truncated, **method.projection_phase()}
 
 
 CARD = method.MethodCard(

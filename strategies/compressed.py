@@ -113,7 +113,7 @@ def phases(config: method.RunConfig, options: CompressedOptions) -> method.Quest
         **({"scale": scale} if options.stepped else {}),
         "encoded": encoded,
         **({"correction": correction} if options.most_corrections else {}),
-        **method.projection_phase(config),
+        **method.projection_phase(),
     }
 
 

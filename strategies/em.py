@@ -96,7 +96,7 @@ def phases(config: method.RunConfig, options: EMOptions) -> method.Questions:
     return {
         **incomplete.observed_phases(config, pairs=options.model == "gaussian"),
         **step,
-        **method.projection_phase(config, further=(expects,)),
+        **method.projection_phase(further=(expects,)),
     }
 
 

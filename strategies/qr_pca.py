@@ -65,7 +65,7 @@ def phases(config: method.RunConfig, options: QROptions) -> method.Questions:
         unit = (method.Field("unit", (), kind="positive"),) if narrow else ()
         factor = method.Payload((*method.HEAD, *unit, method.Field("factor", ("trapezoid",), dtype=options.wire)))
         answer = _narrow_factor if narrow else _whole_factor
-        return {"factor": method.Question(reply=factor, answer=answer), **method.projection_phase(config)}
+        return {"factor": method.Question(reply=factor, answer=answer), **method.projection_phase()}
     if options.scale or not options.center:
         raise method.ConfigError("run-config: 'rank' goes only with center=true and scale=false")
     if isinstance(options.n_components, float):
@@ -76,7 +76,7 @@ def phases(config: method.RunConfig, options: QROptions) -> method.Questions:
             "and better twice that: with less, whole directions are lost"
         )
     truncated = fields.truncated_phase(lambda public: min(options.rank, public.features))
-    return {**truncated, **method.projection_phase(config)}
+    return {**truncated, **method.projection_phase()}
 
 
 def _whole_factor(party: method.Client, asked: method.Fields) -> method.Fields:

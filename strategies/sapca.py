@@ -124,7 +124,7 @@ def phases(config: method.RunConfig, options: SAPCAOptions) -> method.Questions:
         optional=True,
     )
     tree = {"merged": merged} if options.topology == "tree" else {}
-    return {"summary": summary, **tree, **method.projection_phase(config)}
+    return {"summary": summary, **tree, **method.projection_phase()}
 
 
 def _summary(party: method.Client, asked: method.Fields) -> method.Fields:

@@ -70,7 +70,7 @@ CARD = method.MethodCard(
     ),
     pools_moments=True,
     options=StreamingOptions,
-    phases=lambda config, options: {**members_phases(config), **method.projection_phase(config)},
+    phases=lambda config, options: {**members_phases(config), **method.projection_phase()},
     examples=({"state": "federation"},),
     reference="that of `p-cov`",
 )

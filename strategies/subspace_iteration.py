@@ -103,7 +103,7 @@ def _phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questi
         check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
         return {
             **products.product_phases(config, options.width, rounds=options.max_rounds, variances_first=options.scale),
-            **method.projection_phase(config, about="" if options.genotypes else "centre"),
+            **method.projection_phase(about="" if options.genotypes else "centre"),
         }
     if options.scale or not options.center or options.acceleration == "none":
         raise method.ConfigError(
@@ -129,7 +129,7 @@ def _phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questi
         times=options.max_rounds,
         optional=True,
     )
-    return {"sketch": sketch, "refine": refine, **method.projection_phase(config)}
+    return {"sketch": sketch, "refine": refine, **method.projection_phase()}
 
 
 def _sketch(party: method.Client, rank: int) -> method.Fields:

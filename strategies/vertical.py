@@ -73,11 +73,9 @@ def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questio
         reply=method.Payload((method.Field("product", ("n", "b")),)),
         answer=lambda party, asked: {"product": algebra.gram_product(party.own_columns, asked["block"])},
         sizes=lambda public: {"b": public.options.width(public.rows)},
+        limits=columns.product_limits,
+        limited_by=columns.BY_ENERGY,
         times=options.max_rounds,
-    )
-    gram = method.Question(
-        reply=method.Payload((method.Field("gram", ("n(n+1)/2",), kind="scatter"),)),
-        answer=lambda party, asked: {"gram": algebra.packed_gram(party.own_columns.X)},
     )
     merge = method.Question(
         reply=method.Payload((method.Field("directions", ("n", "r")),)),
@@ -86,19 +84,11 @@ def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questio
         instead="set solver='krylov' or 'gram'",
     )
     solvers: dict[str, method.Questions] = {
-        "krylov": {
-            "product": columns.bounded(
-                config, product, lambda energy, asked, _: columns.product_limits(energy, asked["block"])
-            )
-        },
-        "gram": {
-            "gram": columns.bounded(
-                config, gram, lambda energy, _, public: columns.inner_product_limits("gram", energy, public.rows)
-            )
-        },
+        "krylov": {"product": product},
+        "gram": columns.inner_products_phase("gram"),
         "merge": {"merge": merge, **columns.energies_phase()},
     }
-    return {**columns.rows_phases(config, options), **solvers[options.solver], **columns.projection_phase(config)}
+    return {**columns.rows_phases(config, options), **solvers[options.solver], **columns.projection_phase()}
 
 
 def _own_directions(party: method.Client, asked: method.Fields) -> method.Fields:

@@ -63,34 +63,21 @@ def phases(config: method.RunConfig, options: KernelOptions) -> method.Questions
             f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "
             "eigenvalues, for which the approximation is wrong without notice; set landmarks=0"
         )
-    known = {
-        "distances": columns.bounded(
-            config,
-            method.Question(
-                reply=method.Payload((method.Field("distances", ("n(n-1)/2",)),)),
-                answer=lambda party, asked: {"distances": algebra.packed_distances(_compared(party))},
-            ),
-            lambda energy, asked, public: columns.distance_limits(energy, public.rows),
-        ),
-        "products": columns.bounded(
-            config,
-            method.Question(
-                reply=method.Payload((method.Field("products", ("n(n+1)/2",), kind="scatter"),)),
-                answer=lambda party, asked: {"products": algebra.packed_gram(party.own_columns.X)},
-            ),
-            lambda energy, asked, public: columns.inner_product_limits("products", energy, public.rows),
-        ),
-        "landmarks": columns.bounded(
-            config,
-            method.Question(
-                asked=method.Payload((method.Field("places", ("c",), "int64", kind="size"),)),
-                reply=method.Payload((method.Field("landmarks", ("n", "c")),)),
-                answer=_to_landmarks,
-                sizes=lambda public: {"c": public.options.landmarks},
-            ),
-            lambda energy, asked, public: columns.landmark_limits(energy, public.rows, asked["places"].size),
-        ),
-    }
+    distances = method.Question(
+        reply=method.Payload((method.Field("distances", ("n(n-1)/2",)),)),
+        answer=lambda party, asked: {"distances": algebra.packed_distances(_compared(party))},
+        limits=columns.distance_limits,
+        limited_by=columns.BY_ENERGY,
+    )
+    landmarks = method.Question(
+        asked=method.Payload((method.Field("places", ("c",), "int64", kind="size"),)),
+        reply=method.Payload((method.Field("landmarks", ("n", "c")),)),
+        answer=_to_landmarks,
+        sizes=lambda public: {"c": public.options.landmarks},
+        limits=columns.landmark_limits,
+        limited_by=columns.BY_ENERGY,
+    )
+    known = {"distances": distances, "landmarks": landmarks, **columns.inner_products_phase("products")}
     measures = (columns.ENERGY, method.Field("level", ()), method.Field("spread", (), kind="size"))
     sums = ("energy",) if options.gamma else ("energy", "sum")
     begin = columns.rows_phases(

@@ -40,14 +40,12 @@ def phases(config: method.RunConfig, options: ScoresOptions) -> method.Questions
         reply=method.Payload((method.Field("scores", ("n", "k")),)),
         answer=lambda party, asked: {"scores": party.own_columns @ party.own.components[asked["components"]].T},
         sizes=columns.k_of_options,
+        limits=columns.score_limits,
+        limited_by=columns.BY_ENERGY,
     )
     return {
         **columns.rows_phases(config, None, of_party=of_loadings, own=_of_loadings, asked=(SCALED,)),
-        "scores": columns.bounded(
-            config,
-            scores,
-            lambda energy, asked, public: columns.score_limits(energy, public.rows, asked["components"].size),
-        ),
+        "scores": scores,
         **columns.keeping_phase(lambda asked: asked["scores"], method.Field("scores", ("n", "<=k"))),
     }
 

@@ -100,12 +100,7 @@ def senders(parties: Sequence[int]) -> str:
 
 
 def info_of(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
-    """What a client says of itself, checked: it may be anything.
-
-    Raises
-    ------
-    ContractError
-    """
+    """What a client says of itself, or a `ContractError`: it may be anything."""
     try:
         info = (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source="a client's reply")
     except ConfigError as error:
@@ -126,12 +121,7 @@ def reply_of(result: FitRes, info: PartyInfo) -> Reply:
 
 
 def arrays_in(reply: Reply) -> list[NDArray[Any]]:
-    """The arrays of a reply, as views of the message.
-
-    Raises
-    ------
-    ContractError
-    """
+    """The arrays of a reply, as views of the message, or a `ContractError`."""
     try:
         return [_view(tensor) for tensor in reply.tensors]
     except Exception:  # NumPy evaluates the header as a Python literal, which can fail in many ways

@@ -45,6 +45,16 @@ class PCAOptions(Config):
         return isinstance(self, ScaleOptions) and self.scale
 
     @property
+    def could_scale(self) -> bool:
+        """Whether features are not divided by their deviations, and could be."""
+        return isinstance(self, ScaleOptions) and not self.scale
+
+    @property
+    def takes_gaps(self) -> bool:
+        """Whether with these options rows may have missing values."""
+        return False
+
+    @property
     def exposes(self) -> str:
         """What these options show of single rows, where that is more than `MethodCard.exposes` says."""
         return ""

@@ -117,6 +117,11 @@ class PCAClient(NumPyClient):
         """What the server knows too."""
         return self.site.public(self.card.split, self.options)
 
+    @property
+    def in_fixed_point(self) -> bool:
+        """Whether its answers are added to those of others in fixed point, within limits that follow from `bound`."""
+        return self.transport.sums_only and not self.card.differentially_private
+
     # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:

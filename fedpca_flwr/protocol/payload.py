@@ -97,12 +97,7 @@ class Payload:
         return {field.name: array for field, array in zip(self.fields, arrays, strict=True)}
 
     def require_count(self, arrays: int, sender: str) -> None:
-        """Refuse a message of so many arrays, before they are read, where there should be others.
-
-        Raises
-        ------
-        ContractError
-        """
+        """Refuse a message of so many arrays, before they are read, where there should be others."""
         if arrays != len(self.fields):
             expected = ", ".join(field.name for field in self.fields)
             raise ContractError(
@@ -156,10 +151,6 @@ class Payload:
             What the symbols of the shapes stand for, e.g. ``{"d": 784}``.
         reference : str, optional
             Where those sizes come from, for the error's text.
-
-        Raises
-        ------
-        ContractError
         """
         if "count" in values:
             sizes = {**sizes, "n": int(values["count"])}

@@ -13,8 +13,8 @@ they were in the first of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -90,6 +90,10 @@ class Question:
     limits : callable, optional
         From what was asked and what is public: limits on the sum of the replies. A phase without them is no sum, and
         is refused where only sums may be shown.
+    limited_by : tuple of Field
+        What comes with the question too where only the sum of the replies opens, since `limits` need it.
+    share_limits : callable, optional
+        As `limits`, of what one reply adds to the sum where the server sees it. None where it is not held against any.
     instead : str
         Of a question without limits: what to choose where only sums may be shown, as the end of an error.
     words : int
@@ -118,6 +122,8 @@ class Question:
     answer: Answer | None = None
     sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
     limits: Callable[[Fields, Public], SumLimits] | None = None
+    limited_by: tuple[Field, ...] = ()
+    share_limits: Callable[[Fields, Public], SumLimits] | None = None
     instead: str = ""
     words: int = 1
     summed: Payload | None = None
@@ -127,6 +133,10 @@ class Question:
     in_clear: bool = False
     differentially_private: bool = False
     closing: bool = False
+
+    def as_sum(self) -> Question:
+        """The question as it is asked where only the sum of its replies opens."""
+        return replace(self, asked=Payload((*self.asked.fields, *self.limited_by)))
 
     def most(self, public: Public) -> int:
         """How often one run may ask it."""
@@ -174,6 +184,14 @@ class Question:
 
 Questions = Mapping[str, Question]
 """By name, in the order in which a run asks them."""
+
+
+Kind = TypeVar("Kind")
+
+
+def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
+    """The one of these that is for how the answers of a run travel; survivors' are as masked ones unless it is said."""
+    return {"clear": clear, "masked": masked, "surviving": masked if surviving is None else surviving}[config.transport]
 
 
 @dataclass(frozen=True)
@@ -260,10 +278,6 @@ def require_next(phases: Questions, answered: Sequence[str], phase: str, public:
         Of the question.
     public : Public
         What the times depend on, where they are no fixed number.
-
-    Raises
-    ------
-    ContractError
     """
     names = [name for name in phases if phases[name].most(public)]
     if phase not in names:
@@ -288,12 +302,7 @@ ROUNDING = 2.0**-40
 
 
 def require_as_told(payload: Payload, asked: Fields, state: State) -> None:
-    """Refuse a number of the run that is not what the party was told earlier in it; keep those told first.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a number of the run that is not what the party was told earlier in it; keep those told first."""
     for entry in payload.fields:
         value, name = asked[entry.name], f"told {entry.fixed or entry.near}"
         if entry.fixed and value.size and name not in state:
@@ -306,12 +315,7 @@ def require_as_told(payload: Payload, asked: Fields, state: State) -> None:
 
 
 def require_same(name: str, same: bool) -> None:
-    """Refuse a number that changes within a run.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a number that changes within a run."""
     if not same:
         raise ContractError(f"{SERVER}: '{name}' is not what an earlier question of this run said")
 

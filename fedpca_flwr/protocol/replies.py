@@ -233,12 +233,7 @@ class Replies:
             reply.fields = dict(left)
 
     def check(self, replies: Sequence[Reply]) -> None:
-        """Set the fields of those that are not taken, once all have come.
-
-        Raises
-        ------
-        ContractError
-        """
+        """Set the fields of those that are not taken, once all have come, or raise a `ContractError`."""
         whole = [reply for reply in replies if not reply.taken]
         named = {reply.sender: self._named(reply) for reply in whole}
         check_together(self.payload, named, self.sizes, self._claims)

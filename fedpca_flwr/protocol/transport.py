@@ -55,6 +55,10 @@ class Transport(ABC):
 
     sums_only: bool = False
 
+    def summed_over(self, parties: int) -> int:
+        """Of how many of so many parties the server sees the sum of the replies, and no less."""
+        return parties if self.sums_only else 1
+
     @abstractmethod
     def script(self, method: str, phases: Questions) -> Questions:
         """The script of a run, from the method's own phases: what travels in each, and what comes around them.

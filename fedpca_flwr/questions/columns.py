@@ -26,13 +26,13 @@ import numpy as np
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import energies
+from fedpca_flwr.maths.columns import energies, packed_gram
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.model.loadings import Loadings, run_digest
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions, Sum, SumLimits, Total, by_transport
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsRun
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import require_bound, require_resolved
@@ -66,38 +66,34 @@ def measure_limits(
     return {name: np.array(limit(name)) for name in names}
 
 
-def product_limits(energy: float, block: Array) -> SumLimits:
-    """``X X'`` times ``block`` (n, b)."""
-    return {"product": np.tile(_enlarged(energy) * np.linalg.norm(block, axis=0), (len(block), 1))}
+def product_limits(asked: Fields, public: Public) -> SumLimits:
+    """``X X'`` times a block (n, b)."""
+    block = asked["block"]
+    return {"product": np.tile(_energy_in(asked) * np.linalg.norm(block, axis=0), (len(block), 1))}
 
 
-def inner_product_limits(name: str, energy: float, rows: int) -> SumLimits:
-    """Packed ``X X'`` (n (n + 1) / 2,)."""
-    return {name: np.full(packed_size(rows), _enlarged(energy))}
-
-
-def distance_limits(energy: float, rows: int) -> SumLimits:
+def distance_limits(asked: Fields, public: Public) -> SumLimits:
     """Squared distances of the rows (n (n - 1) / 2,)."""
-    return {"distances": np.full(packed_size(rows - 1), 2 * _enlarged(energy))}
+    return {"distances": np.full(packed_size(public.rows - 1), 2 * _energy_in(asked))}
 
 
-def landmark_limits(energy: float, rows: int, landmarks: int) -> SumLimits:
+def landmark_limits(asked: Fields, public: Public) -> SumLimits:
     """Squared distances of the rows from some of them, or inner products with them, (n, c)."""
-    return {"landmarks": np.full((rows, landmarks), 2 * _enlarged(energy))}
+    return {"landmarks": np.full((public.rows, asked["places"].size), 2 * _energy_in(asked))}
 
 
-def score_limits(energy: float, rows: int, components: int) -> SumLimits:
+def score_limits(asked: Fields, public: Public) -> SumLimits:
     """Scores (n, k) by orthonormal loadings."""
-    return {"scores": np.full((rows, components), np.sqrt(_enlarged(energy)))}
+    return {"scores": np.full((public.rows, asked["components"].size), np.sqrt(_energy_in(asked)))}
 
 
-def projection_limits(energy: float) -> SumLimits:
+def projection_limits(asked: Fields, public: Public) -> SumLimits:
     """The energy that the last round finds left: at most all of it, and some rounding."""
-    return {"squared": np.array(2 * energy)}
+    return {"squared": np.array(2 * float(asked["energy"]))}
 
 
-def _enlarged(energy: float) -> float:
-    return energy * (1 + ROUNDING)
+def _energy_in(asked: Fields) -> float:
+    return float(asked["energy"]) * (1 + ROUNDING)
 
 
 ABOUT_ROWS = (
@@ -108,6 +104,9 @@ ABOUT_ROWS = (
 """What each party says of its rows, so that all have the same."""
 
 ENERGY = Field("energy", (), kind="size")
+
+BY_ENERGY = (replace(ENERGY, kind="positive"),)
+"""What limits the sums that follow the energy (`Question.limited_by`)."""
 
 DIRECTIONS = Field("directions", ("n", "<=k"), kind="orthonormal columns")
 """Of the scores."""
@@ -165,13 +164,12 @@ def rows_phases(
     asked : sequence of Field
         What else comes with the question for them.
     """
-    if config.transport == "clear":
-        return rows_in_clear((*of_party, *measures), own, measure)
-    require_bound(config.bound)
-    return {
+    require_bound(config)
+    one_by_one = {
         "rows": replace(rows_in_clear(of_party, own)["rows"], in_clear=True),
         "energy": measures_phase(options, sums, lambda party, asked: add(party), *asked, centred=centred),
     }
+    return by_transport(config, clear=rows_in_clear((*of_party, *measures), own, measure), masked=one_by_one)
 
 
 def rows_in_clear(fields: Sequence[Field], *found: Measure) -> Questions:
@@ -204,18 +202,15 @@ def measures_phase(
     )
 
 
-def bounded(config: RunConfig, phase: Question, limits: Callable[[float, Fields, Public], SumLimits]) -> Question:
-    """A question of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
-
-    ``limits`` are those from the energy, what was asked and what is public.
-    """
-    if config.transport == "clear":
-        return phase
-    return replace(
-        phase,
-        asked=Payload((*phase.asked.fields, replace(ENERGY, kind="positive"))),
-        limits=lambda asked, public: limits(float(asked["energy"]), asked, public),
+def inner_products_phase(name: str) -> Questions:
+    """All inner products of the rows over a party's columns, packed."""
+    products = Question(
+        reply=Payload((Field(name, ("n(n+1)/2",), kind="scatter"),)),
+        answer=lambda party, asked: {name: packed_gram(party.own_columns.X)},
+        limits=lambda asked, public: {name: np.full(packed_size(public.rows), _energy_in(asked))},
+        limited_by=BY_ENERGY,
     )
+    return {name: products}
 
 
 def k_of_options(public: Public) -> dict[str, int]:
@@ -233,16 +228,18 @@ def energies_phase() -> Questions:
     return {"energies": held}
 
 
-def projection_phase(config: RunConfig) -> Questions:
+def projection_phase() -> Questions:
     """The last question: every party keeps the scores and its own loadings, and tells the energy that these leave."""
     project = Question(
         asked=Payload((DIRECTIONS, SINGULAR)),
         reply=Payload((Field("squared", (), kind="size"),)),
         answer=_project,
         sizes=k_of_options,
+        limits=projection_limits,
+        limited_by=BY_ENERGY,
         closing=True,
     )
-    return {"project": bounded(config, project, lambda energy, asked, public: projection_limits(energy))}
+    return {"project": project}
 
 
 def _project(party: ColumnsClient, asked: Fields) -> Fields:
@@ -312,12 +309,7 @@ def resolved(run: ColumnsRun, sums: Total, name: str) -> float:
 
 
 def require_distances(added: Array, missed: float) -> None:
-    """Refuse sums of squared distances below zero, by more than what the sum ``missed``.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse sums of squared distances below zero, by more than what the sum ``missed``."""
     if added.size and added.min() < -missed:
         raise ContractError(
             f"the parties' squared distances between rows add up to {added.min():.3g}, less than zero: some party's "
@@ -326,12 +318,7 @@ def require_distances(added: Array, missed: float) -> None:
 
 
 def finite_kernel(K: Array) -> Array:
-    """A kernel matrix (n, c) of which float64 holds all that is computed from it.
-
-    Raises
-    ------
-    DataError
-    """
+    """The kernel matrix (n, c), or a `DataError` where float64 does not hold all that is computed from it."""
     with np.errstate(over="ignore"):
         most = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
     if not np.isfinite(most):

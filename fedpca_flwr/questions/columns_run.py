@@ -34,7 +34,7 @@ from fedpca_flwr.protocol.question import Ask, Program, Public, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.last_round import require_fit
-from fedpca_flwr.questions.row_limits import require_bound, require_few_rows
+from fedpca_flwr.questions.row_limits import permit_fixed_point
 from fedpca_flwr.site.local_table import difference
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
@@ -53,6 +53,10 @@ class ColumnsOptions(CountOptions):
         """Whether columns are about their means."""
         return self.center
 
+    @property
+    def could_scale(self) -> bool:
+        return not self.scale
+
 
 class ColumnsClient(PCAClient):
     """A party that holds columns: its own, as the run centres and scales them, and the last round.
@@ -63,10 +67,7 @@ class ColumnsClient(PCAClient):
     site: Site
 
     def require_ready(self) -> None:
-        if self.transport.sums_only and self.site.config.bound:
-            require_bound(self.site.config.bound)
-            self.site.permit_bound(self.card.split)
-            require_few_rows(len(self.data), self.site.node.num_partitions)
+        permit_fixed_point(self)
         self._permit_products(counted=False)
 
     @cached_property
@@ -97,7 +98,7 @@ class ColumnsClient(PCAClient):
         node, columns = self.site.node, self.data.shape[1]
         products = self.options.products(len(self.data))
         if node.data and node.may_show == "scores" and products:
-            columns += node.num_partitions - 1 if self.transport.sums_only else 0
+            columns += self.transport.summed_over(node.num_partitions) - 1
             repeats = self.site.repeats(self.card.split)
             repeats.permit_products(products, columns=columns, counted=counted)
 
@@ -150,12 +151,7 @@ class ColumnsRun(PCAStrategy):
         self._by_ids = False
 
     def n_components(self, rows: int, columns: int) -> int:
-        """The wanted number of components, checked against the rows and columns of all parties.
-
-        Raises
-        ------
-        ConfigError, DataError
-        """
+        """The wanted number of components, checked against the rows and columns of all parties."""
         assert isinstance(self.options, CountOptions)
         check_components(self.options.n_components, rows, columns)
         return self.options.n_components
@@ -178,7 +174,7 @@ class ColumnsRun(PCAStrategy):
 
     def with_energy(self, asked: Fields) -> Fields:
         """What is asked in a phase whose sum the energy bounds."""
-        return {**asked, "energy": np.asarray(self.total)} if "energy" in self.phases else asked
+        return {**asked, "energy": np.asarray(self.total)}
 
     def require_same_rows(self, replies: list[Reply]) -> None:
         """Take what the parties say of their rows.

@@ -24,13 +24,15 @@ expected values y of all rows (Cauchy and Schwarz)::
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import LARGEST
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.factor_em import FactorGaussian, FactorSums, factor_sums
@@ -48,7 +50,7 @@ from fedpca_flwr.maths.moments import (
     two_sum,
 )
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, SumLimits
+from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
 from fedpca_flwr.questions.row_limits import (
@@ -59,7 +61,7 @@ from fedpca_flwr.questions.row_limits import (
     require_scalable,
     rows_in,
 )
-from fedpca_flwr.questions.rows import CENTRE, SPREAD, checked_sum, taken_for_constant
+from fedpca_flwr.questions.rows import CENTRE, SPREAD, taken_for_constant
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 logger = logging.getLogger("fedpca_flwr.client")
@@ -142,14 +144,14 @@ class ObservedValues(NamedTuple):
 
 def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
     """The questions of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
-    if config.secure_aggregation:
-        require_bound(config.bound)
+    require_bound(config)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
         "observed": Question(
             reply=Payload((COUNT, Field("empty", (), "int64", kind="size"), counts, Field("sum", ("d",)))),
             answer=_own_observed,
             limits=lambda asked, public: _observed_limits(public, pairs=pairs),
+            share_limits=of_a_share(lambda asked, public: _observed_limits(public, pairs=pairs)),
             words=FIRST_WORDS,
         ),
         "deviations": Question(
@@ -157,6 +159,7 @@ def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",), kind="size"))),
             answer=_own_deviations,
             limits=_deviation_limits,
+            share_limits=of_a_share(_deviation_limits),
             words=FIRST_WORDS,
         ),
     }
@@ -169,9 +172,26 @@ def expected_phase(times: int) -> Question:
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
         answer=_own_expected,
         limits=_expected_limits,
+        share_limits=of_a_share(_expected_limits),
         words=EXPECTED_WORDS,
         times=times,
     )
+
+
+Limits = Callable[[Fields, Public], SumLimits]
+
+
+def of_a_share(limits: Limits) -> Limits:
+    """The same limits of what one party adds where the server sees it: there no `bound` is given."""
+
+    def found(asked: Fields, public: Public) -> SumLimits:
+        known = dict(asked)
+        if "mean" in known:  # a constant feature, which is not divided by its spread, is as far as its mean was rounded
+            unit = np.where(known["spread"] > 0, known["spread"], 1.0)
+            known["mean"] = np.abs(known["mean"]) + 1e-9 * np.abs(known["centre"]) / unit
+        return limits(known, replace(public, config=public.config.model_copy(update={"bound": LARGEST})))
+
+    return found
 
 
 def _observed_limits(public: Public, *, pairs: bool) -> SumLimits:
@@ -265,14 +285,14 @@ def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
 
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, ObservedValues]:
     """Means and deviations of what was observed, by two sums; with ``scale`` they must be precise enough for that."""
-    first = yield from checked_sum(run, "observed", {})
+    first: Total = yield Sum("observed")
     count = rows_in(first["count"], first.parties)
     rows, d = count - int(first["empty"]), first["sum"].size
     pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(packed_size(d))
     counts = pairs[diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
     _require_observed(rows, counts)
     centre = first["sum"] / counts
-    second = yield from checked_sum(run, "deviations", {"rows": np.asarray(count), "centre": centre})
+    second: Total = yield Sum("deviations", {"rows": np.asarray(count), "centre": centre})
     diagonal = second["diagonal"]
     missed = second.missed.get("diagonal", np.zeros(d))
     constant, cautions = _constant(run, missed, diagonal - second["shift"] ** 2 / counts, counts, centre, scale=scale)
@@ -325,11 +345,8 @@ def expected(
     run: RowsStrategy, observed: ObservedValues, model: Gaussian
 ) -> Generator[Ask, Any, tuple[Expected, Array]]:
     """The expected sums of all rows under a model, and a bound on what fixed point rounded off the squares (d,)."""
-    total = yield from checked_sum(
-        run,
-        "expected",
-        {**observed.asked_about(model.mean), "covariance": pack(model.covariance)},
-    )
+    asked = {**observed.asked_about(model.mean), "covariance": pack(model.covariance)}
+    total: Total = yield Sum("expected", asked)
     missed = total.missed.get("second", np.zeros_like(total["second"]))
     return Expected(total["first"], total["second"]), missed[diagonal_positions(model.mean.size)]
 
@@ -366,6 +383,7 @@ def factor_phase(times: int, most: int) -> Question:
         answer=_own_products,
         sizes=lambda public: {"q": min(most, public.features)},
         limits=_limits,
+        share_limits=of_a_share(_limits),
         words=EXPECTED_WORDS,
         times=times,
     )
@@ -392,16 +410,8 @@ def expected_products(
     run: RowsStrategy, observed: ObservedValues, model: FactorGaussian
 ) -> Generator[Ask, Any, tuple[FactorSums, Array]]:
     """The sums of all rows under a model, and a bound on what fixed point rounded off each feature's products (d,)."""
-    total = yield from checked_sum(
-        run,
-        "products",
-        {
-            **observed.asked_about(model.mean),
-            "basis": model.basis,
-            "variances": model.variances,
-            "noise": np.asarray(model.noise),
-        },
-    )
+    factors = {"basis": model.basis, "variances": model.variances, "noise": np.asarray(model.noise)}
+    total: Total = yield Sum("products", {**observed.asked_about(model.mean), **factors})
     missed = total.missed.get("product", np.zeros_like(model.basis))
     sums = FactorSums(total["first"], total["product"], float(total["square"]), float(total["likelihood"]))
     return sums, np.linalg.norm(missed, axis=1)

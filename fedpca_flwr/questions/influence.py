@@ -227,12 +227,7 @@ def _refuse(parties: Sequence[str]) -> None:
 
 
 def _require_below(limit: float, everyone: Sequence[PartyInfluence]) -> None:
-    """Refuse a model of which one party holds more than it may.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a model of which one party holds more than it may."""
     lines = [
         f"{one.party} holds {share:.2%} of component {component} with {one.influence.rows:.2%} of the rows"
         for one in everyone

@@ -126,7 +126,7 @@ def merge_phases(config: RunConfig, options: MergeOptions) -> Questions:
         **({"local": local} if later else {}),
         **({} if options.graph == "server" else {"report": report}),
         **energies_phase(),
-        **projection_phase(config),
+        **projection_phase(),
     }
 
 

@@ -17,7 +17,18 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CentreOptions, MethodCard, PCAOptions, ScaledOptions, ScaleOptions, Shown
 from fedpca_flwr.protocol.card import CountOptions as Options
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Program, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.protocol.question import (
+    SERVER,
+    Ask,
+    Program,
+    Public,
+    Question,
+    Questions,
+    Sum,
+    SumLimits,
+    Total,
+    by_transport,
+)
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
@@ -61,6 +72,7 @@ __all__ = [
     "Sum",
     "SumLimits",
     "Total",
+    "by_transport",
     "head_fields",
     "head_in",
     "moments_phases",

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import LARGEST
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
@@ -40,8 +39,8 @@ from fedpca_flwr.maths.sums import (
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
-from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
+from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total, by_transport
+from fedpca_flwr.protocol.replies import as_they_come
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter
@@ -63,47 +62,9 @@ from fedpca_flwr.questions.row_limits import (
 from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy, kept, party_names, require_kept_sums
 
 
-def checked_sum(run: RowsStrategy, phase: str, asked: Fields) -> Generator[Ask, Any, Total]:
-    """A sum to which in clear no party may add more than the limits of fixed point let it add where sums are masked.
-
-    Raises
-    ------
-    ContractError
-        Naming the party.
-    """
-    if run.config.secure_aggregation:
-        total: Total = yield Sum(phase, asked)
-        return total
-    public = replace(run.public, config=run.config.model_copy(update={"bound": LARGEST}))
-    limits_of = run.card.phases(run.config, run.options)[phase].limits
-    assert limits_of is not None
-    known = dict(asked)
-    if "mean" in known:  # a constant feature, which is not divided by its spread, is as far as its mean was rounded
-        unit = np.where(known["spread"] > 0, known["spread"], 1.0)
-        known["mean"] = np.abs(known["mean"]) + 1e-9 * np.abs(known["centre"]) / unit
-    limits, arriving = limits_of(known, public), StreamingSum()
-
-    def add(fields: Fields, sender: str) -> None:
-        for name, limit in limits.items():
-            if fields[name].shape == limit.shape and (np.abs(fields[name]) > 2 * limit).any():
-                raise ContractError(
-                    f"{sender}: field '{name}' of phase '{phase}' holds numbers that are larger than any rows can add; "
-                    "does it run another version, or did its data change during the run?"
-                )
-        arriving.add(fields, sender)
-
-    replies = yield from as_they_come(Ask(phase, asked), add)
-    return arriving.total(replies)
-
-
 @contextmanager
 def sums_of_rows() -> Iterator[None]:
-    """Where sums are taken that are those of no rows: nobody can check a single share.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Raise a `ContractError` where sums are those of no rows: nobody can check a single share."""
     try:
         with np.errstate(all="ignore"):
             yield
@@ -188,17 +149,16 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
     """The questions of `pooled_moments`; ``within``: of scatters about own means; ``keep``: what of them."""
-    if config.secure_aggregation:
-        require_kept_sums(keep)
-        require_bound(config.bound)
-    return WAYS[config.transport].questions(within)
+    return by_transport(config, clear=_in_clear, masked=_in_three_sums, surviving=_in_one_sum)(config, within, keep)
 
 
-def _in_clear(within: bool) -> Questions:
+def _in_clear(config: RunConfig, within: bool, keep: str) -> Questions:
     return {"moments": Question(reply=MOMENTS, answer=own_moments)}
 
 
-def _in_three_sums(within: bool) -> Questions:
+def _in_three_sums(config: RunConfig, within: bool, keep: str) -> Questions:
+    require_kept_sums(keep, within=within)
+    require_bound(config)
     scatter = Question(
         asked=Payload((CENTRE, SPREAD)),
         reply=Payload((SCATTER,)),
@@ -208,7 +168,9 @@ def _in_three_sums(within: bool) -> Questions:
     return {**centre_phases(), "scatter": scatter}
 
 
-def _in_one_sum(within: bool) -> Questions:
+def _in_one_sum(config: RunConfig, within: bool, keep: str) -> Questions:
+    require_kept_sums(keep, within=within)
+    require_bound(config)
     squares = (Field("squares", ("d",)),) if within else ()
     uncentred = Question(
         reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
@@ -245,7 +207,7 @@ def _uncentred(party: RowsClient, *, within: bool) -> Sequence[Fields]:
 
 
 def projection_phase(
-    config: RunConfig, *, differentially_private: bool = False, about: str = "", further: tuple[Field, ...] = ()
+    *, differentially_private: bool = False, about: str = "", further: tuple[Field, ...] = ()
 ) -> Questions:
     """The last question: every party projects its own rows and tells what squared error that leaves.
 
@@ -253,8 +215,6 @@ def projection_phase(
     private by noise replies a constant, in clear. ``about`` names the number of the run that the mean is, but for
     rounding, where the parties were told one; ``further`` fields are what else the rows are projected with.
     """
-    summed = config.secure_aggregation and not differentially_private
-    limits = (ROW_COUNT, Field("total", (), kind="positive"))
     return {
         "project": Question(
             asked=Payload(
@@ -263,13 +223,13 @@ def projection_phase(
                     Field("mean", ("d",), near=about),
                     Field("scale", ("d",), kind="positive", optional=True),
                     *further,
-                    *(limits if summed else ()),
                 )
             ),
             reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
             answer=lambda party, asked: party.project(asked),
             sizes=lambda public: {"k": public.features},
             limits=lambda asked, public: projection_limits(int(asked["rows"]), float(asked["total"])),
+            limited_by=(ROW_COUNT, Field("total", (), kind="positive")),
             in_clear=differentially_private,
             closing=True,
         )
@@ -343,7 +303,8 @@ def pooled_moments(
     joined : ndarray of shape (d,)
         Where only sums are shown: the diagonal of the scatter that this one is added to.
     """
-    found = yield from WAYS[run.config.transport].pool(run, within, each, joined)
+    pool_by = by_transport(run.config, clear=_from_each, masked=_by_three_sums, surviving=_by_one_sum)
+    found = yield from pool_by(run, within, each, joined)
     own, evidence = dict(zip(found.names, found.parts.values(), strict=True)), found.evidence
     whole = found.moments if found.whole is None else found.whole
     return found._replace(evidence=replace(evidence, kept=kept(run.options, whole, own, missed=evidence.missed)))
@@ -387,21 +348,6 @@ def _by_one_sum(run: RowsStrategy, within: bool, each: bool, joined: Array | flo
     resolved, cautions = _resolved_diagonal(run, missed, diagonal, head, which=ALL_ROWS, joined=joined)
     evidence = Evidence(missed=missed, cautions=cautions)
     return PooledMoments(Moments(*head, scatter=scatter), resolved.clip(min=0.0), evidence=evidence)
-
-
-class Way(NamedTuple):
-    """How the moments of all rows are had: the questions (``within`` or not), and what is made of the answers."""
-
-    questions: Callable[[bool], Questions]
-    pool: Callable[[RowsStrategy, bool, bool, Array | float], Pooling]
-
-
-WAYS = {
-    "clear": Way(_in_clear, _from_each),
-    "masked": Way(_in_three_sums, _by_three_sums),
-    "surviving": Way(_in_one_sum, _by_one_sum),
-}
-"""By how the answers travel."""
 
 
 def _resolved_diagonal(

@@ -45,7 +45,7 @@ from fedpca_flwr.questions.genotypes import (
 from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
 from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.own_scatter import OwnScatter
-from fedpca_flwr.questions.row_limits import Pooled, require_bound, require_few_rows
+from fedpca_flwr.questions.row_limits import Pooled, permit_fixed_point
 from fedpca_flwr.site.policy import permit_calls
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
@@ -72,13 +72,16 @@ def party_names(replies: Sequence[Reply]) -> list[str]:
     return names if len(set(names)) == len(names) else [reply.sender for reply in replies]
 
 
-def require_kept_sums(keep: str) -> None:
-    """Refuse to keep each party's moments where the server has sums only.
+def require_kept_sums(keep: str, *, within: bool) -> None:
+    """Refuse by a `ConfigError` to keep what the server does not have where it has sums only.
 
-    Raises
-    ------
-    ConfigError
+    These are each party's moments; ``within`` the parties, also those of all rows.
     """
+    if within and keep != "nothing":
+        raise ConfigError(
+            f"run-config: 'keep' is '{keep}', but with secure-aggregation and 'harmonise' the server has no moments "
+            "with what lies between the parties; use keep=nothing"
+        )
     if keep == "parties":
         raise ConfigError(
             "run-config: 'keep' is 'parties', but with secure-aggregation the server has the sum over all parties "
@@ -99,11 +102,7 @@ class RowsClient(PCAClient):
     site: Site
 
     def require_ready(self) -> None:
-        if self._sums:
-            if self.site.config.bound:
-                require_bound(self.site.config.bound)
-                self.site.permit_bound(self.card.split)
-            require_few_rows(len(self.data), self.site.node.num_partitions)
+        permit_fixed_point(self)
         if are_genotypes(self.options) and not self.journal.begun() and CHECKED not in self.site.state:
             require_genotypes(self.unscaled)
             permit_calls(self.site.node, self.site.table)
@@ -123,11 +122,6 @@ class RowsClient(PCAClient):
             self.site.state[FREQUENCIES.name] = [asked[FREQUENCIES.name]]
 
     @property
-    def _sums(self) -> bool:
-        """Whether this party's answers are added to those of others in fixed point."""
-        return self.transport.sums_only and not self.card.differentially_private
-
-    @property
     def unscaled(self) -> Rows:
         """This party's rows as they are."""
         return self.site.data(self.card.split)
@@ -139,7 +133,7 @@ class RowsClient(PCAClient):
 
     def own_of(self, rows: Rows) -> OwnScatter:
         """The moments of some of this party's ``rows`` (n, d), kept for the run where that is cheaper."""
-        farthest = FARTHEST * self.site.config.bound if self._sums and self.site.config.bound else math.inf
+        farthest = FARTHEST * self.site.config.bound if self.in_fixed_point and self.site.config.bound else math.inf
         columns = self.options.columns(self.public)
         return OwnScatter(rows, self.site.state, columns=columns, parties=self.public.parties, farthest=farthest)
 
@@ -279,12 +273,7 @@ class RowsStrategy(PCAStrategy):
         return {"components": components, "mean": mean, "scale": scale}
 
     def n_components(self, rows: int, features: int) -> int | float:
-        """The wanted number of components, or the fraction of variance, checked against the pooled data.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """The wanted number of components, or the fraction of variance, checked against the pooled data."""
         check_components(self.options.n_components, rows, features)
         return self.options.n_components
 
@@ -304,7 +293,7 @@ class RowsStrategy(PCAStrategy):
             rounding = float(np.sum(missed * weights)) / solution.total
             measured["fixed_point_variance_share"] = rounding
             pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
-        unseen = [UNSEEN] if self.transport.sums_only and solution.scale is not None else []
+        unseen = [] if self.sees_each or solution.scale is None else [UNSEEN]
         odd = unit_notes(units, ())
         notes = [*evidence.cautions, *solution.notes, *odd, *unseen, *([] if evidence.kept is None else [KEPT])]
         log = self.history(self.certainty(pairs), notes, measured)
@@ -323,8 +312,7 @@ class RowsStrategy(PCAStrategy):
         if self.card.differentially_private:
             yield Ask("project", asked)
             return
-        if "rows" in {field.name for field in self.phases["project"].asked.fields}:
-            asked |= {"rows": np.asarray(self.rows_here(model)), "total": np.asarray(solution.total)}
+        asked |= {"rows": np.asarray(self.rows_here(model)), "total": np.asarray(solution.total)}
         fit: Total | None = yield Sum("project", asked)
         if fit is None:
             model.log["notes"].append("a party left before the last round: the squared error is not measured")

@@ -60,10 +60,6 @@ def require_threshold(survivors: int, parties: int) -> None:
     reveals one of the two; ``c`` that collude with the server give both. So ``2 t > n + c`` keeps every vector hidden
     from a server that tells the parties different things (section 6 of the paper), and ``t > 2 n / 3`` does while fewer
     than a third collude. A majority would be enough against a server without any party on its side only.
-
-    Raises
-    ------
-    ConfigError
     """
     least = 2 * parties // 3 + 1
     if not least <= survivors <= parties:
@@ -122,12 +118,7 @@ class Channels:
         return self._cipher(self.own, recipient).encrypt(bytes(12), shares, None)
 
     def unsealed(self, sender: int, text: bytes) -> bytes:
-        """Shares from another party.
-
-        Raises
-        ------
-        ContractError
-        """
+        """Shares from another party, or a `ContractError`."""
         try:
             return self._cipher(sender, self.own).decrypt(bytes(12), text, None)
         except InvalidTag:

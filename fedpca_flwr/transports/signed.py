@@ -73,10 +73,6 @@ class Signer:
         signatures : ndarray of shape (len(parties), 64)
         own : bytes
             This party's, as it made them.
-
-        Raises
-        ------
-        DisclosureError
         """
         known, times = range(len(self.identity.members)), Counter(parties)
         for party in parties:

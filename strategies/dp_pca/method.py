@@ -211,8 +211,9 @@ class DPPCA(method.Strategy):
         options, notes = self.options, []
         if options.noise_seed:
             notes.append(f"not private: fixed noise seed {options.noise_seed}")
-        if options.trust == "distributed" and not self.config.secure_aggregation:
-            notes.append("no secure aggregation: epsilon holds for this model, not against the server of the run")
+        if options.trust == "distributed":
+            seen = ["no secure aggregation: epsilon holds for this model, not against the server of the run"]
+            notes += method.by_transport(self.config, clear=seen, masked=[])
         if options.release == "directions":
             notes.append("components are those of the rows' directions; variances, and their shares, are estimates")
         else:
