@@ -188,11 +188,7 @@ SURVEYED = (
     method.Field("variances", ("d",)),
 )
 
-SURVEY = method.Question(
-    reply=method.Payload(SURVEYED),
-    answer=_own_survey,
-    sizes=lambda public: {"s": SKETCH},
-)
+SURVEY = method.Question(reply=method.Payload(SURVEYED), answer=_own_survey, sizes=lambda public: {"s": SKETCH})
 
 CARD = method.MethodCard(
     name="adaptive",

@@ -86,9 +86,8 @@ class EMOptions(method.PCAOptions):
 def phases(config: method.RunConfig, options: EMOptions) -> method.Questions:
     """What was observed, the steps, and the last question, with what rows are completed by."""
     if options.model == "factors":
-        step = {
-            "products": incomplete.factor_phase(options.max_rounds, options.factors or int(options.n_components) + MORE)
-        }
+        most = options.factors or int(options.n_components) + MORE
+        step = {"products": incomplete.factor_phase(options.max_rounds, most)}
         expects = method.Field("factors", ("any", "d"))
     else:
         step = {"expected": incomplete.expected_phase(options.max_rounds)}
@@ -109,9 +108,8 @@ def by_factors(
     method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
     q = _factors(k, options.factors, observed.rows, spread.size)
     unit = incomplete.unit_of(spread, scale=options.scale)
-    found = FactorEM(
-        observed.rows, observed.lost / unit, random_block(spread.size, q, run.config.seed), prior=options.prior
-    )
+    start = random_block(spread.size, q, run.config.seed)
+    found = FactorEM(observed.rows, observed.lost / unit, start, prior=options.prior)
     turns: list[float] = []
     while True:
         model = found.model
@@ -220,10 +218,8 @@ class EM(method.Strategy):
             steps += 1
             with sums_of_rows():
                 found.add(sums)
-            moments = observed.moments(found.mean, found.scatter)
-            solution = method.solve(
-                moments, moments.diagonal(), n_components=options.n_components, center=True, scale=options.scale
-            )
+            now, k = observed.moments(found.mean, found.scatter), options.n_components
+            solution = method.solve(now, now.diagonal(), n_components=k, center=True, scale=options.scale)
             if not observed.share:
                 ahead = 0.0
             elif found.ahead is not None and before is not None:
@@ -237,10 +233,10 @@ class EM(method.Strategy):
         return solution, missed * observed.spread**2, ahead
 
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
-        expects = {} if self.covariance is None else {"covariance": moments.pack(self.covariance)}
-        if self.factors is not None:
-            expects = {"factors": self.factors}
-        return {**super().loadings(model, solution), **expects}
+        if self.covariance is not None:
+            return {**super().loadings(model, solution), "covariance": moments.pack(self.covariance)}
+        assert self.factors is not None
+        return {**super().loadings(model, solution), "factors": self.factors}
 
     def modelled(self, solution: method.Solution) -> method.PCAModel:
         return replace(super().modelled(solution), covariance_=self.covariance, factors_=self.factors)

@@ -102,7 +102,7 @@ CARD = method.MethodCard(
     server_sees="each party's covariance, or its leading components",
     shows=method.Shown(
         "number of rows, mean, a factor of its covariance (all that a covariance tells; with `rank` its leading "
-        "components)",
+        "components)"
     ),
     pools_moments=True,
     options=QROptions,

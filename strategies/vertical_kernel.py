@@ -26,27 +26,11 @@ from fedpca_flwr.questions import columns
 from fedpca_flwr.questions import columns_method as method
 
 
-class KernelOptions(method.Options):
+class VerticalKernelOptions(method.KernelOptions):
     """Options of VERTICAL-KERNEL."""
 
-    kernel: algebra.Name = "rbf"
-    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
-    ``linear``: x'y."""
-    gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
-    """0: 1 / (m var X)."""
-    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
-    """Of ``sigmoid`` and ``polynomial``."""
-    degree: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 3
-    """Of ``polynomial``."""
-    center: bool = False
-    """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
     landmarks: Annotated[int, Limits(ge=0, examples=[0, "k+1", "n/2", "n"])] = 0
     """Rows to which distances are taken; 0: all."""
-
-    @property
-    def function(self) -> algebra.Kernel:
-        """The kernel, with ``gamma`` where it is given."""
-        return algebra.Kernel(self.kernel, self.gamma, self.coef0, self.degree)
 
     @property
     def asked(self) -> Literal["distances", "products", "landmarks"]:
@@ -56,7 +40,7 @@ class KernelOptions(method.Options):
         return "distances" if self.function.of_distances else "products"
 
 
-def phases(config: method.RunConfig, options: KernelOptions) -> method.Questions:
+def phases(config: method.RunConfig, options: VerticalKernelOptions) -> method.Questions:
     """The questions of the run's kernel."""
     if options.landmarks and not options.function.semidefinite:
         raise method.ConfigError(
@@ -150,7 +134,7 @@ CARD = method.MethodCard(
         "(`landmarks`: those to some rows); of each its numbers of rows and of columns, and a digest of its ids",
         "the scores of all rows, number and choice of landmarks",
     ),
-    options=KernelOptions,
+    options=VerticalKernelOptions,
     phases=phases,
     reference="Cheung et al. 2022, equations 7 to 12; Schölkopf, Smola, Müller 1998; Williams and Seeger 2001",
     split="columns",
@@ -164,7 +148,7 @@ class VerticalKernel(method.Strategy):
     """VERTICAL-KERNEL."""
 
     card = CARD
-    options: KernelOptions
+    options: VerticalKernelOptions
 
     @property
     def exact(self) -> bool:

@@ -161,8 +161,7 @@ def components_of_one_run(replies: list[method.Reply]) -> int:
     """How many components the parties' loadings have, which must be of one run."""
     witness = replies[0]
     for reply in replies:
-        same = [reply.fields[name] == witness.fields[name] for name in ("run", "components")]
-        if not all(same):
+        if any(reply.fields[name] != witness.fields[name] for name in ("run", "components")):
             raise method.ConfigError(
                 f"{reply.sender}: its loadings are of another run than those of {witness.sender}; name in every "
                 "node-config the 'loadings' of one run"

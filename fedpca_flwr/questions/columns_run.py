@@ -14,14 +14,16 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field as Limits
 
-from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import Columns, columns_of
+from fedpca_flwr.maths.columns import Columns, Kernel, columns_of
+from fedpca_flwr.maths.columns import Name as KernelName
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.model import PCAModel
@@ -56,6 +58,27 @@ class ColumnsOptions(CountOptions):
     @property
     def could_scale(self) -> bool:
         return not self.scale
+
+
+class KernelOptions(ColumnsOptions):
+    """The options of methods of kernels."""
+
+    kernel: KernelName = "rbf"
+    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
+    ``linear``: x'y."""
+    gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
+    """0: 1 / (m var X)."""
+    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
+    """Of ``sigmoid`` and ``polynomial``."""
+    degree: Annotated[Count, Limits(examples=[1, 2, 3])] = 3
+    """Of ``polynomial``."""
+    center: bool = False
+    """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
+
+    @property
+    def function(self) -> Kernel:
+        """The kernel, with ``gamma`` where it is given."""
+        return Kernel(self.kernel, self.gamma, self.coef0, self.degree)
 
 
 class ColumnsClient(PCAClient):

@@ -60,10 +60,7 @@ CARD = method.MethodCard(
         "directions, squares of their scores (or of its clipped rows and their products)",
         "the noisy centre, the components",
     ),
-    shows_summed=method.Shown(
-        "the noisy numbers of rows, sums and products",
-        "the noisy centre, the components",
-    ),
+    shows_summed=method.Shown("the noisy numbers of rows, sums and products", "the noisy centre, the components"),
     options=DPOptions,
     phases=phases,
     examples=(

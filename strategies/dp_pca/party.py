@@ -241,10 +241,7 @@ def phases(config: method.RunConfig, options: DPOptions) -> method.Questions:
     if not options.private:
         as_p_cov = "with epsilon='infinity' this is p-cov: run p-cov itself"
         moments = method.moments_phases(method.RunConfig())["moments"]
-        return {
-            "moments": replace(moments, instead=as_p_cov),
-            **method.projection_phase(differentially_private=True),
-        }
+        return {"moments": replace(moments, instead=as_p_cov), **method.projection_phase(differentially_private=True)}
     if options.trust == "distributed" and options.honest_parties > config.fewest:
         raise method.ConfigError(
             f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.fewest} = 'survivors': "

@@ -6,6 +6,7 @@ Each pass over the rows has phases of its own; those of the first, which holds r
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -30,6 +31,14 @@ GLOBAL_ROUNDS = 30
 
 CENTRE = (method.Field("mean", ("d",)), method.Field("remainder", ("d",)))
 """The mean of the rows used."""
+
+SHARED = method.Field("shared", ("d", "k"), kind="orthonormal columns")
+
+OF_OWN_COMPONENTS = (
+    method.Field("error", (), kind="size"),
+    method.Field("distance", ()),
+    method.Field("gram", ("k", "k")),
+)
 
 BY_SPREAD = (method.Field("spread", ("d",), kind="size"),)
 """Their deviations, from which limits of sums follow."""
@@ -68,7 +77,7 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
     choosing = options.mu == "held-out"
     first = _pass(config, options, HELD_OUT, len(GRID)) if choosing else {}
     choose = method.Question(
-        asked=method.Payload((method.Field("shared", ("d", "k"), kind="orthonormal columns"), *CENTRE)),
+        asked=method.Payload((SHARED, *CENTRE)),
         reply=method.Payload((method.Field("errors", ("grid",), kind="size"),)),
         answer=_choose,
         sizes=lambda public: {"k": options.n_components, "grid": len(GRID) + 2},
@@ -79,16 +88,8 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
         words=method.FIRST_WORDS,
     )
     report = method.Question(
-        asked=method.Payload(
-            (
-                method.Field("shared", ("d", "k"), kind="orthonormal columns"),
-                method.Field("strengths", ("<=m",), kind="size"),
-                *CENTRE,
-            )
-        ),
-        reply=method.Payload(
-            (method.Field("error", (), kind="size"), method.Field("distance", ()), method.Field("gram", ("k", "k")))
-        ),
+        asked=method.Payload((SHARED, method.Field("strengths", ("<=m",), kind="size"), *CENTRE)),
+        reply=method.Payload(OF_OWN_COMPONENTS),
         answer=_report,
         sizes=lambda public: {"k": options.n_components, "m": 1},
         limits=_of_report,
@@ -121,14 +122,9 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         limited_by=BY_SPREAD,
         times=GLOBAL_ROUNDS,
     )
+    several = replace(SHARED, shape=("m", "d", "k"))
     share = method.Question(
-        asked=method.Payload(
-            (
-                method.Field("shared", ("m", "d", "k"), kind="orthonormal columns"),
-                method.Field("strengths", ("m",), kind="positive"),
-                *CENTRE,
-            )
-        ),
+        asked=method.Payload((several, method.Field("strengths", ("m",), kind="positive"), *CENTRE)),
         reply=method.Payload((method.Field("shared", ("m", "d", "k")),)),
         answer=lambda party, asked: _share(party, asked, prefix),
         sizes=lambda public: {"m": strengths, "k": options.n_components},
@@ -142,11 +138,7 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
 
 def _of_report(asked: method.Fields, public: method.Public) -> method.SumLimits:
     k, total = asked["shared"].shape[1], float((asked["spread"] ** 2).sum())
-    return {
-        "error": np.array(total),
-        "distance": np.array(2.0 * public.parties * k),
-        "gram": np.full((k, k), total),
-    }
+    return {"error": np.array(total), "distance": np.array(2.0 * public.parties * k), "gram": np.full((k, k), total)}
 
 
 OWN = "own components"
