@@ -139,18 +139,9 @@ class Payload:
         return {field.name: values[field.name] for field in self.fields if all(map(str.isdigit, field.shape))}
 
     def check(self, values: Fields, sender: str, sizes: Mapping[str, int], reference: str = "") -> None:
-        """Check shapes against ``sizes`` and the values themselves.
+        """Check values, as `named` returns them, and their shapes against ``sizes``, e.g. ``{"d": 784}``.
 
-        Parameters
-        ----------
-        values : mapping of str to ndarray
-            As `named` returns them.
-        sender : str
-            How errors name the party.
-        sizes : mapping of str to int
-            What the symbols of the shapes stand for, e.g. ``{"d": 784}``.
-        reference : str, optional
-            Where those sizes come from, for the error's text.
+        An error says with ``reference`` where these sizes come from.
         """
         if "count" in values:
             sizes = {**sizes, "n": int(values["count"])}

@@ -263,19 +263,7 @@ SPREAD = "told spread"
 
 
 def require_next(phases: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
-    """Refuse a question that is not the next of the script.
-
-    Parameters
-    ----------
-    phases : mapping of str to Question
-        The script.
-    answered : sequence of str
-        The phases of all questions so far.
-    phase : str
-        Of the question.
-    public : Public
-        What the times depend on, where they are no fixed number.
-    """
+    """Refuse a question that is not the next of the script ``phases``, after those ``answered`` so far."""
     names = [name for name in phases if phases[name].most(public)]
     if phase not in names:
         raise ContractError(

@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 
 def relayed(program: Program, put: Callable[[Ask], Program]) -> Program:
-    """The program with each of its questions put in another way.
+    """The program with each of its questions put in another way, and its return value.
 
-    Parameters
-    ----------
-    program : generator
-        Its return value is that of the relayed program.
-    put : callable
-        From a question: a program that asks whatever answers it, and returns what ``program`` goes on with.
+    ``put`` makes of a question a program that asks whatever answers it, and returns what ``program`` goes on with.
     """
     answer = None
     while True:

@@ -105,17 +105,8 @@ def require_few_rows(rows: int, parties: int) -> None:
 def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str = "", *, which: str = ALL_ROWS) -> None:
     """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
 
-    Parameters
-    ----------
-    bound : float
-    missed : ndarray of shape (d,)
-        What rounding may have cost.
-    diagonal : ndarray of shape (d,)
-        Of the scatter.
-    or_else : str
-        What else would help.
-    which : str
-        Rows these are.
+    ``missed`` (d,) is what rounding may have cost of the scatter's diagonal (d,) of rows, which are ``which``; the
+    text ends with what ``or_else`` would help.
     """
     if missed.sum() > UNSEEN * diagonal.sum():
         raise ConfigError(
