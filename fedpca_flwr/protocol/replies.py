@@ -72,7 +72,7 @@ class Sizes:
 
     @contextmanager
     def computing(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
-        """Compute with the replies of one more round, of such sizes by sender; a `ContractError` says why that fails."""
+        """Compute with the replies of one more round, of such sizes by sender, or say why not in a `ContractError`."""
         self._rounds.append((phase, dict(sizes)))
         try:
             with _overflows(self._largest, "raise"):

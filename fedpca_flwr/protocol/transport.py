@@ -40,15 +40,9 @@ def whole(answer: Fields | Sequence[Fields]) -> Fields:
 
 
 class Transport(ABC):
-    """What both halves have: the script of a run.
+    """What both halves have: the script of a run."""
 
-    Attributes
-    ----------
-    sums_only : bool
-        Whether the server sees sums over parties only.
-    """
-
-    sums_only: bool = False
+    sums_only: bool = False  # whether the server sees sums over parties only
 
     def summed_over(self, parties: int) -> int:
         """Of how many of so many parties the server sees the sum of the replies, and no less."""

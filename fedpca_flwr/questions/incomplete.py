@@ -65,39 +65,18 @@ MODEL = (
 
 
 class ObservedValues(NamedTuple):
-    """What of each feature was observed, at all parties.
+    """What of each feature was observed, at all parties."""
 
-    Attributes
-    ----------
-    every : int
-        Rows of all parties.
-    rows : int
-        n, those with any value.
-    counts : ndarray of shape (d,)
-        Rows that have each feature.
-    apart : int
-        Pairs of features that no row has both, where the server learns that.
-    centre : ndarray of shape (d,)
-        Their means, up to rounding.
-    spread : ndarray of shape (d,)
-        Their standard deviations about it; 0 where a feature is constant.
-    mean : ndarray of shape (d,)
-        What rounding the centre lost, standardised.
-    constant : ndarray of shape (d,)
-        Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold.
-    cautions : sequence of str
-        What a reader must know of them.
-    """
-
-    every: int
-    rows: int
-    counts: Array
-    apart: int
-    centre: Array
-    spread: Array
-    mean: Array
+    every: int  # rows of all parties
+    rows: int  # n, those with any value
+    counts: Array  # rows that have each feature
+    apart: int  # pairs of features that no row has both, where the server learns that
+    centre: Array  # their means, up to rounding
+    spread: Array  # their standard deviations about it; 0 where a feature is constant
+    mean: Array  # what rounding the centre lost, standardised
     constant: NDArray[np.bool_]
-    cautions: Sequence[str]
+    """Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold."""
+    cautions: Sequence[str]  # what a reader must know of them
 
     @property
     def deviation(self) -> Array:

@@ -52,19 +52,11 @@ NAMED = 10
 
 @dataclass(frozen=True)
 class PartyInfluence:
-    """The influence of one party, and how texts name it.
-
-    Attributes
-    ----------
-    party : str
-    influence : Influence
-    reasons : sequence of str
-        Why a reader should be told of it, if at all.
-    """
+    """The influence of one party, and how texts name it."""
 
     party: str
     influence: Influence
-    reasons: Sequence[Reason] = ()
+    reasons: Sequence[Reason] = ()  # why a reader should be told of it, if at all
 
     @property
     def most(self) -> tuple[float, int]:
@@ -89,18 +81,10 @@ class PartyInfluence:
 
 @dataclass(frozen=True)
 class Contributions:
-    """What the parties added to a pooled scatter.
+    """What the parties added to a pooled scatter."""
 
-    Attributes
-    ----------
-    parts : mapping of str to Part
-        By how texts name the party.
-    between : bool
-        Whether what lies between their means was added too.
-    """
-
-    parts: Mapping[str, Part]
-    between: bool = True
+    parts: Mapping[str, Part]  # by how texts name the party
+    between: bool = True  # whether what lies between their means was added too
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
         """The influence of every party on what a method found.

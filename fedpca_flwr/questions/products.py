@@ -40,7 +40,7 @@ BEYOND = 1e6
 def product_phases(
     config: RunConfig, width: Callable[[Public], int], *, rounds: int, variances_first: bool = False
 ) -> Questions:
-    """The questions of `ScatterProducts`: at most so many products (``rounds``) with blocks of at most ``width`` columns.
+    """The questions of `ScatterProducts`: so many ``rounds`` at most, with blocks of at most ``width`` columns.
 
     With ``variances_first`` the variances are asked before the first product, as scaling needs them.
     """

@@ -40,33 +40,15 @@ UNCENTRED_WORDS = 3
 
 
 class Pooled(NamedTuple):
-    """What the first two sums tell.
+    """What the first two sums tell."""
 
-    Attributes
-    ----------
-    rows : int
-        N, of all parties.
-    centre : ndarray of shape (d,)
-        m, the pooled mean up to rounding: what later sums are taken about.
-    remainder : ndarray of shape (d,)
-        What that rounding lost.
-    diagonal : ndarray of shape (d,)
-        Of the scatter about the mean.
-    spread : ndarray of shape (d,)
-        s, a little enlarged, by rounding too: the roots of the scatter's diagonal about m.
-    missed : ndarray of shape (d,)
-        Bound on what fixed point rounded off the diagonal.
-    cautions : sequence of str
-        What a reader must know of it.
-    """
-
-    rows: int
-    centre: Array
-    remainder: Array
-    diagonal: Array
-    spread: Array
-    missed: Array = np.zeros(1)
-    cautions: Sequence[str] = ()
+    rows: int  # N, of all parties
+    centre: Array  # m, the pooled mean up to rounding: what later sums are taken about
+    remainder: Array  # what that rounding lost
+    diagonal: Array  # of the scatter about the mean
+    spread: Array  # s, a little enlarged, by rounding too: the roots of the scatter's diagonal about m
+    missed: Array = np.zeros(1)  # bound on what fixed point rounded off the diagonal
+    cautions: Sequence[str] = ()  # what a reader must know of it
 
     @property
     def head(self) -> Head:

@@ -250,28 +250,14 @@ def pooled_centre(
 
 
 class PooledMoments(NamedTuple):
-    """What the parties' moments add up to.
+    """What the parties' moments add up to."""
 
-    Attributes
-    ----------
-    moments : Moments
-        Of all rows, or without what lies between the parties' means.
-    diagonal : ndarray of shape (d,)
-        Of the scatter of all rows.
-    whole : Moments or None
-        Those of all rows, where the server has them.
-    parts : mapping of str to Moments
-        By how texts name the party: what each of them sent, where the server has kept it.
-    names : sequence of str
-        How else they are named, in the same order: a name that is the same in every run.
-    evidence : Evidence
-    """
-
-    moments: Moments
-    diagonal: Array
-    whole: Moments | None = None
+    moments: Moments  # of all rows, or without what lies between the parties' means
+    diagonal: Array  # of the scatter of all rows
+    whole: Moments | None = None  # those of all rows, where the server has them
     parts: Mapping[str, Moments] = MappingProxyType({})
-    names: Sequence[str] = ()
+    """By how texts name the party: what each of them sent, where the server has kept it."""
+    names: Sequence[str] = ()  # how else they are named, in the same order: a name that is the same in every run
     evidence: Evidence = Evidence()
 
 

@@ -189,40 +189,23 @@ class RowsClient(PCAClient):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the statistics say of the moments that they gave, for the model that is made of these.
-
-    Attributes
-    ----------
-    missed : ndarray of shape (d,)
-        Bound on what fixed point rounded off the variances, times rows.
-    cautions : sequence of str
-        What a reader must know of them.
-    contributions : Contributions, AddedContributions or None
-        What each party added, where the server sees that.
-    units : sequence of dict
-        Features that a party has in another unit, where the server sees each party's means and deviations.
-    kept : SecondMoments or None
-        The moments of all rows, where the run is to keep them.
-    """
+    """What the statistics say of the moments that they gave, for the model that is made of these."""
 
     missed: Array = field(default_factory=lambda: np.zeros(1))
-    cautions: Sequence[str] = ()
-    contributions: Contributions | AddedContributions | None = None
+    """Bound on what fixed point rounded off the variances, times rows."""
+    cautions: Sequence[str] = ()  # what a reader must know of them
+    contributions: Contributions | AddedContributions | None = None  # what each party added, where the server sees that
     units: Sequence[dict[str, Any]] = ()
-    kept: SecondMoments | None = None
+    """Features that a party has in another unit, where the server sees each party's means and deviations."""
+    kept: SecondMoments | None = None  # the moments of all rows, where the run is to keep them
 
 
 class RowsStrategy(PCAStrategy):
-    """Base of the strategies for data split by rows. A method adds `aggregate`.
-
-    Attributes
-    ----------
-    known : Pooled or None
-        What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown.
-    """
+    """Base of the strategies for data split by rows. A method adds `aggregate`."""
 
     party: ClassVar[type[PCAClient]] = RowsClient
     known: Pooled | None = None
+    """What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown."""
 
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, Solution]:
