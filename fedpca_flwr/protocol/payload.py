@@ -31,36 +31,23 @@ ORTHONORMAL = 1e-5
 
 @dataclass(frozen=True)
 class Field:
-    """One array of a payload.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of str
-        Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
-        ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
-        decoder can judge, others as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), a number
-        itself; ``()`` a scalar.
-    dtype : str
-        Or several: ``"float32 or float64"``.
-    kind : {"real", "count", "scatter", "size", "positive", "orthonormal rows", "orthonormal columns"}
-        What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
-        far as its entries can tell, a size is not negative.
-    optional : bool
-        Whether an empty array may stand for "all zeros".
-    fixed : str
-        Of what is asked: the name of a number of the run, which the party is told once and never otherwise.
-    near : str
-        Of what is asked: the name of such a number, from which this one differs by rounding, or it is zero.
-    """
+    """One array of a payload."""
 
     name: str
     shape: tuple[str, ...]
-    dtype: str = "float64"
+    """Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
+    ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
+    decoder can judge, others as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), a number
+    itself; ``()`` a scalar."""
+    dtype: str = "float64"  # or several: ``"float32 or float64"``
     kind: str = "real"
-    optional: bool = False
+    """What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
+    far as its entries can tell, a size is not negative."""
+    optional: bool = False  # whether an empty array may stand for "all zeros"
     fixed: str = ""
+    """Of what is asked: the name of a number of the run, which the party is told once and never otherwise."""
     near: str = ""
+    """Of what is asked: the name of such a number, from which this one differs by rounding, or it is zero."""
 
     @property
     def dtypes(self) -> list[np.dtype]:
