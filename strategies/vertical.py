@@ -39,6 +39,7 @@ from fedpca_flwr.questions.columns import (
     energies_phase,
     inner_product_limits,
     measured_pairs,
+    measures_phase,
     product_limits,
     projection_phase,
     rows_and_energy,
@@ -109,7 +110,7 @@ def phases(config: RunConfig, options: VerticalOptions) -> Questions:
         "gram": {"gram": bounded(gram, lambda energy, _, public: inner_product_limits("gram", energy, public.rows))},
         "merge": {"merge": merge, **energies_phase()},
     }
-    return {**rows_phases(config, options), **solvers[options.solver], **projection_phase()}
+    return {**rows_phases(config, measures_phase(options)), **solvers[options.solver], **projection_phase()}
 
 
 def _own_directions(party: ColumnsClient, asked: Fields) -> Fields:

@@ -46,6 +46,7 @@ from fedpca_flwr.questions.columns import (
     DIRECTIONS,
     ENERGY,
     SINGULAR,
+    Saying,
     aligned_rows,
     bounded,
     distance_limits,
@@ -127,28 +128,22 @@ def phases(config: RunConfig, options: KernelOptions) -> Questions:
     }
     measures = (ENERGY, Field("level", ()), Field("spread", (), kind="size"))
     sums = ("energy",) if options.gamma else ("energy", "sum")
-    begin = rows_phases(
-        config,
-        options,
-        measures=measures,
-        measure=_of_entries,
-        sums=sums,
-        add=_energy_and_sum,
-        centred=["energy"] * options.function.of_distances,
-    )
+    centred = ["energy"] * options.function.of_distances
+    energy = measures_phase(options, names=sums, answer=_energy_and_sum, centred=centred)
+    begin = rows_phases(config, energy, measures=Saying(measures, _of_entries))
     if "energy" in begin and not options.gamma:
-        begin = {**begin, "spread": measures_phase(options, ("spread",), _spread, Field("level", ()))}
+        begin = {**begin, "spread": measures_phase(options, Field("level", ()), names=("spread",), answer=_spread)}
     last = keeping_phase(lambda asked: asked["directions"] * asked["singular"], DIRECTIONS, SINGULAR)
     return {**begin, options.asked: known[options.asked], **last}
 
 
-def _of_entries(party: ColumnsClient) -> Fields:
+def _of_entries(party: ColumnsClient, asked: Fields) -> Fields:
     """Energy of a party's columns, and mean and variance of all their entries together."""
     X = party.own_columns.X
-    return {**own_energy(party), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
+    return {**own_energy(party, asked), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
 
 
-def _energy_and_sum(party: ColumnsClient) -> Fields:
+def _energy_and_sum(party: ColumnsClient, asked: Fields) -> Fields:
     """Energy of what is compared, and the sum of all entries."""
     compared = _compared(party)
     return {"energy": np.asarray(np.vdot(compared, compared)), "sum": np.asarray(party.own_columns.X.sum())}

@@ -25,10 +25,12 @@ from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum, Total
 from fedpca_flwr.questions.columns import (
+    Saying,
     aligned_rows,
     bounded,
     k_of_options,
     keeping_phase,
+    measures_phase,
     rows_phases,
     score_limits,
     total_energy,
@@ -49,7 +51,8 @@ SCALED = Field("scaled", (), "int64", kind="size")
 
 def phases(config: RunConfig, options: ScoresOptions) -> Questions:
     """Rows, their scores, and the sum of these for everyone."""
-    of_loadings = (Field("run", (), "uint64"), Field("components", (), "int64", kind="count"), SCALED)
+    fields = Field("run", (), "uint64"), Field("components", (), "int64", kind="count"), SCALED
+    of_loadings = Saying(fields, _of_loadings)
     scores = Question(
         asked=Payload((Field("components", ("<=k",), "int64", kind="size"),)),
         reply=Payload((Field("scores", ("n", "k")),)),
@@ -57,7 +60,7 @@ def phases(config: RunConfig, options: ScoresOptions) -> Questions:
         sizes=k_of_options,
     )
     return {
-        **rows_phases(config, None, of_party=of_loadings, own=_of_loadings, asked=(SCALED,)),
+        **rows_phases(config, measures_phase(None, SCALED), of_party=[of_loadings]),
         "scores": bounded(
             scores, lambda energy, asked, public: score_limits(energy, public.rows, asked["components"].size)
         ),
@@ -65,7 +68,7 @@ def phases(config: RunConfig, options: ScoresOptions) -> Questions:
     }
 
 
-def _of_loadings(party: VerticalScoresClient) -> Fields:
+def _of_loadings(party: VerticalScoresClient, asked: Fields) -> Fields:
     """Of which run a party's loadings are, how many components they have, and whether they divide by deviations."""
     return {
         "run": np.asarray(party.own.run, np.uint64),

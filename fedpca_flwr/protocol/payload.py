@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.factors import trapezoid_size
-from fedpca_flwr.maths.moments import diagonal_positions, packed_size
+from fedpca_flwr.maths import factors, moments
 
 Fields = Mapping[str, NDArray[Any]]
 
@@ -176,11 +175,11 @@ def _expected(symbol: str, length: int, sizes: Mapping[str, int]) -> int:
 
 def _size(symbol: str, sizes: Mapping[str, int]) -> int:
     if symbol == "d(d+1)/2":
-        return packed_size(sizes["d"])
+        return moments.packed_size(sizes["d"])
     if symbol in {"n(n+1)/2", "n(n-1)/2"}:
-        return packed_size(sizes["n"] - (symbol == "n(n-1)/2"))
+        return moments.packed_size(sizes["n"] - (symbol == "n(n-1)/2"))
     if symbol == "trapezoid":
-        return trapezoid_size(sizes["n"], sizes["d"])
+        return factors.trapezoid_size(sizes["n"], sizes["d"])
     if symbol.isdigit():
         return int(symbol)
     return sizes[symbol.removeprefix("<=")] if symbol != "any" else 0
@@ -202,7 +201,7 @@ def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
         _check_orthonormal(field, array, sender)
     if field.kind == "scatter":
         d = int((np.sqrt(8 * array.size + 1) - 1) / 2)
-        diagonal = array[diagonal_positions(d)]
+        diagonal = array[moments.diagonal_positions(d)]
         if diagonal.min() < 0:
             raise ContractError(f"{sender}: field '{field.name}' has a negative diagonal: it is not a scatter")
         if max(-low, high) > diagonal.max() * (1 + 1e-9):

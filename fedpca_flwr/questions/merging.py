@@ -112,7 +112,7 @@ def merge_phases(config: RunConfig, options: MergeOptions) -> Questions:
         sizes=_parties,
     )
     return {
-        **columns.rows_in_clear((columns.ENERGY,), columns.own_energy),
+        **columns.rows_in_clear(columns.ENERGIES),
         "start": Question(reply=LOCAL, answer=_step, times=first),
         **({"local": local} if later else {}),
         **({} if options.graph == "server" else {"report": report}),

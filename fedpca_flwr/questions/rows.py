@@ -138,16 +138,13 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
     """The questions of `pooled_moments`; ``within``: of scatters about own means; ``keep``: what of them."""
-    return by_transport(config, clear=_in_clear, masked=_in_three_sums, surviving=_in_one_sum)(config, within, keep)
-
-
-def _in_clear(config: RunConfig, within: bool, keep: str) -> Questions:
-    return {"moments": Question(reply=MOMENTS, answer=own_moments)}
-
-
-def _in_three_sums(config: RunConfig, within: bool, keep: str) -> Questions:
-    require_kept_sums(keep, within=within)
+    require_kept_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
+    in_clear = {"moments": Question(reply=MOMENTS, answer=own_moments)}
+    return by_transport(config, clear=in_clear, masked=_in_three_sums(within), surviving=_in_one_sum(within))
+
+
+def _in_three_sums(within: bool) -> Questions:
     scatter = Question(
         asked=Payload((CENTRE, SPREAD)),
         reply=Payload((SCATTER,)),
@@ -157,9 +154,7 @@ def _in_three_sums(config: RunConfig, within: bool, keep: str) -> Questions:
     return {**centre_phases(), "scatter": scatter}
 
 
-def _in_one_sum(config: RunConfig, within: bool, keep: str) -> Questions:
-    require_kept_sums(keep, within=within)
-    row_limits.require_bound(config)
+def _in_one_sum(within: bool) -> Questions:
     squares = (Field("squares", ("d",)),) if within else ()
     uncentred = Question(
         reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
