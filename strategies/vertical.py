@@ -88,7 +88,8 @@ def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questio
         "gram": columns.inner_products_phase("gram"),
         "merge": {"merge": merge, **columns.energies_phase()},
     }
-    return {**columns.rows_phases(config, options), **solvers[options.solver], **columns.projection_phase()}
+    begin = columns.rows_phases(config, columns.measures_phase(options))
+    return {**begin, **solvers[options.solver], **columns.projection_phase()}
 
 
 def _own_directions(party: method.Client, asked: method.Fields) -> method.Fields:

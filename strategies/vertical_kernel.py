@@ -64,30 +64,25 @@ def phases(config: method.RunConfig, options: VerticalKernelOptions) -> method.Q
     known = {"distances": distances, "landmarks": landmarks, **columns.inner_products_phase("products")}
     measures = (columns.ENERGY, method.Field("level", ()), method.Field("spread", (), kind="size"))
     sums = ("energy",) if options.gamma else ("energy", "sum")
-    begin = columns.rows_phases(
-        config,
-        options,
-        measures=measures,
-        measure=_of_entries,
-        sums=sums,
-        add=_energy_and_sum,
-        centred=["energy"] * options.function.of_distances,
-    )
+    centred = ["energy"] * options.function.of_distances
+    energy = columns.measures_phase(options, names=sums, answer=_energy_and_sum, centred=centred)
+    begin = columns.rows_phases(config, energy, measures=columns.Saying(measures, _of_entries))
     if "energy" in begin and not options.gamma:
-        begin = {**begin, "spread": columns.measures_phase(options, ("spread",), _spread, method.Field("level", ()))}
+        spread = columns.measures_phase(options, method.Field("level", ()), names=("spread",), answer=_spread)
+        begin = {**begin, "spread": spread}
     last = columns.keeping_phase(
         lambda asked: asked["directions"] * asked["singular"], columns.DIRECTIONS, columns.SINGULAR
     )
     return {**begin, options.asked: known[options.asked], **last}
 
 
-def _of_entries(party: method.Client) -> method.Fields:
+def _of_entries(party: method.Client, asked: method.Fields) -> method.Fields:
     """Energy of a party's columns, and mean and variance of all their entries together."""
-    X = party.own_columns.X
-    return {**columns.own_energy(party), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
+    own = party.own_columns
+    return {"energy": np.asarray(own.energy), "level": np.asarray(own.X.mean()), "spread": np.asarray(own.X.var())}
 
 
-def _energy_and_sum(party: method.Client) -> method.Fields:
+def _energy_and_sum(party: method.Client, asked: method.Fields) -> method.Fields:
     """Energy of what is compared, and the sum of all entries."""
     compared = _compared(party)
     return {"energy": np.asarray(np.vdot(compared, compared)), "sum": np.asarray(party.own_columns.X.sum())}

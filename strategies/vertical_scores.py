@@ -34,7 +34,8 @@ SCALED = method.Field("scaled", (), "int64", kind="size")
 
 def phases(config: method.RunConfig, options: ScoresOptions) -> method.Questions:
     """Rows, their scores, and the sum of these for everyone."""
-    of_loadings = (method.Field("run", (), "uint64"), method.Field("components", (), "int64", kind="count"), SCALED)
+    said = (method.Field("run", (), "uint64"), method.Field("components", (), "int64", kind="count"), SCALED)
+    of_loadings = columns.Saying(said, _of_loadings)
     scores = method.Question(
         asked=method.Payload((method.Field("components", ("<=k",), "int64", kind="size"),)),
         reply=method.Payload((method.Field("scores", ("n", "k")),)),
@@ -44,13 +45,13 @@ def phases(config: method.RunConfig, options: ScoresOptions) -> method.Questions
         limited_by=columns.BY_ENERGY,
     )
     return {
-        **columns.rows_phases(config, None, of_party=of_loadings, own=_of_loadings, asked=(SCALED,)),
+        **columns.rows_phases(config, columns.measures_phase(None, SCALED), of_party=[of_loadings]),
         "scores": scores,
         **columns.keeping_phase(lambda asked: asked["scores"], method.Field("scores", ("n", "<=k"))),
     }
 
 
-def _of_loadings(party: VerticalScoresClient) -> method.Fields:
+def _of_loadings(party: VerticalScoresClient, asked: method.Fields) -> method.Fields:
     """Of which run a party's loadings are, how many components they have, and whether they divide by deviations."""
     return {
         "run": np.asarray(party.own.run, np.uint64),

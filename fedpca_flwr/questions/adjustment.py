@@ -65,24 +65,13 @@ def covariate_places(names: list[str], table: Table) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class OwnAdjustment:
-    """How a party's rows are adjusted.
+    """How a party's rows are adjusted."""
 
-    Attributes
-    ----------
-    own : OwnScatter
-        Of the rows (n, d) that take part.
-    places : ndarray of shape (q,)
-        Of the covariates.
-    within : bool
-        Whether rows are about this party's own mean.
-    asked : mapping of str to ndarray
-        ``slopes``, and where variances are harmonised ``spread``; in the last round ``mean`` and ``scale`` too.
-    """
-
-    own: OwnScatter
-    places: NDArray[np.int64]
-    within: bool
+    own: OwnScatter  # of the rows (n, d) that take part
+    places: NDArray[np.int64]  # of the covariates
+    within: bool  # whether rows are about this party's own mean
     asked: Fields
+    """``slopes``, and where variances are harmonised ``spread``; in the last round ``mean`` and ``scale`` too."""
 
     @property
     def adjustment(self) -> Adjustment:
@@ -183,18 +172,10 @@ class AdjustOptions(MomentsOptions, GenotypeOptions):
 
 @dataclass(frozen=True)
 class Adjusted:
-    """What a run has adjusted by.
-
-    Attributes
-    ----------
-    adjustment : Adjustment
-    spread : ndarray of shape (d,)
-        Deviations of all rows (divisor n) within the parties, where variances are harmonised; else empty.
-    notes : sequence of str
-    """
+    """What a run has adjusted by."""
 
     adjustment: Adjustment
-    spread: Array
+    spread: Array  # deviations of all rows (divisor n) within the parties, where variances are harmonised; else empty
     notes: list[str]
 
     @property

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -118,73 +118,59 @@ SINGULAR = Field("singular", ("<=k",), kind="size")
 # The questions
 
 
-Measure = Callable[[Any], Fields]
-"""What a party finds of all its entries together."""
+class Saying(NamedTuple):
+    """What each party says of its own, and how it finds that."""
+
+    fields: tuple[Field, ...]
+    find: Callable[[Any, Fields], Fields]
 
 
-def own_energy(party: ColumnsClient) -> Fields:
+def own_energy(party: ColumnsClient, asked: Fields) -> Fields:
     """Energy of a party's columns."""
     return {"energy": np.asarray(party.own_columns.energy)}
 
 
-def rows_phases(
-    config: RunConfig,
-    options: ColumnsOptions | None,
-    *,
-    of_party: Sequence[Field] = (),
-    own: Measure = lambda party: {},
-    measures: Sequence[Field] = (ENERGY,),
-    measure: Measure = own_energy,
-    sums: Sequence[str] = ("energy",),
-    add: Measure = own_energy,
-    centred: Collection[str] = (),
-    asked: Sequence[Field] = (),
-) -> Questions:
-    """The first questions of every run.
+ENERGIES = Saying((ENERGY,), own_energy)
 
-    Parameters
-    ----------
-    config : RunConfig
-    options : ColumnsOptions or None
-        None where nothing is fitted: then a field ``scaled`` comes with the question for sums.
-    of_party : sequence of Field
-        What else each party says that tells nothing of anyone's values.
-    own : callable
-        How it finds that.
-    measures : sequence of Field
-        What each says of all its entries together, in clear.
-    measure : callable
-        How it finds that.
-    sums : sequence of str
-        What all entries of all parties add up to, where only sums may be shown (see `measure_limits`).
-    add : callable
-        How it finds its part of them.
-    centred : collection of str
-        Which of these are about the columns' means even where the run does not centre.
-    asked : sequence of Field
-        What else comes with the question for them.
+
+def rows_phases(
+    config: RunConfig, energy: Question, *, of_party: Sequence[Saying] = (), measures: Saying = ENERGIES
+) -> Questions:
+    """The first questions of every run: what each party says of its rows and, ``of_party``, of nobody's values.
+
+    In clear it tells with it the ``measures`` of all its entries together. Where only sums may be shown, the question
+    ``energy`` follows (`measures_phase`).
     """
     require_bound(config)
-    one_by_one = {
-        "rows": replace(rows_in_clear(of_party, own)["rows"], in_clear=True),
-        "energy": measures_phase(options, sums, lambda party, asked: add(party), *asked, centred=centred),
-    }
-    return by_transport(config, clear=rows_in_clear((*of_party, *measures), own, measure), masked=one_by_one)
+    apart = {"rows": replace(rows_in_clear(*of_party)["rows"], in_clear=True), "energy": energy}
+    return by_transport(config, clear=rows_in_clear(*of_party, measures), masked=apart)
 
 
-def rows_in_clear(fields: Sequence[Field], *found: Measure) -> Questions:
-    """The first question in clear: what each party says of its rows, and the ``fields`` that it ``found`` besides."""
+def rows_in_clear(*said: Saying) -> Questions:
+    """The first question in clear: what each party says of its rows, and what is ``said`` besides."""
+    fields = [*ABOUT_ROWS, *(field for one in said for field in one.fields)]
 
     def about(party: ColumnsClient, asked: Fields) -> Fields:
-        return {**party.about_rows(), **{name: value for find in found for name, value in find(party).items()}}
+        found = dict(party.about_rows())
+        for one in said:
+            found.update(one.find(party, asked))
+        return found
 
-    return {"rows": Question(reply=Payload((*ABOUT_ROWS, *fields)), answer=about)}
+    return {"rows": Question(reply=Payload(tuple(fields)), answer=about)}
 
 
 def measures_phase(
-    options: ColumnsOptions | None, names: Sequence[str], answer: Answer, *more: Field, centred: Collection[str] = ()
+    options: ColumnsOptions | None,
+    *more: Field,
+    names: Sequence[str] = ("energy",),
+    answer: Answer = own_energy,
+    centred: Collection[str] = (),
 ) -> Question:
-    """Sums over all entries of all parties; the number of all columns comes with the question."""
+    """Sums over all entries of all parties (see `measure_limits`).
+
+    The number of all columns comes with the question, and ``more``: ``scaled`` where nothing is fitted and there are no
+    ``options``. Those ``centred`` are about the columns' means even where the run does not centre.
+    """
     about_means = names if options is not None and options.center else centred
     return Question(
         asked=Payload((Field("columns", (), "int64", kind="count"), *more)),

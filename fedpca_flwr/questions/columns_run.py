@@ -131,24 +131,13 @@ SEEN = "of each party the server saw its numbers of rows and columns; the sums h
 
 @dataclass(frozen=True, kw_only=True)
 class ScoresSolution:
-    """What a method found.
+    """What a method found."""
 
-    Attributes
-    ----------
-    pairs : Eigenpairs
-        Leading eigenpairs of ``X X'``: vectors (n, k), the directions of the scores.
-    total : float
-        Trace of ``X X'``.
-    notes : sequence of str
-        What a reader of the model must know.
-    measured : mapping of str to float
-        Numbers by the names of `fedpca_flwr.model.measurements`.
-    """
-
-    pairs: Eigenpairs
-    total: float
-    notes: Sequence[str] = ()
+    pairs: Eigenpairs  # leading eigenpairs of ``X X'``: vectors (n, k), the directions of the scores
+    total: float  # trace of ``X X'``
+    notes: Sequence[str] = ()  # what a reader of the model must know
     measured: Mapping[str, float] = field(default_factory=dict)
+    """Numbers by the names of `fedpca_flwr.model.measurements`."""
 
 
 class ColumnsRun(PCAStrategy):

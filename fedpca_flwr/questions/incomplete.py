@@ -34,33 +34,18 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import LARGEST
 from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.factor_em import FactorGaussian, FactorSums, factor_sums
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, expected_sums
 from fedpca_flwr.maths.incomplete_rows import FLOOR
-from fedpca_flwr.maths.moments import (
-    Head,
-    Moments,
-    constant_features,
-    diagonal_positions,
-    pack,
-    packed_size,
-    symmetric,
-    two_sum,
-)
+from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
-from fedpca_flwr.questions.row_limits import (
-    FIRST_WORDS,
-    ROWS,
-    require_bound,
-    require_resolved,
-    require_scalable,
-    rows_in,
-)
 from fedpca_flwr.questions.rows import CENTRE, SPREAD, taken_for_constant
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
@@ -80,39 +65,18 @@ MODEL = (
 
 
 class ObservedValues(NamedTuple):
-    """What of each feature was observed, at all parties.
+    """What of each feature was observed, at all parties."""
 
-    Attributes
-    ----------
-    every : int
-        Rows of all parties.
-    rows : int
-        n, those with any value.
-    counts : ndarray of shape (d,)
-        Rows that have each feature.
-    apart : int
-        Pairs of features that no row has both, where the server learns that.
-    centre : ndarray of shape (d,)
-        Their means, up to rounding.
-    spread : ndarray of shape (d,)
-        Their standard deviations about it; 0 where a feature is constant.
-    mean : ndarray of shape (d,)
-        What rounding the centre lost, standardised.
-    constant : ndarray of shape (d,)
-        Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold.
-    cautions : sequence of str
-        What a reader must know of them.
-    """
-
-    every: int
-    rows: int
-    counts: Array
-    apart: int
-    centre: Array
-    spread: Array
-    mean: Array
+    every: int  # rows of all parties
+    rows: int  # n, those with any value
+    counts: Array  # rows that have each feature
+    apart: int  # pairs of features that no row has both, where the server learns that
+    centre: Array  # their means, up to rounding
+    spread: Array  # their standard deviations about it; 0 where a feature is constant
+    mean: Array  # what rounding the centre lost, standardised
     constant: NDArray[np.bool_]
-    cautions: Sequence[str]
+    """Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold."""
+    cautions: Sequence[str]  # what a reader must know of them
 
     @property
     def deviation(self) -> Array:
@@ -135,8 +99,8 @@ class ObservedValues(NamedTuple):
 
     def moments(self, mean: Array, scatter: Array) -> Moments:
         """Moments in the unit of the data, from the mean and packed scatter of standardised rows."""
-        head = Head(self.rows, *two_sum(self.centre, self.spread * mean))
-        return Moments(*head, scatter=scatter * pack(np.outer(self.deviation, self.deviation)))
+        head = Head(self.rows, *moments.two_sum(self.centre, self.spread * mean))
+        return Moments(*head, scatter=scatter * moments.pack(np.outer(self.deviation, self.deviation)))
 
 
 # The questions
@@ -144,7 +108,7 @@ class ObservedValues(NamedTuple):
 
 def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
     """The questions of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
-    require_bound(config)
+    row_limits.require_bound(config)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
         "observed": Question(
@@ -152,7 +116,7 @@ def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
             answer=_own_observed,
             limits=lambda asked, public: _observed_limits(public, pairs=pairs),
             share_limits=of_a_share(lambda asked, public: _observed_limits(public, pairs=pairs)),
-            words=FIRST_WORDS,
+            words=row_limits.FIRST_WORDS,
         ),
         "deviations": Question(
             asked=Payload((MODEL[0], CENTRE)),
@@ -160,7 +124,7 @@ def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
             answer=_own_deviations,
             limits=_deviation_limits,
             share_limits=of_a_share(_deviation_limits),
-            words=FIRST_WORDS,
+            words=row_limits.FIRST_WORDS,
         ),
     }
 
@@ -195,11 +159,11 @@ def of_a_share(limits: Limits) -> Limits:
 
 
 def _observed_limits(public: Public, *, pairs: bool) -> SumLimits:
-    d, most = public.features, float(ROWS)
+    d, most = public.features, float(row_limits.ROWS)
     return {
         "count": np.array(most),
         "empty": np.array(most),
-        **({"pairs": np.full(packed_size(d), most)} if pairs else {"values": np.full(d, most)}),
+        **({"pairs": np.full(moments.packed_size(d), most)} if pairs else {"values": np.full(d, most)}),
         "sum": np.full(d, most * public.config.bound),
     }
 
@@ -213,10 +177,10 @@ def _expected_limits(asked: Fields, public: Public) -> SumLimits:
     rows, mean = int(asked["rows"]), asked["mean"]
     with np.errstate(over="ignore"):
         seen = 1.01 * rows * (1 + np.abs(mean)) ** 2  # some for rounding, of the spread too
-        variances = asked["covariance"][diagonal_positions(mean.size)]
+        variances = asked["covariance"][moments.diagonal_positions(mean.size)]
         squares = seen + variances * (seen.sum() / FLOOR + rows)
         sizes = np.sqrt(squares)
-        return {"first": np.sqrt(rows) * sizes, "second": pack(np.outer(sizes, sizes))}
+        return {"first": np.sqrt(rows) * sizes, "second": moments.pack(np.outer(sizes, sizes))}
 
 
 # What a party answers
@@ -243,7 +207,7 @@ def _own_observed(party: IncompleteClient, asked: Fields) -> Fields:
 def _pairs(patterns: Patterns) -> Array:
     """Packed: how many rows have both of two features."""
     seen = (~patterns.missing).astype(np.float64)
-    return pack((patterns.counts[:, None] * seen).T @ seen)
+    return moments.pack((patterns.counts[:, None] * seen).T @ seen)
 
 
 def _own_deviations(party: IncompleteClient, asked: Fields) -> Fields:
@@ -255,7 +219,7 @@ def _own_deviations(party: IncompleteClient, asked: Fields) -> Fields:
 
 def _own_expected(party: IncompleteClient, asked: Fields) -> Fields:
     """Expected deviations from a model's mean, and their products."""
-    model = Gaussian(asked["mean"], symmetric(asked["covariance"], asked["mean"].size))
+    model = Gaussian(asked["mean"], moments.symmetric(asked["covariance"], asked["mean"].size))
     try:
         sums = expected_sums(party.gapped, model, asked["centre"], unit_of(asked["spread"], scale=True))
     except ValueError as error:
@@ -286,10 +250,10 @@ def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, ObservedValues]:
     """Means and deviations of what was observed, by two sums; with ``scale`` they must be precise enough for that."""
     first: Total = yield Sum("observed")
-    count = rows_in(first["count"], first.parties)
+    count = row_limits.rows_in(first["count"], first.parties)
     rows, d = count - int(first["empty"]), first["sum"].size
-    pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(packed_size(d))
-    counts = pairs[diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
+    pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(moments.packed_size(d))
+    counts = pairs[moments.diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
     _require_observed(rows, counts)
     centre = first["sum"] / counts
     second: Total = yield Sum("deviations", {"rows": np.asarray(count), "centre": centre})
@@ -298,7 +262,7 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, Ob
     constant, cautions = _constant(run, missed, diagonal - second["shift"] ** 2 / counts, counts, centre, scale=scale)
     if not second.missed:  # of a constant feature it is the rounding of its mean; fixed point needs it as a limit
         diagonal = np.where(constant, 0.0, diagonal)
-    require_resolved(run.config.bound, missed, diagonal)
+    row_limits.require_resolved(run.config.bound, missed, diagonal)
     spread = np.sqrt((diagonal.clip(min=0.0) + 2 * missed) / counts)
     unit = np.where(spread > 0, spread, 1.0)
     apart = int((pairs == 0).sum())
@@ -318,13 +282,13 @@ def _constant(
     ConfigError
         Where with scaling fixed point cannot tell.
     """
-    constant = constant_features(diagonal.clip(min=0.0), counts, centre)
+    constant = moments.constant_features(diagonal.clip(min=0.0), counts, centre)
     if not missed.any():
         return constant, ()
     unseen = diagonal <= missed
     if not scale:
         return constant | unseen, ()
-    require_scalable(run.config.bound, missed, diagonal, int(counts.max()))
+    row_limits.require_scalable(run.config.bound, missed, diagonal, int(counts.max()))
     return constant | unseen, taken_for_constant(unseen, float(np.sqrt((missed / counts).max())))
 
 
@@ -345,10 +309,10 @@ def expected(
     run: RowsStrategy, observed: ObservedValues, model: Gaussian
 ) -> Generator[Ask, Any, tuple[Expected, Array]]:
     """The expected sums of all rows under a model, and a bound on what fixed point rounded off the squares (d,)."""
-    asked = {**observed.asked_about(model.mean), "covariance": pack(model.covariance)}
+    asked = {**observed.asked_about(model.mean), "covariance": moments.pack(model.covariance)}
     total: Total = yield Sum("expected", asked)
     missed = total.missed.get("second", np.zeros_like(total["second"]))
-    return Expected(total["first"], total["second"]), missed[diagonal_positions(model.mean.size)]
+    return Expected(total["first"], total["second"]), missed[moments.diagonal_positions(model.mean.size)]
 
 
 FACTORS = (

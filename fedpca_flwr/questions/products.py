@@ -40,17 +40,9 @@ BEYOND = 1e6
 def product_phases(
     config: RunConfig, width: Callable[[Public], int], *, rounds: int, variances_first: bool = False
 ) -> Questions:
-    """The questions of `ScatterProducts`.
+    """The questions of `ScatterProducts`: so many ``rounds`` at most, with blocks of at most ``width`` columns.
 
-    Parameters
-    ----------
-    config : RunConfig
-    width : callable
-        Columns of a block at most, from what is public.
-    rounds : int
-        Products at most.
-    variances_first : bool
-        Whether the variances are asked before the first product, as scaling needs them.
+    With ``variances_first`` the variances are asked before the first product, as scaling needs them.
     """
 
     def sizes(public: Public) -> dict[str, int]:
@@ -95,10 +87,6 @@ def _product(party: RowsClient, asked: Fields) -> Fields:
 
 class ScatterProducts:
     """The scatter A (d, d) of all rows about their mean.
-
-    Parameters
-    ----------
-    run : RowsStrategy
 
     Attributes
     ----------

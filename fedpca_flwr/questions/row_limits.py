@@ -40,33 +40,15 @@ UNCENTRED_WORDS = 3
 
 
 class Pooled(NamedTuple):
-    """What the first two sums tell.
+    """What the first two sums tell."""
 
-    Attributes
-    ----------
-    rows : int
-        N, of all parties.
-    centre : ndarray of shape (d,)
-        m, the pooled mean up to rounding: what later sums are taken about.
-    remainder : ndarray of shape (d,)
-        What that rounding lost.
-    diagonal : ndarray of shape (d,)
-        Of the scatter about the mean.
-    spread : ndarray of shape (d,)
-        s, a little enlarged, by rounding too: the roots of the scatter's diagonal about m.
-    missed : ndarray of shape (d,)
-        Bound on what fixed point rounded off the diagonal.
-    cautions : sequence of str
-        What a reader must know of it.
-    """
-
-    rows: int
-    centre: Array
-    remainder: Array
-    diagonal: Array
-    spread: Array
-    missed: Array = np.zeros(1)
-    cautions: Sequence[str] = ()
+    rows: int  # N, of all parties
+    centre: Array  # m, the pooled mean up to rounding: what later sums are taken about
+    remainder: Array  # what that rounding lost
+    diagonal: Array  # of the scatter about the mean
+    spread: Array  # s, a little enlarged, by rounding too: the roots of the scatter's diagonal about m
+    missed: Array = np.zeros(1)  # bound on what fixed point rounded off the diagonal
+    cautions: Sequence[str] = ()  # what a reader must know of it
 
     @property
     def head(self) -> Head:
@@ -105,17 +87,8 @@ def require_few_rows(rows: int, parties: int) -> None:
 def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str = "", *, which: str = ALL_ROWS) -> None:
     """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
 
-    Parameters
-    ----------
-    bound : float
-    missed : ndarray of shape (d,)
-        What rounding may have cost.
-    diagonal : ndarray of shape (d,)
-        Of the scatter.
-    or_else : str
-        What else would help.
-    which : str
-        Rows these are.
+    ``missed`` (d,) is what rounding may have cost of the scatter's diagonal (d,) of rows, which are ``which``; the
+    text ends with what ``or_else`` would help.
     """
     if missed.sum() > UNSEEN * diagonal.sum():
         raise ConfigError(

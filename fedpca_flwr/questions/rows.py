@@ -41,24 +41,11 @@ from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.protocol.replies import as_they_come
+from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter
-from fedpca_flwr.questions.row_limits import (
-    FIRST_WORDS,
-    UNCENTRED_WORDS,
-    Pooled,
-    deviation_limits,
-    pooled_of,
-    projection_limits,
-    require_bound,
-    require_resolved,
-    require_scalable,
-    rows_in,
-    scatter_limits,
-    sum_limits,
-    uncentred_limits,
-)
+from fedpca_flwr.questions.row_limits import Pooled
 from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy, kept, party_names, require_kept_sums
 
 
@@ -125,15 +112,17 @@ def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: pa
         f"{prefix}sums": Question(
             reply=Payload((COUNT, Field("sum", ("d",)))),
             answer=lambda party, asked: {"count": np.asarray(len(of(party))), "sum": column_sums(of(party))},
-            limits=lambda asked, public: sum_limits(public.config.bound, public.features),
-            words=FIRST_WORDS,
+            limits=lambda asked, public: row_limits.sum_limits(public.config.bound, public.features),
+            words=row_limits.FIRST_WORDS,
         ),
         f"{prefix}deviations": Question(
             asked=Payload((rows, centre)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
             answer=lambda party, asked: _deviations(party.own_of(of(party)), asked["centre"]),
-            limits=lambda asked, public: deviation_limits(public.config.bound, int(asked["rows"]), public.features),
-            words=FIRST_WORDS,
+            limits=lambda asked, public: row_limits.deviation_limits(
+                public.config.bound, int(asked["rows"]), public.features
+            ),
+            words=row_limits.FIRST_WORDS,
         ),
     }
 
@@ -149,34 +138,29 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
     """The questions of `pooled_moments`; ``within``: of scatters about own means; ``keep``: what of them."""
-    return by_transport(config, clear=_in_clear, masked=_in_three_sums, surviving=_in_one_sum)(config, within, keep)
+    require_kept_sums(by_transport(config, clear="nothing", masked=keep), within=within)
+    row_limits.require_bound(config)
+    in_clear = {"moments": Question(reply=MOMENTS, answer=own_moments)}
+    return by_transport(config, clear=in_clear, masked=_in_three_sums(within), surviving=_in_one_sum(within))
 
 
-def _in_clear(config: RunConfig, within: bool, keep: str) -> Questions:
-    return {"moments": Question(reply=MOMENTS, answer=own_moments)}
-
-
-def _in_three_sums(config: RunConfig, within: bool, keep: str) -> Questions:
-    require_kept_sums(keep, within=within)
-    require_bound(config)
+def _in_three_sums(within: bool) -> Questions:
     scatter = Question(
         asked=Payload((CENTRE, SPREAD)),
         reply=Payload((SCATTER,)),
         answer=lambda party, asked: _scatter(party, asked, within=within),
-        limits=lambda asked, public: scatter_limits(asked["spread"]),
+        limits=lambda asked, public: row_limits.scatter_limits(asked["spread"]),
     )
     return {**centre_phases(), "scatter": scatter}
 
 
-def _in_one_sum(config: RunConfig, within: bool, keep: str) -> Questions:
-    require_kept_sums(keep, within=within)
-    require_bound(config)
+def _in_one_sum(within: bool) -> Questions:
     squares = (Field("squares", ("d",)),) if within else ()
     uncentred = Question(
         reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
         answer=lambda party, asked: _uncentred(party, within=within),
-        limits=lambda asked, public: uncentred_limits(public.config.bound, public.features, within=within),
-        words=UNCENTRED_WORDS,
+        limits=lambda asked, public: row_limits.uncentred_limits(public.config.bound, public.features, within=within),
+        words=row_limits.UNCENTRED_WORDS,
     )
     return {"uncentred": uncentred}
 
@@ -228,7 +212,7 @@ def projection_phase(
             reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
             answer=lambda party, asked: party.project(asked),
             sizes=lambda public: {"k": public.features},
-            limits=lambda asked, public: projection_limits(int(asked["rows"]), float(asked["total"])),
+            limits=lambda asked, public: row_limits.projection_limits(int(asked["rows"]), float(asked["total"])),
             limited_by=(ROW_COUNT, Field("total", (), kind="positive")),
             in_clear=differentially_private,
             closing=True,
@@ -251,37 +235,24 @@ def pooled_centre(
         return run.known
     bound = run.config.bound
     first: Total = yield Sum(f"{prefix}sums")
-    rows = rows_in(first["count"], first.parties)
+    rows = row_limits.rows_in(first["count"], first.parties)
     centre = first["sum"] / rows
     second: Total = yield Sum(f"{prefix}deviations", {"rows": np.asarray(rows), "centre": centre})
-    pooled, missed = pooled_of(bound, rows, centre, second["shift"], second["diagonal"]), second.missed["diagonal"]
+    pooled = row_limits.pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
+    missed = second.missed["diagonal"]
     diagonal, cautions = _resolved_diagonal(run, missed, pooled.diagonal, pooled.head, which=which, joined=joined)
     return pooled._replace(diagonal=diagonal, missed=missed, cautions=cautions)
 
 
 class PooledMoments(NamedTuple):
-    """What the parties' moments add up to.
+    """What the parties' moments add up to."""
 
-    Attributes
-    ----------
-    moments : Moments
-        Of all rows, or without what lies between the parties' means.
-    diagonal : ndarray of shape (d,)
-        Of the scatter of all rows.
-    whole : Moments or None
-        Those of all rows, where the server has them.
-    parts : mapping of str to Moments
-        By how texts name the party: what each of them sent, where the server has kept it.
-    names : sequence of str
-        How else they are named, in the same order: a name that is the same in every run.
-    evidence : Evidence
-    """
-
-    moments: Moments
-    diagonal: Array
-    whole: Moments | None = None
+    moments: Moments  # of all rows, or without what lies between the parties' means
+    diagonal: Array  # of the scatter of all rows
+    whole: Moments | None = None  # those of all rows, where the server has them
     parts: Mapping[str, Moments] = MappingProxyType({})
-    names: Sequence[str] = ()
+    """By how texts name the party: what each of them sent, where the server has kept it."""
+    names: Sequence[str] = ()  # how else they are named, in the same order: a name that is the same in every run
     evidence: Evidence = Evidence()
 
 
@@ -291,17 +262,10 @@ Pooling = Generator[Ask, Any, PooledMoments]
 def pooled_moments(
     run: RowsStrategy, *, within: bool = False, each: bool = False, joined: Array | float = 0.0
 ) -> Pooling:
-    """The moments of all rows.
+    """The moments of all rows; ``within``: without what lies between the parties' means.
 
-    Parameters
-    ----------
-    run : RowsStrategy
-    within : bool
-        Without what lies between the parties' means.
-    each : bool
-        In clear all that the parties send is kept, however much it is.
-    joined : ndarray of shape (d,)
-        Where only sums are shown: the diagonal of the scatter that this one is added to.
+    With ``each`` all that the parties send in clear is retained, however much it is. Where only sums are shown,
+    ``joined`` (d,) is the diagonal of the scatter that this one is added to.
     """
     pool_by = by_transport(run.config, clear=_from_each, masked=_by_three_sums, surviving=_by_one_sum)
     found = yield from pool_by(run, within, each, joined)
@@ -338,7 +302,7 @@ def _by_three_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | 
 def _by_one_sum(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
     sums: Total = yield Sum("uncentred")
     double = {name: (sums[name], sums.low[name]) for name in sums}
-    head = uncentred_head(rows_in(sums["count"], sums.parties), double["sum"])
+    head = uncentred_head(row_limits.rows_in(sums["count"], sums.parties), double["sum"])
     if within:
         scatter, diagonal = sums["scatter"], about_mean(double["squares"], mean_squares(head))
     else:
@@ -360,10 +324,10 @@ def _resolved_diagonal(
     """
     whole = diagonal + joined
     about_zero = 0.0 if run.options.centred else head.n * head.mean**2
-    require_resolved(run.config.bound, missed, whole + about_zero, which=which)
+    row_limits.require_resolved(run.config.bound, missed, whole + about_zero, which=which)
     if not run.options.scaled:
         return diagonal, ()
-    require_scalable(run.config.bound, missed, whole, head.n)
+    row_limits.require_scalable(run.config.bound, missed, whole, head.n)
     unseen = whole <= missed
     return np.where(unseen, 0.0, diagonal), taken_for_constant(unseen, float(np.sqrt(missed.max() / head.n)))
 

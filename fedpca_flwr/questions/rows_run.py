@@ -31,17 +31,7 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER, Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.questions.genotypes import (
-    CHECKED,
-    FREQUENCIES,
-    about_zero,
-    are_genotypes,
-    genotype_notes,
-    pooled_counts,
-    require_frequencies,
-    require_genotypes,
-    told_frequencies,
-)
+from fedpca_flwr.questions import genotypes
 from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
 from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.own_scatter import OwnScatter
@@ -103,23 +93,23 @@ class RowsClient(PCAClient):
 
     def require_ready(self) -> None:
         permit_fixed_point(self)
-        if are_genotypes(self.options) and not self.journal.begun() and CHECKED not in self.site.state:
-            require_genotypes(self.unscaled)
+        if genotypes.are_genotypes(self.options) and not (self.journal.begun() or genotypes.CHECKED in self.site.state):
+            genotypes.require_genotypes(self.unscaled)
             permit_calls(self.site.node, self.site.table)
-            self.site.state[CHECKED] = []
+            self.site.state[genotypes.CHECKED] = []
 
     @property
     def data(self) -> Rows:
         """This party's rows; of genotypes, as soon as their frequencies are known, the standardised ones."""
-        if FREQUENCIES.name not in self.site.state:
+        if genotypes.FREQUENCIES.name not in self.site.state:
             return self.unscaled
-        return standardised(self.unscaled, self.site.state[FREQUENCIES.name][0])
+        return standardised(self.unscaled, self.site.state[genotypes.FREQUENCIES.name][0])
 
     def take(self, asked: Fields) -> None:
-        told = FREQUENCIES.name in self.site.state
-        if FREQUENCIES.name in asked and not told:
-            require_frequencies(asked)
-            self.site.state[FREQUENCIES.name] = [asked[FREQUENCIES.name]]
+        told = genotypes.FREQUENCIES.name in self.site.state
+        if genotypes.FREQUENCIES.name in asked and not told:
+            genotypes.require_frequencies(asked)
+            self.site.state[genotypes.FREQUENCIES.name] = [asked[genotypes.FREQUENCIES.name]]
 
     @property
     def unscaled(self) -> Rows:
@@ -143,7 +133,7 @@ class RowsClient(PCAClient):
 
     def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
         """Chunks of rows, centred and scaled, as this party projects them."""
-        if are_genotypes(self.options):
+        if genotypes.are_genotypes(self.options):
             return standard_chunks(rows, asked["mean"], asked["scale"])
         return centred_chunks(rows, asked["mean"], asked["scale"] if asked["scale"].size else None)
 
@@ -168,14 +158,14 @@ class RowsClient(PCAClient):
     def squared_error(self, asked: Fields) -> float:
         """What the projection leaves of the squares of this party's rows, from their moments."""
         components = self.loadings(asked)
-        if not are_genotypes(self.options):
+        if not genotypes.are_genotypes(self.options):
             return self.own.squared_error(asked["mean"], asked["scale"], components)
         self._require_told(asked)
         return self.own.squared_error(np.zeros_like(asked["mean"]), np.empty(0), components)
 
     def _require_told(self, asked: Fields) -> None:
         """Refuse to project genotypes otherwise than by the frequencies that the run told."""
-        frequencies = self.site.state[FREQUENCIES.name][0]
+        frequencies = self.site.state[genotypes.FREQUENCIES.name][0]
         expected = {"mean": 2 * frequencies, "scale": deviation(frequencies)}
         if any(not np.array_equal(asked[name], known) for name, known in expected.items()):
             raise ContractError(f"{SERVER}: 'mean' and 'scale' are not those of the 'frequencies' that it told before")
@@ -199,47 +189,30 @@ class RowsClient(PCAClient):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the statistics say of the moments that they gave, for the model that is made of these.
-
-    Attributes
-    ----------
-    missed : ndarray of shape (d,)
-        Bound on what fixed point rounded off the variances, times rows.
-    cautions : sequence of str
-        What a reader must know of them.
-    contributions : Contributions, AddedContributions or None
-        What each party added, where the server sees that.
-    units : sequence of dict
-        Features that a party has in another unit, where the server sees each party's means and deviations.
-    kept : SecondMoments or None
-        The moments of all rows, where the run is to keep them.
-    """
+    """What the statistics say of the moments that they gave, for the model that is made of these."""
 
     missed: Array = field(default_factory=lambda: np.zeros(1))
-    cautions: Sequence[str] = ()
-    contributions: Contributions | AddedContributions | None = None
+    """Bound on what fixed point rounded off the variances, times rows."""
+    cautions: Sequence[str] = ()  # what a reader must know of them
+    contributions: Contributions | AddedContributions | None = None  # what each party added, where the server sees that
     units: Sequence[dict[str, Any]] = ()
-    kept: SecondMoments | None = None
+    """Features that a party has in another unit, where the server sees each party's means and deviations."""
+    kept: SecondMoments | None = None  # the moments of all rows, where the run is to keep them
 
 
 class RowsStrategy(PCAStrategy):
-    """Base of the strategies for data split by rows. A method adds `aggregate`.
-
-    Attributes
-    ----------
-    known : Pooled or None
-        What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown.
-    """
+    """Base of the strategies for data split by rows. A method adds `aggregate`."""
 
     party: ClassVar[type[PCAClient]] = RowsClient
     known: Pooled | None = None
+    """What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown."""
 
     @abstractmethod
     def aggregate(self) -> Generator[Ask, Any, Solution]:
         """The method: asks, and returns what it found."""
 
     def program(self) -> Program:
-        if are_genotypes(self.options):
+        if genotypes.are_genotypes(self.options):
             model, solution = yield from self._of_genotypes()
         else:
             solution = yield from self.aggregate()
@@ -250,10 +223,10 @@ class RowsStrategy(PCAStrategy):
 
     def _of_genotypes(self) -> Generator[Ask, Any, tuple[PCAModel, Solution]]:
         """The method on standardised genotypes: its model and solution, in the unit of the genotypes."""
-        counts = yield from pooled_counts()
-        self.known = about_zero(counts)
-        solution = yield from told_frequencies(self.aggregate(), counts.frequencies)
-        model = self.modelled(solution.extended(notes=genotype_notes(counts)))
+        counts = yield from genotypes.pooled_counts()
+        self.known = genotypes.about_zero(counts)
+        solution = yield from genotypes.told_frequencies(self.aggregate(), counts.frequencies)
+        model = self.modelled(solution.extended(notes=genotypes.genotype_notes(counts)))
         unit = deviation(counts.frequencies)
         mean = 2 * counts.frequencies  # what is left of the solution's is rounding
         return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)

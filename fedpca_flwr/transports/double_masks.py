@@ -155,25 +155,11 @@ def unmasked(
     survivors: Sequence[int],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> Words:
-    """The plain sum, from the sum of the survivors' hidden vectors.
+    """The plain sum, from the ``total`` of the survivors' hidden vectors.
 
-    Parameters
-    ----------
-    total : ndarray of uint64
-    ring : Ring
-    context : bytes
-        As in `hide`.
-    members : sequence of int
-        Places of the parties whose masks are in the vectors.
-    survivors : sequence of int
-        Places of those whose vectors are in ``total``.
-    revealed : mapping of int to mapping of int to bytes
-        By the place of the party that reveals, and by member, a share of the member's seed or key.
-
-    Raises
-    ------
-    ContractError
-        If the shares do not give the keys, or what is left does not count the survivors.
+    ``members`` are the places of the parties whose masks are in the vectors, ``survivors`` those whose vectors are in
+    the total; ``revealed`` has by the place of the party that reveals, and by member, a share of the member's seed or
+    key. A `ContractError` says that the shares do not give the keys, or that what is left does not count the survivors.
     """
     total = total.copy()
     for place in members:
