@@ -10,9 +10,7 @@ and is exact: this method stays for the comparison. Where the server holds the m
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
 
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments
@@ -57,7 +55,7 @@ class ApproximateCovariance(method.Strategy):
     card = CARD
     options: method.ScaledOptions
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         # averaged raw second moments leave nothing out
         found = yield from method.pooled_moments(self, within=self.options.center)
         averaged, diagonal, pooled = found.moments, found.diagonal, found.whole

@@ -28,9 +28,8 @@ truncation --seeds`).
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
@@ -122,7 +121,7 @@ class QRPCA(method.Strategy):
     def exact(self) -> bool:
         return not self.options.rank and self.options.wire == "float64"
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         if not self.options.rank:
             parts = {reply.sender: _factor(reply) for reply in (yield method.Ask("factor"))}
             evidence = method.Evidence(contributions=Contributions(parts))

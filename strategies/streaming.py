@@ -49,7 +49,6 @@ class StreamingOptions(method.ScaledOptions):
 TOGETHER = "sum of "
 """How the key begins under which a sum over all parties is kept."""
 
-
 CARD = method.MethodCard(
     name="streaming",
     title="Streaming",
@@ -74,7 +73,6 @@ CARD = method.MethodCard(
     examples=({"state": "federation"},),
     reference="that of `p-cov`",
 )
-
 
 ABSENT = (
     "{} members are absent and keep their rows: if this simulation has split the same data among fewer parties, those "
@@ -112,7 +110,7 @@ class Streaming(method.Strategy):
         yield from super().program()
         self.federation.save()
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         operations, evidence = yield from (self._all_together() if self._summed else self._one_by_one())
         parts = self.federation.parts()
         pooled = pool(parts.values())

@@ -33,7 +33,7 @@ server computes with the rounded block that it sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -197,11 +197,11 @@ class SubspaceIteration(method.Strategy):
     card = CARD
     options: SubspaceOptions
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         random = self.options.warm_start == "random"
         return (yield from (self._from_random_block() if random else self._from_sketch()))
 
-    def _from_random_block(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _from_random_block(self) -> method.Fitting:
         options, A, d = self.options, products.ScatterProducts(self), self.public.features
         first = random_block(d, options.width(self.public), self.config.seed)
         if options.scale:
@@ -240,7 +240,7 @@ class SubspaceIteration(method.Strategy):
         solution = self._solution(found, moments.Head(head.n, centre, head.remainder), total, scale)
         return replace(solution, evidence=A.evidence)
 
-    def _from_sketch(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _from_sketch(self) -> method.Fitting:
         options = self.options
         replies = yield method.Ask("sketch")
         pooled = factors.stack([_factor(reply) for reply in replies])

@@ -15,9 +15,8 @@ at home.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
@@ -94,9 +93,8 @@ def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questio
 
 def _own_directions(party: method.Client, asked: method.Fields) -> method.Fields:
     """The leading directions of a party's rows over its own columns, times their singular values."""
-    return {
-        "directions": algebra.leading_directions(party.own_columns.X, party.options.directions_sent(len(party.data)))
-    }
+    rank = party.options.directions_sent(len(party.data))
+    return {"directions": algebra.leading_directions(party.own_columns.X, rank)}
 
 
 CARD = method.MethodCard(
@@ -141,17 +139,17 @@ class Vertical(method.Strategy):
             return max(self.widths) <= self.options.directions_sent(self.n_rows)
         return super().exact
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         yield from columns.rows_and_energy(self)
         solvers = {"krylov": self._krylov, "gram": self._gram, "merge": self._merge}
         return (yield from solvers[self.options.solver]())
 
-    def _gram(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _gram(self) -> method.Fitting:
         sums: method.Total = yield method.Sum("gram", self.with_energy({}))
         pairs = eigen.leading_eigenpairs(unpack(sums["gram"], self.n_rows), self.options.n_components)
         return method.Solution(pairs=pairs, total=self.total)
 
-    def _merge(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _merge(self) -> method.Fitting:
         k, kept = self.options.n_components, self.options.directions_sent(self.n_rows)
         sent = sum(min(kept, width) for width in self.widths)
         if sent < k:
@@ -165,7 +163,7 @@ class Vertical(method.Strategy):
         pairs = yield from columns.measured_pairs(directions)
         return method.Solution(pairs=replace(pairs, following=following), total=self.total)
 
-    def _krylov(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _krylov(self) -> method.Fitting:
         options, n, enough = self.options, self.n_rows, False
         start = random_block(n, options.width(n), self.config.seed)
         found = block_iteration.BlockIteration(

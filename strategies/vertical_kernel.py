@@ -149,7 +149,7 @@ class VerticalKernel(method.Strategy):
     def exact(self) -> bool:
         return not self.options.landmarks
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         replies = yield from columns.aligned_rows(self)
         places = self._places()
         kernel = replace(self.options.function, gamma=(yield from self._gamma(replies)))

@@ -18,7 +18,7 @@ from fedpca_flwr.questions.columns_run import ColumnsClient as Client
 from fedpca_flwr.questions.columns_run import ColumnsOptions as Options
 from fedpca_flwr.questions.columns_run import ColumnsRun as Run
 from fedpca_flwr.questions.columns_run import ColumnsStrategy as Strategy
-from fedpca_flwr.questions.columns_run import KernelOptions
+from fedpca_flwr.questions.columns_run import Fitting, KernelOptions
 from fedpca_flwr.questions.columns_run import ScoresSolution as Solution
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "DataError",
     "Field",
     "Fields",
+    "Fitting",
     "KernelOptions",
     "MethodCard",
     "Options",

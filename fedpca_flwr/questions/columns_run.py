@@ -140,6 +140,10 @@ class ScoresSolution:
     """Numbers by the names of `fedpca_flwr.model.measurements`."""
 
 
+Fitting = Generator[Ask, Any, ScoresSolution]
+"""The server's half of a method: it asks, and returns what it found."""
+
+
 class ColumnsRun(PCAStrategy):
     """A run where the parties hold columns of the same rows, and what is known of them once they have said it.
 
@@ -278,7 +282,7 @@ class ColumnsStrategy(ColumnsRun):
         )
 
     @abstractmethod
-    def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
+    def aggregate(self) -> Fitting:
         """The method: asks, and returns what it found."""
 
     def program(self) -> Program:

@@ -33,7 +33,7 @@ from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
 from fedpca_flwr.questions.rows import moments_phases, pooled_moments, projection_phase
-from fedpca_flwr.questions.rows_run import Evidence
+from fedpca_flwr.questions.rows_run import Evidence, Fitting
 from fedpca_flwr.questions.rows_run import RowsClient as Client
 from fedpca_flwr.questions.rows_run import RowsStrategy as Strategy
 
@@ -52,6 +52,7 @@ __all__ = [
     "Evidence",
     "Field",
     "Fields",
+    "Fitting",
     "MethodCard",
     "Options",
     "PCAModel",

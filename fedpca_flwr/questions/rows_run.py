@@ -200,6 +200,10 @@ class Evidence:
     kept: SecondMoments | None = None  # the moments of all rows, where the run is to keep them
 
 
+Fitting = Generator[Ask, Any, Solution]
+"""The server's half of a method: it asks, and returns what it found."""
+
+
 class RowsStrategy(PCAStrategy):
     """Base of the strategies for data split by rows. A method adds `aggregate`."""
 
@@ -208,7 +212,7 @@ class RowsStrategy(PCAStrategy):
     """What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown."""
 
     @abstractmethod
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
+    def aggregate(self) -> Fitting:
         """The method: asks, and returns what it found."""
 
     def program(self) -> Program:

@@ -83,7 +83,7 @@ class DPPCA(method.Strategy):
     party = DPPCAClient
     options: DPOptions
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         options = self.options
         if not options.private:
             found = yield from method.pooled_moments(self)
@@ -95,7 +95,7 @@ class DPPCA(method.Strategy):
 
     # The two ways
 
-    def _directions(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _directions(self) -> method.Fitting:
         """Of directions about a centre that is found on the way, and variances on them."""
         options, d = self.options, self.quorum.features
         centre, off, bound = np.zeros(d), math.inf, 1.0
@@ -127,7 +127,7 @@ class DPPCA(method.Strategy):
         unseen = [] if stands_out else ["how long rows are does not stand out of the noise: variances say nothing"]
         return self._solution(found, centre, rows, {"variances": bound}).extended(notes=unseen)
 
-    def _clipped(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _clipped(self) -> method.Fitting:
         """Of rows clipped to the bounds that the options have."""
         options = self.options
         first, last = options.phases[0], options.phases[-1]

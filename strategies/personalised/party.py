@@ -144,7 +144,6 @@ def _of_report(asked: method.Fields, public: method.Public) -> method.SumLimits:
 OWN = "own components"
 """Where they are in a party's state: (m, d, k) for m strengths; those of the first pass with its prefix."""
 
-
 OWN_MEAN = "own mean of rows"
 """Of so many, likewise, in two floats (2, d)."""
 
