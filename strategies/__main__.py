@@ -142,6 +142,7 @@ def _questions(method: Method, travel: str) -> str:
             own = {key: value for key, value in options.items() if card.examples[0].get(key) != value}
             with_them = f"`{text_of('', own).strip()}`: " if own else ""
             chosen = card.phases(TRAVEL[travel], card.options.parse(options))
+            chosen = chosen if travel == "clear" else {name: phase.as_sum() for name, phase in chosen.items()}
             asked = ", ".join(_question(name, phase, chosen.get(name)) for name, phase in script.items())
             texts.setdefault(asked, f"{with_them}{asked}")
     further = f", then those of {' or '.join(f'`{name}`' for name in card.goes_on_as)}" if card.goes_on_as else ""

@@ -20,7 +20,7 @@ A heterogeneity score is reported and decides nothing: of two methods that cost 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -188,11 +188,7 @@ SURVEYED = (
     method.Field("variances", ("d",)),
 )
 
-SURVEY = method.Question(
-    reply=method.Payload(SURVEYED),
-    answer=_own_survey,
-    sizes=lambda public: {"s": SKETCH},
-)
+SURVEY = method.Question(reply=method.Payload(SURVEYED), answer=_own_survey, sizes=lambda public: {"s": SKETCH})
 
 CARD = method.MethodCard(
     name="adaptive",
@@ -282,7 +278,7 @@ class Adaptive(method.Strategy):
     def exact(self) -> bool:
         return self._inner.exact if self._inner else not self.options.target
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         forecast = Forecast.of([_survey(reply) for reply in (yield method.Ask("survey"))])
         self.n_components(forecast.head.n, forecast.head.mean.size)
         method.require_variance(forecast.variances, forecast.head.n, forecast.head.mean)

@@ -10,9 +10,7 @@ and is exact: this method stays for the comparison. Where the server holds the m
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
 
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments
@@ -38,7 +36,7 @@ CARD = method.MethodCard(
     options=method.ScaledOptions,
     phases=lambda config, options: {
         **method.moments_phases(config, within=options.center),
-        **method.projection_phase(config, about="centre"),
+        **method.projection_phase(about="centre"),
     },
     reference="this project: P-COV without the scatter between the means, as covariances are often averaged",
 )
@@ -57,7 +55,7 @@ class ApproximateCovariance(method.Strategy):
     card = CARD
     options: method.ScaledOptions
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         # averaged raw second moments leave nothing out
         found = yield from method.pooled_moments(self, within=self.options.center)
         averaged, diagonal, pooled = found.moments, found.diagonal, found.whole

@@ -10,9 +10,8 @@ without filler, and converges to the exact components with r.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
@@ -34,7 +33,7 @@ class StackOptions(method.Options):
 def phases(config: method.RunConfig, options: StackOptions) -> method.Questions:
     """One truncated factor."""
     truncated = fields.truncated_phase(lambda public: min(max(options.rank, options.n_components), public.features))
-    return {**truncated, **method.projection_phase(config)}
+    return {**truncated, **method.projection_phase()}
 
 
 CARD = method.MethodCard(
@@ -52,7 +51,6 @@ CARD = method.MethodCard(
     own_total="the parties' own variances, with weights='none' each of equal weight",
 )
 
-
 UNBOUNDED = "no bound on the angle: row counts and means are left out; weights='rows' has one"
 
 
@@ -62,7 +60,7 @@ class ApproximateStack(method.Strategy):
     card = CARD
     options: StackOptions
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         parts = [fields.factor_of(reply) for reply in (yield method.Ask("truncated"))]
         pooled = factors.stack(parts)
         wanted = self.n_components(pooled.head.n, pooled.head.mean.size)

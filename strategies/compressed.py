@@ -25,9 +25,9 @@ the angle that follows, and the ratio to a full float64 covariance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
@@ -113,7 +113,7 @@ def phases(config: method.RunConfig, options: CompressedOptions) -> method.Quest
         **({"scale": scale} if options.stepped else {}),
         "encoded": encoded,
         **({"correction": correction} if options.most_corrections else {}),
-        **method.projection_phase(config),
+        **method.projection_phase(),
     }
 
 
@@ -202,7 +202,7 @@ class Compressed(method.Strategy):
     options: CompressedOptions
     proven_angle, values_hold = 90.0, False
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         options, step, uploaded = self.options, 0.0, 0.0
         if options.stepped:
             replies = yield method.Ask("scale")

@@ -86,9 +86,8 @@ class EMOptions(method.PCAOptions):
 def phases(config: method.RunConfig, options: EMOptions) -> method.Questions:
     """What was observed, the steps, and the last question, with what rows are completed by."""
     if options.model == "factors":
-        step = {
-            "products": incomplete.factor_phase(options.max_rounds, options.factors or int(options.n_components) + MORE)
-        }
+        most = options.factors or int(options.n_components) + MORE
+        step = {"products": incomplete.factor_phase(options.max_rounds, most)}
         expects = method.Field("factors", ("any", "d"))
     else:
         step = {"expected": incomplete.expected_phase(options.max_rounds)}
@@ -96,37 +95,8 @@ def phases(config: method.RunConfig, options: EMOptions) -> method.Questions:
     return {
         **incomplete.observed_phases(config, pairs=options.model == "gaussian"),
         **step,
-        **method.projection_phase(config, further=(expects,)),
+        **method.projection_phase(further=(expects,)),
     }
-
-
-def by_factors(
-    run: method.Strategy, observed: incomplete.ObservedValues, options: EMOptions
-) -> Generator[method.Ask, Any, tuple[method.Solution, method.Array, method.Array, float]]:
-    """The components; the model's loadings and noise (q + 1, d); a bound on what fixed point rounded off each
-    feature's variance, times rows (d,); and the larger of the last two steps' turns, in degrees."""
-    k, spread = int(options.n_components), observed.spread
-    method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
-    q = _factors(k, options.factors, observed.rows, spread.size)
-    unit = incomplete.unit_of(spread, scale=options.scale)
-    found = FactorEM(
-        observed.rows, observed.lost / unit, random_block(spread.size, q, run.config.seed), prior=options.prior
-    )
-    turns: list[float] = []
-    while True:
-        model = found.model
-        sums, missed = yield from incomplete.expected_products(run, observed, model)
-        with sums_of_rows():
-            found.add(sums)
-        turns.append(float(eigen.principal_angles(model.basis[:, :k], found.model.basis[:, :k]).max()))
-        ahead = max(turns[-2:]) if len(turns) > 2 else 90.0
-        if ahead <= options.tolerance or len(turns) == options.max_rounds:
-            break
-    scale = np.where(observed.constant & options.scale, 1.0, unit)
-    foretold = np.where(observed.constant, 0.0, unit)
-    loadings = np.vstack([(model.loadings * foretold[:, None]).T, model.noise * scale**2])
-    mean, _ = moments.two_sum(observed.centre, np.where(observed.constant, observed.lost, unit * found.mean))
-    return _solution(found, mean, scale, k, scaled=options.scale), loadings, missed * unit**2, ahead
 
 
 def _factors(k: int, wanted: int, rows: int, features: int) -> int:
@@ -184,6 +154,10 @@ CARD = method.MethodCard(
     beyond_moments="a group of rows for each pattern of gaps",
 )
 
+Found = Generator[method.Ask, Any, tuple[method.Solution, method.Array, float]]
+"""Asks, and finds the solution; a bound on what fixed point rounded off each feature's variance, times rows (d,); and
+how many degrees the components have to go."""
+
 
 class EM(method.Strategy):
     """EM."""
@@ -198,20 +172,16 @@ class EM(method.Strategy):
     factors: method.Array | None = None
     """The same as loadings and noise, of a model of factors (q + 1, d)."""
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         observed = yield from incomplete.observed_values(self, scale=self.options.scale)
         self.every = observed.every
-        if self.options.model == "factors":
-            solution, self.factors, missed, ahead = yield from by_factors(self, observed, self.options)
-        else:
-            solution, missed, ahead = yield from self._by_covariance(observed)
+        by_model = self._by_factors if self.options.model == "factors" else self._by_covariance
+        solution, missed, ahead = yield from by_model(observed)
         solution = replace(solution, evidence=method.Evidence(missed=missed, cautions=observed.cautions))
         measured = {"missing_share": observed.share, "degrees_ahead": ahead}
         return solution.extended(notes=_notes(observed, ahead, self.options), measured=measured)
 
-    def _by_covariance(
-        self, observed: incomplete.ObservedValues
-    ) -> Generator[method.Ask, Any, tuple[method.Solution, method.Array, float]]:
+    def _by_covariance(self, observed: incomplete.ObservedValues) -> Found:
         options, steps, before = self.options, 0, None
         found = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
@@ -220,10 +190,8 @@ class EM(method.Strategy):
             steps += 1
             with sums_of_rows():
                 found.add(sums)
-            moments = observed.moments(found.mean, found.scatter)
-            solution = method.solve(
-                moments, moments.diagonal(), n_components=options.n_components, center=True, scale=options.scale
-            )
+            now, k = observed.moments(found.mean, found.scatter), options.n_components
+            solution = method.solve(now, now.diagonal(), n_components=k, center=True, scale=options.scale)
             if not observed.share:
                 ahead = 0.0
             elif found.ahead is not None and before is not None:
@@ -236,11 +204,36 @@ class EM(method.Strategy):
         self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
         return solution, missed * observed.spread**2, ahead
 
+    def _by_factors(self, observed: incomplete.ObservedValues) -> Found:
+        """The same by a model of factors; ahead is the larger of the last two steps' turns."""
+        options, spread = self.options, observed.spread
+        k = int(options.n_components)
+        method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
+        q = _factors(k, options.factors, observed.rows, spread.size)
+        unit = incomplete.unit_of(spread, scale=options.scale)
+        start = random_block(spread.size, q, self.config.seed)
+        found = FactorEM(observed.rows, observed.lost / unit, start, prior=options.prior)
+        turns: list[float] = []
+        while True:
+            model = found.model
+            sums, missed = yield from incomplete.expected_products(self, observed, model)
+            with sums_of_rows():
+                found.add(sums)
+            turns.append(float(eigen.principal_angles(model.basis[:, :k], found.model.basis[:, :k]).max()))
+            ahead = max(turns[-2:]) if len(turns) > 2 else 90.0
+            if ahead <= options.tolerance or len(turns) == options.max_rounds:
+                break
+        scale = np.where(observed.constant & options.scale, 1.0, unit)
+        foretold = np.where(observed.constant, 0.0, unit)
+        self.factors = np.vstack([(model.loadings * foretold[:, None]).T, model.noise * scale**2])
+        mean, _ = moments.two_sum(observed.centre, np.where(observed.constant, observed.lost, unit * found.mean))
+        return _solution(found, mean, scale, k, scaled=options.scale), missed * unit**2, ahead
+
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
-        expects = {} if self.covariance is None else {"covariance": moments.pack(self.covariance)}
-        if self.factors is not None:
-            expects = {"factors": self.factors}
-        return {**super().loadings(model, solution), **expects}
+        if self.covariance is not None:
+            return {**super().loadings(model, solution), "covariance": moments.pack(self.covariance)}
+        assert self.factors is not None
+        return {**super().loadings(model, solution), "factors": self.factors}
 
     def modelled(self, solution: method.Solution) -> method.PCAModel:
         return replace(super().modelled(solution), covariance_=self.covariance, factors_=self.factors)

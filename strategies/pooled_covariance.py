@@ -15,7 +15,7 @@ The last round may have more than the projection (`fedpca_flwr.questions.last_ro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -44,7 +44,7 @@ def _of_moments(config: method.RunConfig, options: PooledOptions) -> method.Ques
     return adjustment.with_adjustment(
         {
             **adjustment.adjusted_phases(config, options),
-            **method.projection_phase(config, about="" if options.genotypes else "centre"),
+            **method.projection_phase(about="" if options.genotypes else "centre"),
         },
         options,
     )
@@ -150,7 +150,7 @@ class PooledCovariance(method.Strategy):
     adjusted: adjustment.Adjusted | None = None
     """What the run has taken out of the rows, if its options say so."""
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         options = self.options.model_dump(include=set(method.ScaledOptions.model_fields))
         if not self.options.adjusts:
             found = yield from method.pooled_moments(self)

@@ -28,9 +28,8 @@ truncation --seeds`).
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
@@ -65,7 +64,7 @@ def phases(config: method.RunConfig, options: QROptions) -> method.Questions:
         unit = (method.Field("unit", (), kind="positive"),) if narrow else ()
         factor = method.Payload((*method.HEAD, *unit, method.Field("factor", ("trapezoid",), dtype=options.wire)))
         answer = _narrow_factor if narrow else _whole_factor
-        return {"factor": method.Question(reply=factor, answer=answer), **method.projection_phase(config)}
+        return {"factor": method.Question(reply=factor, answer=answer), **method.projection_phase()}
     if options.scale or not options.center:
         raise method.ConfigError("run-config: 'rank' goes only with center=true and scale=false")
     if isinstance(options.n_components, float):
@@ -76,7 +75,7 @@ def phases(config: method.RunConfig, options: QROptions) -> method.Questions:
             "and better twice that: with less, whole directions are lost"
         )
     truncated = fields.truncated_phase(lambda public: min(options.rank, public.features))
-    return {**truncated, **method.projection_phase(config)}
+    return {**truncated, **method.projection_phase()}
 
 
 def _whole_factor(party: method.Client, asked: method.Fields) -> method.Fields:
@@ -102,7 +101,7 @@ CARD = method.MethodCard(
     server_sees="each party's covariance, or its leading components",
     shows=method.Shown(
         "number of rows, mean, a factor of its covariance (all that a covariance tells; with `rank` its leading "
-        "components)",
+        "components)"
     ),
     pools_moments=True,
     options=QROptions,
@@ -122,7 +121,7 @@ class QRPCA(method.Strategy):
     def exact(self) -> bool:
         return not self.options.rank and self.options.wire == "float64"
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         if not self.options.rank:
             parts = {reply.sender: _factor(reply) for reply in (yield method.Ask("factor"))}
             evidence = method.Evidence(contributions=Contributions(parts))

@@ -22,9 +22,9 @@ by way of the server; the last level has the parties 0 and ``2**(levels-1)``, wh
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
@@ -124,7 +124,7 @@ def phases(config: method.RunConfig, options: SAPCAOptions) -> method.Questions:
         optional=True,
     )
     tree = {"merged": merged} if options.topology == "tree" else {}
-    return {"summary": summary, **tree, **method.projection_phase(config)}
+    return {"summary": summary, **tree, **method.projection_phase()}
 
 
 def _summary(party: method.Client, asked: method.Fields) -> method.Fields:
@@ -255,7 +255,7 @@ class SAPCA(method.Strategy):
             assert self._next is not None
             self.running.save(self._next)
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         parties = self.quorum.total
         replies: list[method.Reply] = yield method.Ask("summary")
         sent = self._sent_at(0, replies)

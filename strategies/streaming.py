@@ -49,7 +49,6 @@ class StreamingOptions(method.ScaledOptions):
 TOGETHER = "sum of "
 """How the key begins under which a sum over all parties is kept."""
 
-
 CARD = method.MethodCard(
     name="streaming",
     title="Streaming",
@@ -70,10 +69,16 @@ CARD = method.MethodCard(
     ),
     pools_moments=True,
     options=StreamingOptions,
-    phases=lambda config, options: {**members_phases(config), **method.projection_phase(config)},
+    phases=lambda config, options: {**members_phases(config), **method.projection_phase()},
     examples=({"state": "federation"},),
     reference="that of `p-cov`",
 )
+
+ABSENT = (
+    "{} members are absent and keep their rows: if this simulation has split the same data among fewer parties, those "
+    "rows count twice"
+)
+UNNAMED = "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
 
 
 class Streaming(method.Strategy):
@@ -105,7 +110,7 @@ class Streaming(method.Strategy):
         yield from super().program()
         self.federation.save()
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         operations, evidence = yield from (self._all_together() if self._summed else self._one_by_one())
         parts = self.federation.parts()
         pooled = pool(parts.values())
@@ -134,9 +139,8 @@ class Streaming(method.Strategy):
         wanted = {r.party: self.options.append or not has(r.member, digests[r.member]) for r in replies}
         sent: dict[str, moments.Moments] = {}
         if any(wanted.values()):
-            replies = yield method.Ask(
-                "moments", each={party: {"wanted": np.asarray(new)} for party, new in wanted.items()}
-            )
+            each = {party: {"wanted": np.asarray(new)} for party, new in wanted.items()}
+            replies = yield method.Ask("moments", each=each)
             sent = {r.member: _received(r, digests[r.member]) for r in replies if wanted[r.party]}
         operations = {key: self._update(key, sha, sent.get(key)) for key, sha in digests.items()}
         self._here = pool(sent.get(key) or self.federation.moments_of(key) for key in digests)
@@ -155,9 +159,8 @@ class Streaming(method.Strategy):
         appended = self.options.append and self.federation.members
         found = yield from method.pooled_moments(self, joined=self.federation.moments().diagonal() if appended else 0.0)
         summed, evidence = found.moments, found.evidence
-        summed.scatter[moments.diagonal_positions(found.diagonal.size)] = (
-            found.diagonal
-        )  # never below zero, as that of any rows
+        # never below zero, as that of any rows
+        summed.scatter[moments.diagonal_positions(found.diagonal.size)] = found.diagonal
         if self.options.append:  # what rounding cost the sums before is not known, so no bound is told
             evidence = replace(evidence, missed=np.zeros(1))
         self._here = summed
@@ -213,16 +216,9 @@ class Streaming(method.Strategy):
 
     def _notes(self, operations: Mapping[str, str]) -> list[str]:
         absent = self.federation.members.keys() - operations.keys()
-        if self.quorum.simulated and absent:
-            return [
-                f"{len(absent)} members are absent and keep their rows: if this simulation has split the same data "
-                "among fewer parties, those rows count twice"
-            ]
-        if self.quorum.simulated or all(party["name"] for party in self.quorum.parties()):
-            return []
-        return [
-            "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
-        ]
+        if self.quorum.simulated:
+            return [ABSENT.format(len(absent))] if absent else []
+        return [] if all(party["name"] for party in self.quorum.parties()) else [UNNAMED]
 
 
 def _require_one_kind(federation: Federation, options: StreamingOptions, *, summed: bool) -> None:

@@ -33,7 +33,7 @@ server computes with the rounded block that it sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -88,11 +88,6 @@ class SubspaceOptions(method.Options, method.ScaleOptions, genotypes.GenotypeOpt
 
 
 def phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questions:
-    """The script of products, of genotypes with allele counts first."""
-    return genotypes.genotype_phases(config, options, _phases)
-
-
-def _phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questions:
     """Products with blocks; in a warm start what a first sketch gets wrong about them."""
     if options.acceleration == "none" and 0 < options.block_size < options.n_components:
         raise method.ConfigError(
@@ -103,7 +98,7 @@ def _phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questi
         check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
         return {
             **products.product_phases(config, options.width, rounds=options.max_rounds, variances_first=options.scale),
-            **method.projection_phase(config, about="" if options.genotypes else "centre"),
+            **method.projection_phase(about="" if options.genotypes else "centre"),
         }
     if options.scale or not options.center or options.acceleration == "none":
         raise method.ConfigError(
@@ -116,20 +111,20 @@ def _phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questi
         sizes=lambda public: {"r": options.sketch_rank(public)},
         instead="set warm-start='random'",
     )
-    asked = [method.Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")]
-    reply = [method.Field("product", ("d", "b"), options.wire)]
-    if options.wire == "float32":
-        asked.append(method.Field("vectors", ("d", "<=k"), kind="orthonormal columns"))
-        reply.append(method.Field("again", ("d", "k")))
+    narrow = options.wire == "float32"
+    asked = method.Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")
+    reply = method.Field("product", ("d", "b"), options.wire)
+    vectors = method.Field("vectors", ("d", "<=k"), kind="orthonormal columns")
+    again = method.Field("again", ("d", "k"))
     refine = method.Question(
-        asked=method.Payload(tuple(asked)),
-        reply=method.Payload(tuple(reply)),
+        asked=method.Payload((asked, vectors) if narrow else (asked,)),
+        reply=method.Payload((reply, again) if narrow else (reply,)),
         answer=_refine,
         sizes=lambda public: {"b": options.width(public), "k": options.n_components},
         times=options.max_rounds,
         optional=True,
     )
-    return {"sketch": sketch, "refine": refine, **method.projection_phase(config)}
+    return {"sketch": sketch, "refine": refine, **method.projection_phase()}
 
 
 def _sketch(party: method.Client, rank: int) -> method.Fields:
@@ -184,7 +179,7 @@ CARD = method.MethodCard(
         "sizes and times of messages, number of rounds",
     ),
     options=SubspaceOptions,
-    phases=phases,
+    phases=lambda config, options: genotypes.genotype_phases(config, options, phases),
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
     examples=(
         {},
@@ -202,11 +197,11 @@ class SubspaceIteration(method.Strategy):
     card = CARD
     options: SubspaceOptions
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         random = self.options.warm_start == "random"
         return (yield from (self._from_random_block() if random else self._from_sketch()))
 
-    def _from_random_block(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _from_random_block(self) -> method.Fitting:
         options, A, d = self.options, products.ScatterProducts(self), self.public.features
         first = random_block(d, options.width(self.public), self.config.seed)
         if options.scale:
@@ -219,13 +214,12 @@ class SubspaceIteration(method.Strategy):
         diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
         total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)
         method.require_variance(diagonal, head.n, centre / scale)
-        krylov = options.acceleration == "krylov"
         found = block_iteration.BlockIteration(
             first,
             options.n_components,
             trace=total,
             tolerance=options.tolerance,
-            accelerated=krylov,
+            accelerated=options.acceleration == "krylov",
             noise=self._noise(head.n - options.center, d),
         )
         V: NDArray[Any] = first
@@ -236,10 +230,8 @@ class SubspaceIteration(method.Strategy):
             block = V.astype(np.float64)
             if not options.center:
                 AV = AV + head.n * np.outer(mean, mean @ block)
-            error = frobenius(missed / scale[:, None])
-            error += float(
-                np.sum(A.evidence.missed / scale**2) * frobenius(block * scale[:, None])
-            )  # of the mean and the scale
+            of_mean_and_scale = float(np.sum(A.evidence.missed / scale**2) * frobenius(block * scale[:, None]))
+            error = frobenius(missed / scale[:, None]) + of_mean_and_scale
             done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
             if done or found.asked == options.max_rounds:
                 break
@@ -248,7 +240,7 @@ class SubspaceIteration(method.Strategy):
         solution = self._solution(found, moments.Head(head.n, centre, head.remainder), total, scale)
         return replace(solution, evidence=A.evidence)
 
-    def _from_sketch(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _from_sketch(self) -> method.Fitting:
         options = self.options
         replies = yield method.Ask("sketch")
         pooled = factors.stack([_factor(reply) for reply in replies])
@@ -272,17 +264,10 @@ class SubspaceIteration(method.Strategy):
             vectors = {"vectors": np.empty((len(block), 0)) if again is None else again} if narrow else {}
             replies = yield method.Ask("refine", {"block": block, **vectors})
 
-            def product(
-                name: str, V: method.Array, replies: Sequence[method.Reply] = replies
-            ) -> tuple[method.Array, float]:
-                """Of a block, and what float32 may have rounded off."""
-                missed = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
-                lost = [_float32_error(one, units[reply.party]) for one, reply in zip(missed, replies, strict=True)]
-                return sketch.product(V) + added(missed), math.fsum(lost)
-
             V = block.astype(np.float64)
-            AV, lost = product("product", V)
-            AU = None if again is None else product("again", again)[0]
+            missed, lost = _missed("product", replies, units)
+            AV = sketch.product(V) + missed
+            AU = None if again is None else sketch.product(again) + _missed("again", replies, units)[0]
             if found.add(V, AV, error=lost if narrow else 0.0, again=AU):
                 break
         return self._solution(found, head, total, np.ones(head.mean.size))
@@ -319,9 +304,15 @@ def _next_block(found: block_iteration.BlockIteration, scale: method.Array) -> N
 
 def _factor(reply: method.Reply) -> factors.Factor:
     fields, floor, trace = reply.fields, float(reply.fields["floor"]), float(reply.fields["trace"])
-    return factors.Factor(
-        method.head_in(reply.fields), fields["rows"].astype(np.float64) * root_unit(trace), trace, 2 * floor, floor
-    )
+    rows = fields["rows"].astype(np.float64) * root_unit(trace)
+    return factors.Factor(method.head_in(fields), rows, trace, 2 * floor, floor)
+
+
+def _missed(name: str, replies: Sequence[method.Reply], units: dict[int, float]) -> tuple[method.Array, float]:
+    """What the parties' sketches get wrong about a block, and what float32 may have rounded off that."""
+    missed = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
+    lost = [_float32_error(one, units[reply.party]) for one, reply in zip(missed, replies, strict=True)]
+    return added(missed), math.fsum(lost)
 
 
 def _float32_error(product: method.Array, unit: float) -> float:

@@ -15,9 +15,8 @@ at home.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
@@ -73,11 +72,9 @@ def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questio
         reply=method.Payload((method.Field("product", ("n", "b")),)),
         answer=lambda party, asked: {"product": algebra.gram_product(party.own_columns, asked["block"])},
         sizes=lambda public: {"b": public.options.width(public.rows)},
+        limits=columns.product_limits,
+        limited_by=columns.BY_ENERGY,
         times=options.max_rounds,
-    )
-    gram = method.Question(
-        reply=method.Payload((method.Field("gram", ("n(n+1)/2",), kind="scatter"),)),
-        answer=lambda party, asked: {"gram": algebra.packed_gram(party.own_columns.X)},
     )
     merge = method.Question(
         reply=method.Payload((method.Field("directions", ("n", "r")),)),
@@ -86,26 +83,18 @@ def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questio
         instead="set solver='krylov' or 'gram'",
     )
     solvers: dict[str, method.Questions] = {
-        "krylov": {
-            "product": columns.bounded(
-                config, product, lambda energy, asked, _: columns.product_limits(energy, asked["block"])
-            )
-        },
-        "gram": {
-            "gram": columns.bounded(
-                config, gram, lambda energy, _, public: columns.inner_product_limits("gram", energy, public.rows)
-            )
-        },
+        "krylov": {"product": product},
+        "gram": columns.inner_products_phase("gram"),
         "merge": {"merge": merge, **columns.energies_phase()},
     }
-    return {**columns.rows_phases(config, options), **solvers[options.solver], **columns.projection_phase(config)}
+    begin = columns.rows_phases(config, columns.measures_phase(options))
+    return {**begin, **solvers[options.solver], **columns.projection_phase()}
 
 
 def _own_directions(party: method.Client, asked: method.Fields) -> method.Fields:
     """The leading directions of a party's rows over its own columns, times their singular values."""
-    return {
-        "directions": algebra.leading_directions(party.own_columns.X, party.options.directions_sent(len(party.data)))
-    }
+    rank = party.options.directions_sent(len(party.data))
+    return {"directions": algebra.leading_directions(party.own_columns.X, rank)}
 
 
 CARD = method.MethodCard(
@@ -150,17 +139,17 @@ class Vertical(method.Strategy):
             return max(self.widths) <= self.options.directions_sent(self.n_rows)
         return super().exact
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         yield from columns.rows_and_energy(self)
         solvers = {"krylov": self._krylov, "gram": self._gram, "merge": self._merge}
         return (yield from solvers[self.options.solver]())
 
-    def _gram(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _gram(self) -> method.Fitting:
         sums: method.Total = yield method.Sum("gram", self.with_energy({}))
         pairs = eigen.leading_eigenpairs(unpack(sums["gram"], self.n_rows), self.options.n_components)
         return method.Solution(pairs=pairs, total=self.total)
 
-    def _merge(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _merge(self) -> method.Fitting:
         k, kept = self.options.n_components, self.options.directions_sent(self.n_rows)
         sent = sum(min(kept, width) for width in self.widths)
         if sent < k:
@@ -174,7 +163,7 @@ class Vertical(method.Strategy):
         pairs = yield from columns.measured_pairs(directions)
         return method.Solution(pairs=replace(pairs, following=following), total=self.total)
 
-    def _krylov(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _krylov(self) -> method.Fitting:
         options, n, enough = self.options, self.n_rows, False
         start = random_block(n, options.width(n), self.config.seed)
         found = block_iteration.BlockIteration(

@@ -26,27 +26,11 @@ from fedpca_flwr.questions import columns
 from fedpca_flwr.questions import columns_method as method
 
 
-class KernelOptions(method.Options):
+class VerticalKernelOptions(method.KernelOptions):
     """Options of VERTICAL-KERNEL."""
 
-    kernel: algebra.Name = "rbf"
-    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
-    ``linear``: x'y."""
-    gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
-    """0: 1 / (m var X)."""
-    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
-    """Of ``sigmoid`` and ``polynomial``."""
-    degree: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 3
-    """Of ``polynomial``."""
-    center: bool = False
-    """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
     landmarks: Annotated[int, Limits(ge=0, examples=[0, "k+1", "n/2", "n"])] = 0
     """Rows to which distances are taken; 0: all."""
-
-    @property
-    def function(self) -> algebra.Kernel:
-        """The kernel, with ``gamma`` where it is given."""
-        return algebra.Kernel(self.kernel, self.gamma, self.coef0, self.degree)
 
     @property
     def asked(self) -> Literal["distances", "products", "landmarks"]:
@@ -56,67 +40,49 @@ class KernelOptions(method.Options):
         return "distances" if self.function.of_distances else "products"
 
 
-def phases(config: method.RunConfig, options: KernelOptions) -> method.Questions:
+def phases(config: method.RunConfig, options: VerticalKernelOptions) -> method.Questions:
     """The questions of the run's kernel."""
     if options.landmarks and not options.function.semidefinite:
         raise method.ConfigError(
             f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "
             "eigenvalues, for which the approximation is wrong without notice; set landmarks=0"
         )
-    known = {
-        "distances": columns.bounded(
-            config,
-            method.Question(
-                reply=method.Payload((method.Field("distances", ("n(n-1)/2",)),)),
-                answer=lambda party, asked: {"distances": algebra.packed_distances(_compared(party))},
-            ),
-            lambda energy, asked, public: columns.distance_limits(energy, public.rows),
-        ),
-        "products": columns.bounded(
-            config,
-            method.Question(
-                reply=method.Payload((method.Field("products", ("n(n+1)/2",), kind="scatter"),)),
-                answer=lambda party, asked: {"products": algebra.packed_gram(party.own_columns.X)},
-            ),
-            lambda energy, asked, public: columns.inner_product_limits("products", energy, public.rows),
-        ),
-        "landmarks": columns.bounded(
-            config,
-            method.Question(
-                asked=method.Payload((method.Field("places", ("c",), "int64", kind="size"),)),
-                reply=method.Payload((method.Field("landmarks", ("n", "c")),)),
-                answer=_to_landmarks,
-                sizes=lambda public: {"c": public.options.landmarks},
-            ),
-            lambda energy, asked, public: columns.landmark_limits(energy, public.rows, asked["places"].size),
-        ),
-    }
+    distances = method.Question(
+        reply=method.Payload((method.Field("distances", ("n(n-1)/2",)),)),
+        answer=lambda party, asked: {"distances": algebra.packed_distances(_compared(party))},
+        limits=columns.distance_limits,
+        limited_by=columns.BY_ENERGY,
+    )
+    landmarks = method.Question(
+        asked=method.Payload((method.Field("places", ("c",), "int64", kind="size"),)),
+        reply=method.Payload((method.Field("landmarks", ("n", "c")),)),
+        answer=_to_landmarks,
+        sizes=lambda public: {"c": public.options.landmarks},
+        limits=columns.landmark_limits,
+        limited_by=columns.BY_ENERGY,
+    )
+    known = {"distances": distances, "landmarks": landmarks, **columns.inner_products_phase("products")}
     measures = (columns.ENERGY, method.Field("level", ()), method.Field("spread", (), kind="size"))
     sums = ("energy",) if options.gamma else ("energy", "sum")
-    begin = columns.rows_phases(
-        config,
-        options,
-        measures=measures,
-        measure=_of_entries,
-        sums=sums,
-        add=_energy_and_sum,
-        centred=["energy"] * options.function.of_distances,
-    )
+    centred = ["energy"] * options.function.of_distances
+    energy = columns.measures_phase(options, names=sums, answer=_energy_and_sum, centred=centred)
+    begin = columns.rows_phases(config, energy, measures=columns.Saying(measures, _of_entries))
     if "energy" in begin and not options.gamma:
-        begin = {**begin, "spread": columns.measures_phase(options, ("spread",), _spread, method.Field("level", ()))}
+        spread = columns.measures_phase(options, method.Field("level", ()), names=("spread",), answer=_spread)
+        begin = {**begin, "spread": spread}
     last = columns.keeping_phase(
         lambda asked: asked["directions"] * asked["singular"], columns.DIRECTIONS, columns.SINGULAR
     )
     return {**begin, options.asked: known[options.asked], **last}
 
 
-def _of_entries(party: method.Client) -> method.Fields:
+def _of_entries(party: method.Client, asked: method.Fields) -> method.Fields:
     """Energy of a party's columns, and mean and variance of all their entries together."""
-    X = party.own_columns.X
-    return {**columns.own_energy(party), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
+    own = party.own_columns
+    return {"energy": np.asarray(own.energy), "level": np.asarray(own.X.mean()), "spread": np.asarray(own.X.var())}
 
 
-def _energy_and_sum(party: method.Client) -> method.Fields:
+def _energy_and_sum(party: method.Client, asked: method.Fields) -> method.Fields:
     """Energy of what is compared, and the sum of all entries."""
     compared = _compared(party)
     return {"energy": np.asarray(np.vdot(compared, compared)), "sum": np.asarray(party.own_columns.X.sum())}
@@ -163,7 +129,7 @@ CARD = method.MethodCard(
         "(`landmarks`: those to some rows); of each its numbers of rows and of columns, and a digest of its ids",
         "the scores of all rows, number and choice of landmarks",
     ),
-    options=KernelOptions,
+    options=VerticalKernelOptions,
     phases=phases,
     reference="Cheung et al. 2022, equations 7 to 12; Schölkopf, Smola, Müller 1998; Williams and Seeger 2001",
     split="columns",
@@ -177,13 +143,13 @@ class VerticalKernel(method.Strategy):
     """VERTICAL-KERNEL."""
 
     card = CARD
-    options: KernelOptions
+    options: VerticalKernelOptions
 
     @property
     def exact(self) -> bool:
         return not self.options.landmarks
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         replies = yield from columns.aligned_rows(self)
         places = self._places()
         kernel = replace(self.options.function, gamma=(yield from self._gamma(replies)))

@@ -34,25 +34,24 @@ SCALED = method.Field("scaled", (), "int64", kind="size")
 
 def phases(config: method.RunConfig, options: ScoresOptions) -> method.Questions:
     """Rows, their scores, and the sum of these for everyone."""
-    of_loadings = (method.Field("run", (), "uint64"), method.Field("components", (), "int64", kind="count"), SCALED)
+    said = (method.Field("run", (), "uint64"), method.Field("components", (), "int64", kind="count"), SCALED)
+    of_loadings = columns.Saying(said, _of_loadings)
     scores = method.Question(
         asked=method.Payload((method.Field("components", ("<=k",), "int64", kind="size"),)),
         reply=method.Payload((method.Field("scores", ("n", "k")),)),
         answer=lambda party, asked: {"scores": party.own_columns @ party.own.components[asked["components"]].T},
         sizes=columns.k_of_options,
+        limits=columns.score_limits,
+        limited_by=columns.BY_ENERGY,
     )
     return {
-        **columns.rows_phases(config, None, of_party=of_loadings, own=_of_loadings, asked=(SCALED,)),
-        "scores": columns.bounded(
-            config,
-            scores,
-            lambda energy, asked, public: columns.score_limits(energy, public.rows, asked["components"].size),
-        ),
+        **columns.rows_phases(config, columns.measures_phase(None, SCALED), of_party=[of_loadings]),
+        "scores": scores,
         **columns.keeping_phase(lambda asked: asked["scores"], method.Field("scores", ("n", "<=k"))),
     }
 
 
-def _of_loadings(party: VerticalScoresClient) -> method.Fields:
+def _of_loadings(party: VerticalScoresClient, asked: method.Fields) -> method.Fields:
     """Of which run a party's loadings are, how many components they have, and whether they divide by deviations."""
     return {
         "run": np.asarray(party.own.run, np.uint64),
@@ -163,8 +162,7 @@ def components_of_one_run(replies: list[method.Reply]) -> int:
     """How many components the parties' loadings have, which must be of one run."""
     witness = replies[0]
     for reply in replies:
-        same = [reply.fields[name] == witness.fields[name] for name in ("run", "components")]
-        if not all(same):
+        if any(reply.fields[name] != witness.fields[name] for name in ("run", "components")):
             raise method.ConfigError(
                 f"{reply.sender}: its loadings are of another run than those of {witness.sender}; name in every "
                 "node-config the 'loadings' of one run"

@@ -6,6 +6,7 @@ The merged vector mixes rows: ``X_i' u`` is the authors' "extraction", one value
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -17,27 +18,18 @@ from fedpca_flwr.questions import merging
 from fedpca_flwr.questions.columns import finite_kernel
 
 
-class VFedAKPCAOptions(merging.MergeOptions):
+class VFedAKPCAOptions(method.KernelOptions, merging.MergeOptions):
     """Options of VFedAKPCA."""
 
-    kernel: algebra.Name = "rbf"
-    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
-    ``linear``: x'y."""
     gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
     """0: 1 / (f var X) of each party's own columns."""
-    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
-    """Of ``sigmoid`` and ``polynomial``."""
-    degree: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 3
-    """Of ``polynomial``."""
-    center: bool = False
-    """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
     periods: Annotated[method.Count, Limits(examples=[1, 2, 4])] = 1
     """Communication periods for each component."""
 
     def local(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
         """Of its own kernel matrix, weighted by the root of the eigenvalue (the authors')."""
         entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
-        kernel = algebra.Kernel(self.kernel, self.gamma or algebra.default_gamma(*entries), self.coef0, self.degree)
+        kernel = replace(self.function, gamma=self.gamma or algebra.default_gamma(*entries))
         packed = algebra.packed_distances(X) if kernel.of_distances else algebra.packed_gram(X)
         K = finite_kernel(kernel.matrix(packed, len(X)))
         pairs, _, _ = algebra.kernel_pairs(algebra.centred(K), 1)

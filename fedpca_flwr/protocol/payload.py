@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.factors import trapezoid_size
-from fedpca_flwr.maths.moments import diagonal_positions, packed_size
+from fedpca_flwr.maths import factors, moments
 
 Fields = Mapping[str, NDArray[Any]]
 
@@ -31,36 +30,23 @@ ORTHONORMAL = 1e-5
 
 @dataclass(frozen=True)
 class Field:
-    """One array of a payload.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of str
-        Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
-        ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
-        decoder can judge, others as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), a number
-        itself; ``()`` a scalar.
-    dtype : str
-        Or several: ``"float32 or float64"``.
-    kind : {"real", "count", "scatter", "size", "positive", "orthonormal rows", "orthonormal columns"}
-        What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
-        far as its entries can tell, a size is not negative.
-    optional : bool
-        Whether an empty array may stand for "all zeros".
-    fixed : str
-        Of what is asked: the name of a number of the run, which the party is told once and never otherwise.
-    near : str
-        Of what is asked: the name of such a number, from which this one differs by rounding, or it is zero.
-    """
+    """One array of a payload."""
 
     name: str
     shape: tuple[str, ...]
-    dtype: str = "float64"
+    """Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
+    ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
+    decoder can judge, others as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), a number
+    itself; ``()`` a scalar."""
+    dtype: str = "float64"  # or several: ``"float32 or float64"``
     kind: str = "real"
-    optional: bool = False
+    """What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
+    far as its entries can tell, a size is not negative."""
+    optional: bool = False  # whether an empty array may stand for "all zeros"
     fixed: str = ""
+    """Of what is asked: the name of a number of the run, which the party is told once and never otherwise."""
     near: str = ""
+    """Of what is asked: the name of such a number, from which this one differs by rounding, or it is zero."""
 
     @property
     def dtypes(self) -> list[np.dtype]:
@@ -97,12 +83,7 @@ class Payload:
         return {field.name: array for field, array in zip(self.fields, arrays, strict=True)}
 
     def require_count(self, arrays: int, sender: str) -> None:
-        """Refuse a message of so many arrays, before they are read, where there should be others.
-
-        Raises
-        ------
-        ContractError
-        """
+        """Refuse a message of so many arrays, before they are read, where there should be others."""
         if arrays != len(self.fields):
             expected = ", ".join(field.name for field in self.fields)
             raise ContractError(
@@ -144,22 +125,9 @@ class Payload:
         return {field.name: values[field.name] for field in self.fields if all(map(str.isdigit, field.shape))}
 
     def check(self, values: Fields, sender: str, sizes: Mapping[str, int], reference: str = "") -> None:
-        """Check shapes against ``sizes`` and the values themselves.
+        """Check values, as `named` returns them, and their shapes against ``sizes``, e.g. ``{"d": 784}``.
 
-        Parameters
-        ----------
-        values : mapping of str to ndarray
-            As `named` returns them.
-        sender : str
-            How errors name the party.
-        sizes : mapping of str to int
-            What the symbols of the shapes stand for, e.g. ``{"d": 784}``.
-        reference : str, optional
-            Where those sizes come from, for the error's text.
-
-        Raises
-        ------
-        ContractError
+        An error says with ``reference`` where these sizes come from.
         """
         if "count" in values:
             sizes = {**sizes, "n": int(values["count"])}
@@ -207,11 +175,11 @@ def _expected(symbol: str, length: int, sizes: Mapping[str, int]) -> int:
 
 def _size(symbol: str, sizes: Mapping[str, int]) -> int:
     if symbol == "d(d+1)/2":
-        return packed_size(sizes["d"])
+        return moments.packed_size(sizes["d"])
     if symbol in {"n(n+1)/2", "n(n-1)/2"}:
-        return packed_size(sizes["n"] - (symbol == "n(n-1)/2"))
+        return moments.packed_size(sizes["n"] - (symbol == "n(n-1)/2"))
     if symbol == "trapezoid":
-        return trapezoid_size(sizes["n"], sizes["d"])
+        return factors.trapezoid_size(sizes["n"], sizes["d"])
     if symbol.isdigit():
         return int(symbol)
     return sizes[symbol.removeprefix("<=")] if symbol != "any" else 0
@@ -233,7 +201,7 @@ def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
         _check_orthonormal(field, array, sender)
     if field.kind == "scatter":
         d = int((np.sqrt(8 * array.size + 1) - 1) / 2)
-        diagonal = array[diagonal_positions(d)]
+        diagonal = array[moments.diagonal_positions(d)]
         if diagonal.min() < 0:
             raise ContractError(f"{sender}: field '{field.name}' has a negative diagonal: it is not a scatter")
         if max(-low, high) > diagonal.max() * (1 + 1e-9):

@@ -18,6 +18,7 @@ from fedpca_flwr.questions.columns_run import ColumnsClient as Client
 from fedpca_flwr.questions.columns_run import ColumnsOptions as Options
 from fedpca_flwr.questions.columns_run import ColumnsRun as Run
 from fedpca_flwr.questions.columns_run import ColumnsStrategy as Strategy
+from fedpca_flwr.questions.columns_run import Fitting, KernelOptions
 from fedpca_flwr.questions.columns_run import ScoresSolution as Solution
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "DataError",
     "Field",
     "Fields",
+    "Fitting",
+    "KernelOptions",
     "MethodCard",
     "Options",
     "PCAModel",

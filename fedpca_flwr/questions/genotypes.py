@@ -77,6 +77,10 @@ class GenotypeOptions(PCAOptions):
     """Rows are genotypes (0, 1 or 2 copies of an allele; missing ones allowed): allele frequencies of all rows come
     first, and the components are those of (g - 2p) / sqrt(2p(1 - p)) (docs/genotypes.md)."""
 
+    @property
+    def takes_gaps(self) -> bool:
+        return self.genotypes
+
 
 def are_genotypes(options: PCAOptions) -> bool:
     """Whether the run is of genotypes."""
@@ -151,12 +155,7 @@ def told_frequencies(program: Program, frequencies: Array) -> Program:
 
 
 def require_frequencies(asked: Fields) -> None:
-    """Refuse frequencies that those of as many rows as there can be cannot be.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse frequencies that those of as many rows as there can be cannot be."""
     frequencies = asked[FREQUENCIES.name]
     if not frequencies.size:
         raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
@@ -166,12 +165,7 @@ def require_frequencies(asked: Fields) -> None:
 
 
 def require_genotypes(rows: Rows) -> None:
-    """Refuse rows that are no genotypes.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse rows that are no genotypes."""
     others = columns_of_others(rows)
     if others.size:
         raise DataError(

@@ -97,12 +97,7 @@ class GraphOptions(CountOptions):
 
 
 def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
-    """The graph of a run: every party makes the same.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The graph of a run: every party makes the same."""
     try:
         return graph_of(options.graph, parties, probability=options.edge_probability, seed=seed)
     except ValueError as error:
@@ -177,7 +172,7 @@ def _sizes(public: Public) -> dict[str, int]:
 
 def _projection(config: RunConfig) -> Question:
     """The last question: parties project with their own estimates, whose columns come in the model's order."""
-    known = projection_phase(config)["project"]
+    known = projection_phase()["project"]
     components, *others = known.asked.fields
     order = Field("order", ("k",), "int64", kind="size")
     asked = Payload((replace(components, shape=("k", "d")), *others, order))

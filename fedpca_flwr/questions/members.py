@@ -13,7 +13,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.maths.moments import head_and_diagonal
 from fedpca_flwr.model.federation import digest
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Question, Questions
+from fedpca_flwr.protocol.question import Question, Questions, by_transport
 from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in
 from fedpca_flwr.questions.rows import moments_phases, own_moments
 from fedpca_flwr.questions.rows_run import RowsClient
@@ -23,7 +23,7 @@ COUNT, MEAN, REMAINDER = HEAD
 
 def members_phases(config: RunConfig) -> Questions:
     """Who has what, and the moments that the server lacks; with masks who is there, and the sums of all."""
-    return WAYS[config.transport](config)
+    return by_transport(config, clear=_of_each, masked=_of_all, surviving=_of_each)(config)
 
 
 def _of_all(config: RunConfig) -> Questions:
@@ -55,7 +55,3 @@ def _moments(party: RowsClient, asked: Fields) -> Fields:
     if asked["wanted"]:
         return own_moments(party, asked)
     return {**head_fields(*head_and_diagonal(party.data)), "scatter": np.empty(0)}
-
-
-WAYS = {"clear": _of_each, "masked": _of_all, "surviving": _of_each}
-"""By how the answers travel."""

@@ -17,12 +17,23 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CentreOptions, MethodCard, PCAOptions, ScaledOptions, ScaleOptions, Shown
 from fedpca_flwr.protocol.card import CountOptions as Options
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Program, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.protocol.question import (
+    SERVER,
+    Ask,
+    Program,
+    Public,
+    Question,
+    Questions,
+    Sum,
+    SumLimits,
+    Total,
+    by_transport,
+)
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
 from fedpca_flwr.questions.rows import moments_phases, pooled_moments, projection_phase
-from fedpca_flwr.questions.rows_run import Evidence
+from fedpca_flwr.questions.rows_run import Evidence, Fitting
 from fedpca_flwr.questions.rows_run import RowsClient as Client
 from fedpca_flwr.questions.rows_run import RowsStrategy as Strategy
 
@@ -41,6 +52,7 @@ __all__ = [
     "Evidence",
     "Field",
     "Fields",
+    "Fitting",
     "MethodCard",
     "Options",
     "PCAModel",
@@ -61,6 +73,7 @@ __all__ = [
     "Sum",
     "SumLimits",
     "Total",
+    "by_transport",
     "head_fields",
     "head_in",
     "moments_phases",

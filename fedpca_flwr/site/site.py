@@ -140,7 +140,7 @@ class Site:
         policy.permit_exposure(self.node, exposes)
         policy.permit_split(self.node, card, self.table.split)
         policy.permit_rows(self.node, len(self.data(card.split)))
-        if card.incomplete or getattr(self.options(card.options), "genotypes", False):
+        if card.incomplete or self.options(card.options).takes_gaps:
             policy.permit_values(self.node, self.table)
         else:
             complete(self.table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)")

@@ -65,18 +65,8 @@ class Signer:
     ) -> None:
         """Refuse run keys that are not those of different parties, each signed by its own, and this party's among them.
 
-        Parameters
-        ----------
-        parties : sequence of int
-            The partition of each.
-        keys : sequence of bytes
-        signatures : ndarray of shape (len(parties), 64)
-        own : bytes
-            This party's, as it made them.
-
-        Raises
-        ------
-        DisclosureError
+        ``parties`` has the partition of each key; ``signatures`` are (len(parties), 64), and ``own`` is this party's
+        key, as it made it.
         """
         known, times = range(len(self.identity.members)), Counter(parties)
         for party in parties:

@@ -60,10 +60,7 @@ CARD = method.MethodCard(
         "directions, squares of their scores (or of its clipped rows and their products)",
         "the noisy centre, the components",
     ),
-    shows_summed=method.Shown(
-        "the noisy numbers of rows, sums and products",
-        "the noisy centre, the components",
-    ),
+    shows_summed=method.Shown("the noisy numbers of rows, sums and products", "the noisy centre, the components"),
     options=DPOptions,
     phases=phases,
     examples=(
@@ -86,7 +83,7 @@ class DPPCA(method.Strategy):
     party = DPPCAClient
     options: DPOptions
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         options = self.options
         if not options.private:
             found = yield from method.pooled_moments(self)
@@ -98,7 +95,7 @@ class DPPCA(method.Strategy):
 
     # The two ways
 
-    def _directions(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _directions(self) -> method.Fitting:
         """Of directions about a centre that is found on the way, and variances on them."""
         options, d = self.options, self.quorum.features
         centre, off, bound = np.zeros(d), math.inf, 1.0
@@ -130,7 +127,7 @@ class DPPCA(method.Strategy):
         unseen = [] if stands_out else ["how long rows are does not stand out of the noise: variances say nothing"]
         return self._solution(found, centre, rows, {"variances": bound}).extended(notes=unseen)
 
-    def _clipped(self) -> Generator[method.Ask, Any, method.Solution]:
+    def _clipped(self) -> method.Fitting:
         """Of rows clipped to the bounds that the options have."""
         options = self.options
         first, last = options.phases[0], options.phases[-1]
@@ -211,8 +208,9 @@ class DPPCA(method.Strategy):
         options, notes = self.options, []
         if options.noise_seed:
             notes.append(f"not private: fixed noise seed {options.noise_seed}")
-        if options.trust == "distributed" and not self.config.secure_aggregation:
-            notes.append("no secure aggregation: epsilon holds for this model, not against the server of the run")
+        if options.trust == "distributed":
+            seen = ["no secure aggregation: epsilon holds for this model, not against the server of the run"]
+            notes += method.by_transport(self.config, clear=seen, masked=[])
         if options.release == "directions":
             notes.append("components are those of the rows' directions; variances, and their shares, are estimates")
         else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -238,11 +239,9 @@ def _noisy(phase: str, options: DPOptions) -> method.Question:
 def phases(config: method.RunConfig, options: DPOptions) -> method.Questions:
     """The noisy sums of the release."""
     if not options.private:
-        if config.secure_aggregation:
-            raise method.ConfigError(
-                "run-config: 'epsilon' is 'infinity', which is p-cov; with secure-aggregation run p-cov itself"
-            )
-        return {**method.moments_phases(config), **method.projection_phase(config, differentially_private=True)}
+        as_p_cov = "with epsilon='infinity' this is p-cov: run p-cov itself"
+        moments = method.moments_phases(method.RunConfig())["moments"]
+        return {"moments": replace(moments, instead=as_p_cov), **method.projection_phase(differentially_private=True)}
     if options.trust == "distributed" and options.honest_parties > config.fewest:
         raise method.ConfigError(
             f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.fewest} = 'survivors': "
@@ -250,7 +249,7 @@ def phases(config: method.RunConfig, options: DPOptions) -> method.Questions:
         )
     return {
         **{name: _noisy(name, options) for name in options.phases},
-        **method.projection_phase(config, differentially_private=True),
+        **method.projection_phase(differentially_private=True),
     }
 
 
@@ -374,8 +373,9 @@ class DPPCAClient(method.Client):
                 f"the run assumes {options.honest_parties} honest parties, this site {node.honest_parties} "
                 "(node-config 'honest-parties')"
             )
-        if site and not self.site.config.secure_aggregation:
-            raise method.ConfigError(
-                "run-config: trust='distributed' needs secure-aggregation=true: without it the server sees each "
-                "party's small share of the noise; use trust='local'"
-            )
+        seen = (
+            "run-config: trust='distributed' needs secure-aggregation=true: without it the server sees each party's "
+            "small share of the noise; use trust='local'"
+        )
+        if site and method.by_transport(self.site.config, clear=seen, masked=""):
+            raise method.ConfigError(seen)

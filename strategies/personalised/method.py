@@ -105,7 +105,7 @@ class Personalised(method.Strategy):
     options: PersonalisedOptions
     _error = 0.0
 
-    def aggregate(self) -> Generator[method.Ask, Any, method.Solution]:
+    def aggregate(self) -> method.Fitting:
         mus, measured = self.options.grid, dict[str, float]()
         notes = ["scores are by each party's own components; the model holds the shared ones"]
         if self.options.mu == "held-out":
@@ -204,7 +204,7 @@ class Personalised(method.Strategy):
 
     def _solution(
         self, used: RowsUsed, found: SharedComponents, mu: float, notes: list[str], choice: dict[str, float]
-    ) -> Generator[method.Ask, Any, method.Solution]:
+    ) -> method.Fitting:
         """The shared components by their variance, and what the parties' own are worth."""
         finite = found.strengths[np.isfinite(found.strengths)]
         sums: method.Total = yield method.Sum("report", {"shared": found.shared[0], "strengths": finite, **used.centre})

@@ -6,6 +6,7 @@ Each pass over the rows has phases of its own; those of the first, which holds r
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -27,6 +28,20 @@ GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 GLOBAL_ROUNDS = 30
 """At most so many rounds for the PCA of all rows."""
+
+CENTRE = (method.Field("mean", ("d",)), method.Field("remainder", ("d",)))
+"""The mean of the rows used."""
+
+SHARED = method.Field("shared", ("d", "k"), kind="orthonormal columns")
+
+OF_OWN_COMPONENTS = (
+    method.Field("error", (), kind="size"),
+    method.Field("distance", ()),
+    method.Field("gram", ("k", "k")),
+)
+
+BY_SPREAD = (method.Field("spread", ("d",), kind="size"),)
+"""Their deviations, from which limits of sums follow."""
 
 HELD_OUT = "held-out "
 """How the phases of the first of two passes begin."""
@@ -62,36 +77,30 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
     choosing = options.mu == "held-out"
     first = _pass(config, options, HELD_OUT, len(GRID)) if choosing else {}
     choose = method.Question(
-        asked=method.Payload((method.Field("shared", ("d", "k"), kind="orthonormal columns"), *_centre(config))),
+        asked=method.Payload((SHARED, *CENTRE)),
         reply=method.Payload((method.Field("errors", ("grid",), kind="size"),)),
         answer=_choose,
         sizes=lambda public: {"k": options.n_components, "grid": len(GRID) + 2},
         limits=lambda asked, public: {
             "errors": np.full(len(GRID) + 2, 4.0 * row_limits.ROWS * public.features * public.config.bound**2)
         },
+        limited_by=BY_SPREAD,
         words=method.FIRST_WORDS,
     )
     report = method.Question(
-        asked=method.Payload(
-            (
-                method.Field("shared", ("d", "k"), kind="orthonormal columns"),
-                method.Field("strengths", ("<=m",), kind="size"),
-                *_centre(config),
-            )
-        ),
-        reply=method.Payload(
-            (method.Field("error", (), kind="size"), method.Field("distance", ()), method.Field("gram", ("k", "k")))
-        ),
+        asked=method.Payload((SHARED, method.Field("strengths", ("<=m",), kind="size"), *CENTRE)),
+        reply=method.Payload(OF_OWN_COMPONENTS),
         answer=_report,
         sizes=lambda public: {"k": options.n_components, "m": 1},
         limits=_of_report,
+        limited_by=BY_SPREAD,
     )
     return {
         **first,
         **({"choose": choose} if choosing else {}),
         **_pass(config, options, "", 1),
         "report": report,
-        **method.projection_phase(config),
+        **method.projection_phase(),
     }
 
 
@@ -103,51 +112,37 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         answer=lambda party, asked: _start(party, prefix),
     )
     sums = centre_phases(prefix, lambda party: party.used(prefix))
-    begin = sums if config.secure_aggregation else {f"{prefix}start": start}
+    begin = method.by_transport(config, clear={f"{prefix}start": start}, masked=sums)
     product = method.Question(
-        asked=method.Payload((method.Field("block", ("d", "<=b")), *_centre(config))),
+        asked=method.Payload((method.Field("block", ("d", "<=b")), *CENTRE)),
         reply=method.Payload((method.Field("product", ("d", "b")),)),
         answer=lambda party, asked: {"product": _about(party, asked, prefix).times_any(asked["block"])},
         sizes=lambda public: {"b": options.width(public)},
         limits=lambda asked, public: row_limits.product_limits(asked["spread"], asked["block"]),
+        limited_by=BY_SPREAD,
         times=GLOBAL_ROUNDS,
     )
+    several = replace(SHARED, shape=("m", "d", "k"))
     share = method.Question(
-        asked=method.Payload(
-            (
-                method.Field("shared", ("m", "d", "k"), kind="orthonormal columns"),
-                method.Field("strengths", ("m",), kind="positive"),
-                *_centre(config),
-            )
-        ),
+        asked=method.Payload((several, method.Field("strengths", ("m",), kind="positive"), *CENTRE)),
         reply=method.Payload((method.Field("shared", ("m", "d", "k")),)),
         answer=lambda party, asked: _share(party, asked, prefix),
         sizes=lambda public: {"m": strengths, "k": options.n_components},
         limits=lambda asked, public: {"shared": np.full(asked["shared"].shape, 2.0 * public.parties)},
+        limited_by=BY_SPREAD,
         times=options.iterations,
         optional=True,
     )
     return {**begin, f"{prefix}product": product, f"{prefix}share": share}
 
 
-def _centre(config: method.RunConfig) -> tuple[method.Field, ...]:
-    """The mean of the rows used; where only sums are shown their deviations too, from which limits follow."""
-    spread = (method.Field("spread", ("d",), kind="size"),) if config.secure_aggregation else ()
-    return (method.Field("mean", ("d",)), method.Field("remainder", ("d",)), *spread)
-
-
 def _of_report(asked: method.Fields, public: method.Public) -> method.SumLimits:
     k, total = asked["shared"].shape[1], float((asked["spread"] ** 2).sum())
-    return {
-        "error": np.array(total),
-        "distance": np.array(2.0 * public.parties * k),
-        "gram": np.full((k, k), total),
-    }
+    return {"error": np.array(total), "distance": np.array(2.0 * public.parties * k), "gram": np.full((k, k), total)}
 
 
 OWN = "own components"
 """Where they are in a party's state: (m, d, k) for m strengths; those of the first pass with its prefix."""
-
 
 OWN_MEAN = "own mean of rows"
 """Of so many, likewise, in two floats (2, d)."""

@@ -91,7 +91,7 @@ def test_infinite_epsilon_is_for_simulations(tmp_path):
     options = {"n_components": 2, "epsilon": "infinity", "noise_seed": 0}
     with pytest.raises(ConfigError, match="'epsilon' is 'infinity': that is for simulations"):
         finish(server_of("dp-pca", parties(), **options, site={**OWN, "journal": str(tmp_path)}))
-    with pytest.raises(ConfigError, match="'infinity', which is p-cov; with secure_aggregation run p-cov itself"):
+    with pytest.raises(ConfigError, match="'moments'.*epsilon='infinity' this is p-cov: run p-cov itself"):
         fit("dp-pca", parties(), **options, secure_aggregation=True)
 
 
