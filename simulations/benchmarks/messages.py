@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh
 
-from fedpca_flwr.maths.eigen import EXACT, at_most
-from fedpca_flwr.maths.eigen import principal_angles as angles_between
+from fedpca_flwr.maths import eigen
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 
@@ -21,6 +20,7 @@ from .harness import (
     COMPONENTS,
     DATA,
     PARTITIONS,
+    Lines,
     Rows,
     benchmark,
     clients,
@@ -30,8 +30,6 @@ from .harness import (
     sent,
     truth,
 )
-
-Lines = Iterator[str | Sequence[object]]
 
 CODECS: list[dict[str, Any]] = [
     *({"codec": "quantise", "bits": bits} for bits in (8, 12, 16, 24)),
@@ -91,7 +89,7 @@ def rounds(args: Namespace) -> Lines:
             model = run("sub-it", parts, n_components=COMPONENTS, max_rounds=most, **options)
             up, down = max(model.bytes_up_by_party) / 1e6, max(sent(model)[2]) / 1e6
             degrees = model.log["measured"]["certified_angle_degrees"]
-            certified = at_most(degrees) if degrees < 90 else "no bound"
+            certified = eigen.at_most(degrees) if degrees < 90 else "no bound"
             angle = principal_angles(model, exact).max
             yield name, model.rounds, f"{angle:.1e}", certified, f"{up:.2f}", f"{down:.2f}"
 
@@ -103,10 +101,8 @@ def adaptive(args: Namespace) -> Lines:
     10 clients, 50 components; targets in degrees, 0: exact. MB are per client, forecast and spent, the survey (some 36
     bytes a feature) left out.
     """
-    yield (
-        *("partition", "score", "target", "chosen", "rounds: forecast, spent"),
-        *("MB up", "MB down", "angle", "certified"),
-    )
+    costs = "rounds: forecast, spent", "MB up", "MB down"
+    yield "partition", "score", "target", "chosen", *costs, "angle", "certified"
     for name, how in PARTITIONS.items():
         parts = clients(args.dataset, args.data_root, **how)
         exact = truth(parts)
@@ -128,10 +124,10 @@ def certificate(model: PCAModel) -> str:
     """The bound of a run as tables show it."""
     measured = model.log["measured"]
     bound = measured.get("angle_bound_degrees", measured.get("certified_angle_degrees"))
-    return "exact" if bound is None else at_most(bound)
+    return "exact" if bound is None else eigen.at_most(bound)
 
 
-CORRECTED = {"codec": "shared-step", "tolerance": EXACT}
+CORRECTED = {"codec": "shared-step", "tolerance": eigen.EXACT}
 OURS: list[tuple[str, dict[str, Any]]] = [
     ("p-cov", {}),
     ("qr-pca", {}),
@@ -201,8 +197,8 @@ def ours(method: str, options: dict[str, Any], parts: list[Rows], exact: PCAMode
 def published(name: str, program: Callable[..., as_written.Result], parts: list[Rows], exact: PCAModel) -> Line:
     found = program(parts, COMPONENTS)
     down = 8 * parts[0].shape[1] * COMPONENTS * (found.rounds - 1)
-    angle = float(angles_between(found.components.T, exact.loadings()[0].T).max())
-    return Line(f"{name}, published", found.rounds, found.up, down, angle, "-", reached=angle <= EXACT)
+    angle = float(eigen.principal_angles(found.components.T, exact.loadings()[0].T).max())
+    return Line(f"{name}, published", found.rounds, found.up, down, angle, "-", reached=angle <= eigen.EXACT)
 
 
 def fronts(lines: Sequence[Line]) -> list[str]:
@@ -271,7 +267,7 @@ def on_wide_data() -> Lines:
     pooled -= pooled.mean(axis=0)
     _, left = eigh(pooled @ pooled.T, subset_by_index=(len(pooled) - COMPONENTS, len(pooled) - 1))
     exact, _ = np.linalg.qr(pooled.T @ left)
-    angle = angles_between(model.loadings()[0].T, exact).max()
+    angle = eigen.principal_angles(model.loadings()[0].T, exact).max()
     up = max(model.log["rounds"][0]["up"]) / 1e6
     yield f"{number} clients, {n} rows of {d:,} features: max angle {angle:.1e} degrees, {up:.1f} MB up per client"
     yield f"peak memory of everything here {peak_mb():.0f} MB; one d x d matrix would have {8 * d * d / 1e6:.0f} MB"

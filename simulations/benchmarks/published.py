@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,11 +27,10 @@ from ..records import Record, named
 from . import as_written
 from . import published_numbers as note
 from .as_written import Result
-from .harness import COMPONENTS, DATA, PARTITIONS, Rows, alternated, benchmark, clients, options_text, ratio
+from .harness import COMPONENTS, DATA, PARTITIONS, Lines, Rows, alternated, benchmark, clients, options_text, ratio
 
 CLIPS = {"mnist": (1785, 3060), "digits": (32, 64)}
 DRAWS = (1, 2, 3)
-SKEWED = "Dirichlet 0.1"
 
 
 class Place(NamedTuple):
@@ -41,20 +40,12 @@ class Place(NamedTuple):
     data_root: str
     output: str
 
-    def runs(
-        self,
-        methods: Sequence[str],
-        partition: str = SKEWED,
-        *,
-        number: int = 10,
-        k: int = COMPONENTS,
-        knn: bool = True,
-    ) -> list[Record]:
-        """A record of each method, from ``output`` where it is there."""
-        how = PARTITIONS[partition]
+    def runs(self, methods: Sequence[str], partition: str = "Dirichlet 0.1", **more: Any) -> list[Record]:
+        """A record of each method, from ``output`` where it is there; as `compare` is told, and with its defaults."""
+        how, more = PARTITIONS[partition], {"components": COMPONENTS, "knn": True, **more}
         common: dict[str, Any] = {"datasets": [self.dataset], "data_root": self.data_root, "output": self.output}
-        where: dict[str, Any] = {"partitions": [how["kind"]], "alphas": [how.get("alpha", 1.0)], "clients": [number]}
-        records = compare(methods, **common, **where, components=k, knn=knn)
+        common |= {"partitions": [how["kind"]], "alphas": [how.get("alpha", 1.0)]}
+        records = compare(methods, **common, **more)
         for record in records:
             if "error" in record:
                 raise ConfigError(f"{record['method']} on {self.dataset}, {partition}: {record['error']}")
@@ -62,8 +53,7 @@ class Place(NamedTuple):
 
 
 def angles(place: Place) -> list[list[str]]:
-    lines = [["partition", "", *note.METHODS]]
-    known = note.ANGLES.get(place.dataset, {})
+    lines, known = [["partition", "", *note.METHODS]], note.ANGLES.get(place.dataset, {})
     for partition in PARTITIONS:
         records = place.runs(note.METHODS, partition)
         lines.append([partition, "ours, mean", *(f"{r['mean angle']:.2g}" for r in records)])
@@ -74,8 +64,7 @@ def angles(place: Place) -> list[list[str]]:
 
 
 def accuracy(place: Place) -> list[list[str]]:
-    lines = [["partition", "", "pooled", *note.METHODS]]
-    known = note.ACCURACY.get(place.dataset, {})
+    lines, known = [["partition", "", "pooled", *note.METHODS]], note.ACCURACY.get(place.dataset, {})
     for partition in PARTITIONS:
         records = place.runs(note.METHODS, partition)
         ours = [records[0]["pooled knn accuracy"], *(r["knn accuracy"] for r in records)]
@@ -90,8 +79,7 @@ def accuracy(place: Place) -> list[list[str]]:
 
 
 def communication(place: Place) -> list[list[str]]:
-    heads = ["method", "rounds", "published", "MB up per client", "published", "MB down per client"]
-    lines = [heads]
+    lines = [["method", "rounds", "published", "MB up per client", "published", "MB down per client"]]
     for record in place.runs(note.METHODS):
         rounds, order = note.COMMUNICATION[record["method"]]
         if record["method"] in {"p-cov", "ap-cov"}:
@@ -186,7 +174,7 @@ def scalability(place: Place) -> list[list[str]]:
     lines = [["clients", *(f"{m}: mean, max angle" for m in methods), "p-cov, published", "p-cov: MB up per client"]]
     known = note.SCALABILITY.get(place.dataset, {})
     for number in (5, 10, 20, 50):
-        records = place.runs(methods, number=number, k=20, knn=False)
+        records = place.runs(methods, clients=[number], components=20, knn=False)
         cells = [f"{r['mean angle']:.1e}, {r['max angle']:.1e}" for r in records]
         lines.append([str(number), *cells, _number(known.get(number)), f"{records[0]['MB up']:.3g}"])
     return lines
@@ -220,7 +208,7 @@ def _mean(records: Sequence[Record], key: str) -> float:
 
 
 @benchmark(**DATA, output={"required": True}, table={"nargs": "+", "choices": list(TABLES)})
-def published(args: Namespace) -> Iterator[str | Sequence[object]]:
+def published(args: Namespace) -> Lines:
     """The tables of the design notes, ours beside the published numbers; all that the notes have, if none is named.
 
         python -m simulations.benchmarks published --dataset mnist --data-root DEST --output FOLDER
@@ -271,7 +259,7 @@ def pairs(dataset: str) -> list[Pair]:
 
 
 @benchmark(**DATA, repeats=3, blas_threads=1)
-def side_by_side(args: Namespace) -> Iterator[Sequence[object]]:
+def side_by_side(args: Namespace) -> Lines:
     """Ours, the published algorithms as written, and scikit-learn on the pooled rows: in one run, on one partition.
 
     10 clients, Dirichlet 0.1, 50 components, one BLAS thread. Angles (largest / mean, degrees) and eigenvalues (the
