@@ -105,13 +105,6 @@ def options_text(options: dict[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in options.items())
 
 
-def sent(model: PCAModel) -> tuple[int, Array, Array]:
-    """Rounds before the projection, and the bytes up and down of each party in them."""
-    entries = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
-    up, down = (np.array([entry[way] for entry in entries], np.float64).sum(axis=0) for way in ("up", "down"))
-    return len(entries), up, down
-
-
 def seconds(program: Program) -> float:
     """Of a clock on the wall."""
     start = time.perf_counter()

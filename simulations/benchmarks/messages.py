@@ -15,21 +15,9 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 
 from .. import run
-from . import as_written
-from .harness import (
-    COMPONENTS,
-    DATA,
-    PARTITIONS,
-    Lines,
-    Rows,
-    benchmark,
-    clients,
-    drawn,
-    options_text,
-    peak_mb,
-    sent,
-    truth,
-)
+from ..measuring import down_by_party
+from . import as_written, harness
+from .harness import COMPONENTS, DATA, PARTITIONS, Lines, Rows, benchmark, clients, options_text, truth
 
 CODECS: list[dict[str, Any]] = [
     *({"codec": "quantise", "bits": bits} for bits in (8, 12, 16, 24)),
@@ -62,14 +50,12 @@ def compression(args: Namespace) -> Lines:
         yield options_text(options), f"{each / 1e3:.0f}", f"{times:.1f}", f"{angles.mean:.2g}", f"{angles.max:.2g}"
 
 
+AFTER_A_SKETCH = {"mnist": 4, "images": 5, "digits": 1}
 SOLVERS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "block Krylov, b = 60": ({}, {"mnist": 8, "images": 9, "digits": 1}),
     "block Krylov, b = 10": ({"block_size": 10}, {"mnist": 19, "images": 22, "digits": 5}),
-    "sketch and refine, r = 200": ({"warm_start": "svd"}, {"mnist": 4, "images": 5, "digits": 1}),
-    "sketch and refine, r = 200, float32": (
-        {"warm_start": "svd", "wire": "float32"},
-        {"mnist": 4, "images": 5, "digits": 1},
-    ),
+    "sketch and refine, r = 200": ({"warm_start": "svd"}, AFTER_A_SKETCH),
+    "sketch and refine, r = 200, float32": ({"warm_start": "svd", "wire": "float32"}, AFTER_A_SKETCH),
     "plain, b = 50": ({"acceleration": "none", "block_size": 50}, {}),
 }
 """Options of SUB-IT, and after how many rounds each is looked at, beside 100."""
@@ -87,7 +73,7 @@ def rounds(args: Namespace) -> Lines:
     for name, (options, few) in SOLVERS.items():
         for most in ([few[args.dataset]] if few else []) + [100]:
             model = run("sub-it", parts, n_components=COMPONENTS, max_rounds=most, **options)
-            up, down = max(model.bytes_up_by_party) / 1e6, max(sent(model)[2]) / 1e6
+            up, down = max(model.bytes_up_by_party) / 1e6, max(down_by_party(model)) / 1e6
             degrees = model.log["measured"]["certified_angle_degrees"]
             certified = eigen.at_most(degrees) if degrees < 90 else "no bound"
             angle = principal_angles(model, exact).max
@@ -188,10 +174,10 @@ def front(args: Namespace) -> Lines:
 
 def ours(method: str, options: dict[str, Any], parts: list[Rows], exact: PCAModel) -> Line:
     model = run(method, parts, n_components=COMPONENTS, **options)
-    count, up, down = sent(model)
+    up, down = np.mean(model.bytes_up_by_party), np.mean(down_by_party(model))
     title = f"{method} {options_text(options)}".strip()
     reached, angle = bool(model.log["exact"]), principal_angles(model, exact).max
-    return Line(title, count, float(up.mean()), float(down.mean()), angle, certificate(model), reached)
+    return Line(title, model.rounds, float(up), float(down), angle, certificate(model), reached)
 
 
 def published(name: str, program: Callable[..., as_written.Result], parts: list[Rows], exact: PCAModel) -> Line:
@@ -261,7 +247,7 @@ def by_draw(args: Namespace, exact: PCAModel) -> Lines:
 
 def on_wide_data() -> Lines:
     number, n, d = 20, 200, 20_000
-    parts = drawn(number, n, d, power=0.6, shift=0.3)
+    parts = harness.drawn(number, n, d, power=0.6, shift=0.3)
     model = run("qr-pca", parts, n_components=COMPONENTS)
     pooled = np.vstack(parts)
     pooled -= pooled.mean(axis=0)
@@ -270,7 +256,8 @@ def on_wide_data() -> Lines:
     angle = eigen.principal_angles(model.loadings()[0].T, exact).max()
     up = max(model.log["rounds"][0]["up"]) / 1e6
     yield f"{number} clients, {n} rows of {d:,} features: max angle {angle:.1e} degrees, {up:.1f} MB up per client"
-    yield f"peak memory of everything here {peak_mb():.0f} MB; one d x d matrix would have {8 * d * d / 1e6:.0f} MB"
+    matrix = 8 * d * d / 1e6
+    yield f"peak memory of everything here {harness.peak_mb():.0f} MB; one d x d matrix would have {matrix:.0f} MB"
 
 
 SPREAD = np.array([2.0, 1.5, 1.0, *[0.1] * 9])

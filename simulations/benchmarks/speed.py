@@ -25,6 +25,7 @@ from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.model.model import PCAModel
 
 from .. import run
+from ..measuring import down_by_party
 from . import engines, harness, memory
 from .harness import Lines, Program, Rows, benchmark
 
@@ -237,10 +238,9 @@ def scaled(point: Point, repeats: int) -> list[str]:
     times = harness.alternated([*(partial(ours, method) for method in GROWING), theirs], repeats)
     cells = [f"{value:,}" for value in point]
     for i, method in enumerate(GROWING):
-        rounds, up, down = harness.sent(models[method])
-        cells.append(
-            f"{harness.ratio(times, i, len(GROWING)):.2g}; {rounds}; {max(up) / 1e6:.3g} + {max(down) / 1e6:.3g}"
-        )
+        up, down = max(models[method].bytes_up_by_party) / 1e6, max(down_by_party(models[method])) / 1e6
+        time = harness.ratio(times, i, len(GROWING))
+        cells.append(f"{time:.2g}; {models[method].rounds}; {up:.3g} + {down:.3g}")
     return cells
 
 
