@@ -62,11 +62,8 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
     versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}
     dates = sorted(record["date"] for record in records if "date" in record)
     made = f"Runs of {dates[0]} to {dates[-1]} (UTC). " if dates else ""
-    rest = (
-        f"<h2>How to repeat it</h2>\n<pre>{commands}</pre>\n"
-        f"<p>{_text(made)}Versions: {_text('; '.join(versions) or 'unknown')}. "
-        f"{ABOUT} {COUNTED}</p>"
-    )
+    about = f"{_text(made)}Versions: {_text('; '.join(versions) or 'unknown')}. {ABOUT} {COUNTED}"
+    rest = f"<h2>How to repeat it</h2>\n<pre>{commands}</pre>\n<p>{about}</p>"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
@@ -96,9 +93,8 @@ def _filters(records: Sequence[Record]) -> str:
         f'<label><input type="checkbox" value="{value}"{"" if value in there else " disabled"}> {text}</label>'
         for value, text in FILTERS.items()
     )
-    hint = (
-        "" if "secure" in there else "<p>No run here is with secure aggregation: <code>--bound</code> makes some.</p>"
-    )
+    hint = "<p>No run here is with secure aggregation: <code>--bound</code> makes some.</p>"
+    hint = "" if "secure" in there else hint
     return f"<fieldset><legend>Show methods</legend>{''.join(boxes)}{hint}</fieldset>"
 
 
@@ -126,8 +122,7 @@ def _recommended(records: Sequence[Record]) -> str:
         rows.append("<tr>" + "".join(f'<td class="text">{_text(cell)}</td>' for cell in cells) + "</tr>")
     heads = ("wish", "method", "cost for each client", "angle", "variance captured", "the server sees")
     head = "".join(f'<th scope="col" class="text">{text}</th>' for text in heads)
-    table = _wide("", head, rows)
-    return f'<p class="lead">{_text(sentence(found))}</p>\n{table}'
+    return f'<p class="lead">{_text(sentence(found))}</p>\n{_wide("", head, rows)}'
 
 
 def _across(groups: Sequence[Sequence[Record]]) -> Iterable[str]:

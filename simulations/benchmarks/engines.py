@@ -173,9 +173,8 @@ def on_sites(parties: list[Rows], method: str, repeats: int) -> list[tuple[float
         shutil.copy(empty_app.__file__, app)
         nodes: list[dict[str, object]] = []
         for i, rows in enumerate(parties):
-            np.save(folder / f"{i}.npy", rows)
-            own = {"data": str(folder / f"{i}.npy"), "min-rows": 1}
-            nodes.append({"partition-id": i, "num-partitions": len(parties), **own})
+            np.save(data := folder / f"{i}.npy", rows)
+            nodes.append({"partition-id": i, "num-partitions": len(parties), "data": str(data), "min-rows": 1})
         with Deployment(folder, ROOT, nodes) as link:
             for i in range(repeats):
                 values = {"method": method, "n-components": components(parties), "output": str(folder / f"model{i}")}
