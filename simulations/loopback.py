@@ -12,9 +12,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr import common
+from flwr import client, common
 from flwr.app import Context, RecordDict
-from flwr.client import Client
 from flwr.server.client_proxy import ClientProxy
 from threadpoolctl import ThreadpoolController
 
@@ -43,7 +42,7 @@ class LoopbackProxy(ClientProxy):
     The party's ``context`` has its node-config, and what Flower keeps for it.
     """
 
-    def __init__(self, cid: str, make: Callable[[], Client], context: Context | None = None) -> None:
+    def __init__(self, cid: str, make: Callable[[], client.Client], context: Context | None = None) -> None:
         super().__init__(cid)
         self.make = make
         self.context = context
@@ -105,7 +104,7 @@ def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
     return {key: value[party] if key in lists else value for key, value in site.items()}
 
 
-def _client_builder(context: Context, rows: Rows, names: Names) -> Callable[[], Client]:
+def _client_builder(context: Context, rows: Rows, names: Names) -> Callable[[], client.Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
         return check(rows, names)

@@ -55,7 +55,6 @@ def measured(one: Record, folder: Path | None) -> Record:
         model = run(named(one), parties, **common, **extra)
         seconds = time.monotonic() - started
         angles, captured = _judged(one, model, rows, parties, extra.get("loadings"))
-    fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
     claimed = float(model.explained_variance_ratio_.sum())  # NaN where the model knows of noise alone
     name = f"models/{hashlib.sha256(identity(one).encode()).hexdigest()[:16]}.npz" if folder else None
     if folder and name:
@@ -68,7 +67,7 @@ def measured(one: Record, folder: Path | None) -> Record:
         "explained variance": None if np.isnan(claimed) else claimed,
         "rounds": model.rounds,
         "MB up": float(np.mean(model.bytes_up_by_party) / 1e6),
-        "MB down": float(np.mean(sum(np.array(entry["down"]) for entry in fit)) / 1e6),
+        "MB down": float(np.mean(down_by_party(model)) / 1e6),
         "seconds": round(seconds, 3),
         "knn accuracy": _accuracy(model, source) if one["knn"] else None,
         "pooled knn accuracy": _pooled_accuracy(*pool) if one["knn"] else None,
@@ -79,6 +78,12 @@ def measured(one: Record, folder: Path | None) -> Record:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **{n: version(n) for n in ("fedpca-flwr", "flwr", "numpy")}},
     }
+
+
+def down_by_party(model: PCAModel) -> NDArray[np.int64]:
+    """Bytes that each party received in the rounds of the fit, without the last one."""
+    down = [entry["down"] for entry in model.log["rounds"] if entry["phase"] != "project"]
+    return np.asarray(np.sum(down, axis=0))
 
 
 def pool_of(one: Record) -> tuple[str, str, int, bool, bool]:

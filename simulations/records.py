@@ -51,10 +51,9 @@ def parsed(method: str) -> tuple[str, Record]:
     """
     source = f"method '{method}'"
     keys = [word.partition("=")[0].replace("_", "-") for word in words_of(method, source)[1]]
-    if flags := [
-        f"{source}: '{key}' is of all methods of a comparison: use {FLAGS[key]}" for key in keys if key in FLAGS
-    ]:
-        raise ConfigError("\n".join(flags))
+    if flags := [key for key in keys if key in FLAGS]:
+        said = (f"{source}: '{key}' is of all methods of a comparison: use {FLAGS[key]}" for key in flags)
+        raise ConfigError("\n".join(said))
     card = strategies.method_of(method, source).strategy.card
     return card.name, non_defaults(options_of(method, card.options, {}, source))
 

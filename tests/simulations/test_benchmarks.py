@@ -143,7 +143,7 @@ def test_scaling_shows_rounds_and_bytes_of_every_method():
     assert (rounds, down) == ("1", 0)
     assert 8 * values <= up * 1e6 < 8 * values + 4 * 128 + 5
     assert len(methods) == 3
-    assert len(set(speed.points())) == 9
+    assert len(set(speed.POINTS)) == 9
 
 
 def test_draws_of_a_partition_are_lines_of_their_own(capsys):

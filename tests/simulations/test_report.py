@@ -6,9 +6,13 @@ import base64
 import hashlib
 import html
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -180,6 +184,17 @@ def test_figures_are_drawn_anew_where_what_draws_them_is_another(tmp_path, monke
     monkeypatch.setattr(report_figures, "DRAWING", report_figures.DRAWING[:-1])
     report_page.write_report(tmp_path, records)
     assert len(drawn) == 1
+
+
+def test_a_report_is_written_where_the_project_is_installed(tmp_path):
+    """There `strategies` and `simulations` lie within the library."""
+    root, library = Path(__file__).parents[2], tmp_path / "fedpca_flwr"
+    for source, target in {"fedpca_flwr": ".", "strategies": "strategies", "simulations": "simulations"}.items():
+        shutil.copytree(root / source, library / target, ignore=shutil.ignore_patterns("__pycache__"))
+    command = f"-m fedpca_flwr compare --dataset wine --components 2 --clients 3 --methods p-cov --output {tmp_path}"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, *command.split()], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert (tmp_path / "report.html").read_text().count("<figure>") >= 4
 
 
 def test_a_page_of_four_settings_is_below_a_megabyte(tmp_path):
