@@ -107,7 +107,7 @@ def test_names_come_back_from_the_file_and_go_to_scikit_learn(of_frames, tmp_pat
     assert "unseen at fit time:\n- a\n" in refusal(again.transform, frame(X, list("abcd")))
     theirs = again.to_sklearn()
     assert theirs.feature_names_in_.tolist() == NAMES
-    with pytest.raises(ValueError, match="same order"):
+    with refused(ValueError):
         theirs.transform(frame(X, TURNED))
     np.testing.assert_allclose(theirs.transform(frame(X)), again.transform(frame(X)), atol=1e-12)
 

@@ -79,7 +79,7 @@ def test_a_step_that_fails_leaves_no_file(tmp_path):
         yield {"x": 1}
         raise ValueError("no")
 
-    with pytest.raises(ValueError, match="no"):
+    with refused(ValueError):
         run_steps([Step("one", function)], tmp_path)
     assert not list(tmp_path.rglob("*"))
 

@@ -161,7 +161,7 @@ def test_what_a_site_lacks_is_named(given, text, tmp_path):
 def test_a_private_key_that_others_may_read_is_refused(tmp_path):
     node = made(tmp_path)[0][0]
     (tmp_path / "0.pem").chmod(0o640)
-    with refused(ConfigError, "'identity'", match="chmod 600"):
+    with refused(ConfigError, "'identity'", "chmod 600"):
         identity_of(node)
 
 
