@@ -19,7 +19,7 @@ def test_a_key_or_a_value_is_found_as_a_whole(one):
     assert not unnamed(TEXT, one)
 
 
-@pytest.mark.parametrize("one", [5, 15, 3.0, "client 11", "rows", "min", 48, "2", "csv", "x", "'rows'", "(3,"])
+@pytest.mark.parametrize("one", [50, 15, 3.0, 3.5, "client 11", "rows", "min", 48, 2, "csv", "x", "'rows'"])
 def test_a_part_of_one_is_not_found(one):
     assert unnamed(TEXT, one) == [one]
 
