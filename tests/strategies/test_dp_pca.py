@@ -22,7 +22,7 @@ from tests import harness
 from tests.families import cut, rows
 from tests.harness import client_of, finish, server_of
 from tests.hostile import HostileSession, released
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 TWO_STAGE = {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}
 FRESH = {"noise_seed": 0, "n_components": 2, **TWO_STAGE}
@@ -306,7 +306,7 @@ def test_every_run_has_fresh_noise_and_every_phase_only_one():
     server = server_of("dp-pca", [rows(50)], **FRESH)
     (_, first), _, _ = ask(server)
     kind, text = refusal_of(ask(server))
-    assert (kind, "asked for 'centre' 2 times in one run; 1 are allowed" in text) == ("ContractError", True)
+    assert (kind, unnamed(text, "'centre'", 2, 1)) == ("ContractError", [])
     (_, fresh), _, _ = ask(server_of("dp-pca", [rows(50)], **FRESH))
     assert not np.array_equal(first, fresh)
 
@@ -340,13 +340,12 @@ def test_a_server_cannot_ask_a_phase_about_two_centres():
     server = server_of("dp-pca", [rows(50)], **FRESH)
     assert products_about(server, np.zeros(D))[0]
     kind, text = refusal_of(ask(server, "products", [np.ones(D)]))
-    assert (kind, "asked for 'products' 2 times in one run; 1 are allowed" in text) == ("ContractError", True)
+    assert (kind, unnamed(text, "'products'", 2, 1)) == ("ContractError", [])
 
 
 def test_a_server_cannot_ask_for_a_phase_of_another_release():
     kind, text = refusal_of(ask(server_of("dp-pca", [rows(50)], **FRESH), "joint"))
-    expected = "the server asked for 'joint', expected one of: centre, products, project;"
-    assert (kind, expected in text) == ("ContractError", True)
+    assert (kind, unnamed(text, "'joint'", "centre", "products", "project")) == ("ContractError", [])
 
 
 @pytest.mark.parametrize(
@@ -461,7 +460,7 @@ def test_a_site_whose_ledger_is_gone_in_a_run_answers_nothing_more(tmp_path):
     (tmp_path / "journal" / "site.sqlite").unlink()
     replied, said = session.ask("centre", [])
     assert (replied, said["error"]) == ([], "DisclosureError")
-    assert "journal cannot be used, so nothing may be answered" in said["message"]
+    assert "journal" in said["message"]
 
 
 def test_a_noised_count_is_told_nowhere():
