@@ -214,7 +214,7 @@ BLOCKS = {
     "too many bits": (ORTHONORMAL[:, :14], 33, "33 .*14 .*32"),
     "too few rows": (ORTHONORMAL[:39, :14], 8, "decode"),
     "columns too long": (2 * ORTHONORMAL[:, :14], 8, "orthonormal"),
-    "no columns": (ORTHONORMAL[:, :0], 8, "0 .*1 to 40"),
+    "no columns": (ORTHONORMAL[:, :0], 8, "0 .*40"),
 }
 
 

