@@ -5,8 +5,6 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
@@ -30,10 +28,8 @@ def test_the_defaults_of_pyproject_are_those_of_the_code():
 
 
 def test_several_faults_are_told_at_once():
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, "'alpha'", 0.0, "'seed'", -1):
         RunConfig.parse({"alpha": 0.0, "seed": -1})
-    assert "'alpha' is 0.0, expected a finite number above 0" in str(caught.value)
-    assert "'seed' is -1, expected a whole number from 0" in str(caught.value)
 
 
 def test_a_node_must_say_which_partition_it_is():

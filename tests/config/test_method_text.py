@@ -14,7 +14,7 @@ from simulations import run
 from simulations.records import parsed
 from strategies import METHODS, build_client, build_strategy, run_config_of
 from tests.families import cut, rows
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 KINDS = {name: method.strategy.card.options for name, method in METHODS.items()}
 
@@ -76,18 +76,19 @@ def test_a_value_of_another_kind_is_not_guessed(text, named):
 
 def test_all_faults_are_told_at_once():
     told = refusal({"method": "sub-it blok-size=10 max-rounds=3 max-rounds=4 tolerance=x wire bound=2 =5"}).splitlines()
-    assert len(told) == 6
-    assert told[0].startswith(
-        "run-config: 'sub-it' has no option 'blok-size'; did you mean 'block-size'? Its options: "
-    )
-    assert {"wire", "center", "scale"} <= {word.strip(",") for word in told[0].split()}
-    assert told[1:] == [
-        "run-config: the option 'max-rounds' is given twice",
-        "run-config: 'wire' is not an option, expected key=value",
-        "run-config: 'bound' is no option of a method but a key of the run: set it beside 'method', not in it",
-        "run-config: '=5' is not an option, expected key=value",
-        "run-config: 'tolerance' is 'x', expected a number above 0 and at most 90",
-    ]
+    for line, named in zip(
+        told,
+        (
+            ["sub-it", "blok-size", "block-size", "wire", "center", "scale"],
+            ["max-rounds"],
+            ["'wire'", "key=value"],
+            ["'bound'", "'method'"],
+            ["'=5'", "key=value"],
+            ["'tolerance'", "'x'", 0, 90],
+        ),
+        strict=True,
+    ):
+        assert not unnamed(line, *named)
 
 
 def test_an_option_may_not_be_given_in_two_ways():
@@ -96,24 +97,23 @@ def test_an_option_may_not_be_given_in_two_ways():
 
 
 def test_the_components_are_a_key_of_every_run():
-    assert "'n-components' is no option of a method" in refusal({"method": "p-cov n-components=3"})
+    assert not unnamed(refusal({"method": "p-cov n-components=3"}), "n-components", "'method'")
     assert build_strategy({"method": "p-cov", "n-components": 0.9}).options.n_components == 0.9
-    assert "'n-components' is 0.9, expected a whole number from 1: a" in refusal({"method": "dsa", "n-components": 0.9})
+    assert not unnamed(refusal({"method": "dsa", "n-components": 0.9}), "n-components", 0.9, 1)
 
 
 def test_a_quote_that_is_not_closed_is_named():
-    assert "a quote in it is not closed" in refusal({"method": "streaming leave='hospital 1"})
+    assert "quote" in refusal({"method": "streaming leave='hospital 1"})
 
 
 def test_an_option_that_is_a_key_is_shown_where_it_stands():
     told = refusal({"method": "sub-it wire=float32", "block-size": 10, "rank": 3, "seed": 1})
-    assert "'block-size' is no key of a run, but an option of sub-it, sapca, vertical" in told
-    assert "'rank' is no key of a run, but an option of qr-pca" in told
-    assert "as in method='sub-it wire=float32 block-size=10'" in told
+    assert not unnamed(told, "block-size", "sub-it", "sapca", "vertical", "'rank'", "qr-pca")
+    assert not unnamed(told, "method='sub-it wire=float32 block-size=10'")
 
 
 def test_a_key_that_nobody_has_is_unknown():
-    assert "unknown key 'sede'; did you mean 'seed'?" in refusal({"sede": 1})
+    assert not unnamed(refusal({"sede": 1}), "'sede'", "'seed'")
 
 
 def test_the_same_run_is_the_same_text():

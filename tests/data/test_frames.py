@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from fedpca_flwr.maths.rows import Blocks, whole
 from fedpca_flwr.site.readers import read
 from simulations import run
 from tests.families import cut, rows
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 NAMES = ["age", "bmi", "pulse", "weight"]
 X = rows(90, 4)
@@ -122,17 +123,18 @@ def test_all_columns_of_all_parties_that_are_no_numbers_are_named_at_once():
     with pytest.raises(DataError) as caught:
         fit({"north": bad, "south": frame(), "west": bad[["sex"]]})
     first, second = str(caught.value).split("\n")
-    for told in (
-        "party 'north' has columns that are not numbers: categories in 'sex'",
-        "texts in 'ward'",
-        "dates or times in 'born', 'day'",
-        "complex numbers in 'wave'",
-        "objects in 'parts'",
-        "pandas.get_dummies",
-    ):
-        assert told in first
+    kinds = {
+        "categories": "'sex'",
+        "texts": "'ward'",
+        "dates": "'born', 'day'",
+        "complex": "'wave'",
+        "objects": "'parts'",
+    }
+    for kind, columns in kinds.items():
+        assert re.search(f"{kind}.* {columns}", first)
+    assert not unnamed(first, "'north'", "pandas.get_dummies")
     assert "4711" not in first
-    assert second.startswith("party 'west' has columns that are not numbers: categories in 'sex'")
+    assert not unnamed(second, "'west'", "'sex'")
 
 
 def test_parties_have_the_names_of_a_mapping():
@@ -169,10 +171,8 @@ def test_columns_of_the_same_names_are_put_into_the_first_order(kind):
 
 def test_lacking_and_further_columns_of_all_parties_are_named():
     one, two, three = frame(), frame().rename(columns={"bmi": "BMI"}), frame().assign(height=1.0)
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, "party 0", match="party 1 .*'bmi'.*'BMI'.*party 2 .*'height'"):
         fit([one, two, three])
-    told = "party 1 lacks 'bmi' and alone has 'BMI'; party 2 alone has 'height'"
-    assert f"the parties' column names differ from those of party 0: {told}" in str(caught.value)
 
 
 def test_kept_moments_and_federations_know_the_names(tmp_path):

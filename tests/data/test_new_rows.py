@@ -19,7 +19,7 @@ from fedpca_flwr.model.model import PCAModel
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, server_of
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 X = rows(90, 4) + np.arange(4)
 NAMES = ["age", "height", "weight", "pulse"]
@@ -107,7 +107,7 @@ def test_names_come_back_from_the_file_and_go_to_scikit_learn(of_frames, tmp_pat
     assert "unseen at fit time:\n- a\n" in refusal(again.transform, frame(X, list("abcd")))
     theirs = again.to_sklearn()
     assert theirs.feature_names_in_.tolist() == NAMES
-    with pytest.raises(ValueError, match="same order"):
+    with refused(ValueError):
         theirs.transform(frame(X, TURNED))
     np.testing.assert_allclose(theirs.transform(frame(X)), again.transform(frame(X)), atol=1e-12)
 
@@ -127,9 +127,7 @@ def test_the_columns_of_sites_are_checked_by_their_digest(of_sites, tmp_path):
     assert model.log["columns"] == names_digest(NAMES)
     expected = (X - model.mean_) @ model.components_.T
     np.testing.assert_array_equal(model.transform(frame(X)), expected)
-    assert "The feature names should match those that were passed during fit" in refusal(
-        model.transform, frame(X, TURNED)
-    )
+    assert "feature names" in refusal(model.transform, frame(X, TURNED))
     with pytest.warns(UserWarning, match="X does not have valid feature names"):
         np.testing.assert_array_equal(model.transform(X), expected)
 
@@ -139,9 +137,9 @@ def test_loadings_at_a_site_check_the_columns_of_new_rows(of_sites):
     for own in kept:
         np.testing.assert_array_equal(own.part_of_scores(frame(X)), model.transform(frame(X)))
         np.testing.assert_array_equal(own.part_of_scores(X), model.transform(frame(X)))  # many sites have arrays
-        assert "feature names should match" in refusal(own.part_of_scores, frame(X, TURNED))
+        assert "feature names" in refusal(own.part_of_scores, frame(X, TURNED))
         assert "NaN" in refusal(own.part_of_scores, np.where(X.max() == X, np.nan, X))
-        assert "expected (n, 4)" in refusal(own.part_of_scores, X[:, :3])
+        assert not unnamed(refusal(own.part_of_scores, X[:, :3]), 3, 4)
 
 
 def test_a_site_with_its_columns_in_another_order_gets_no_scores_of_new_rows(tmp_path):
@@ -167,7 +165,7 @@ def test_a_site_with_its_columns_in_another_order_gets_no_scores_of_new_rows(tmp
 def test_a_federation_hands_the_digest_on(tmp_path):
     federation = Federation.open(tmp_path)
     federation.join("north", X, columns=names_digest(NAMES))
-    assert "feature names should match" in refusal(federation.model(2).transform, frame(X, TURNED))
+    assert "feature names" in refusal(federation.model(2).transform, frame(X, TURNED))
 
 
 # What is no row
@@ -221,10 +219,10 @@ def test_sparse_rows_have_the_scores_of_the_rows():
         np.testing.assert_array_equal(model.centred(kind(new)), model.centred(new))
     holes = sparse.csr_array(new)
     holes.data[3] = np.nan
-    assert "X contains NaN" in refusal(model.transform, holes)
-    assert "X has 3 features" in refusal(model.transform, sparse.csr_array(new[:, :3]))
-    assert "expected real numbers" in refusal(model.transform, sparse.csr_array(new * 1j))
-    assert "n at least 1" in refusal(model.transform, sparse.csr_array((0, 4)))
+    assert not unnamed(refusal(model.transform, holes), "X", "NaN")
+    assert not unnamed(refusal(model.transform, sparse.csr_array(new[:, :3])), "X", 3)
+    assert not unnamed(refusal(model.transform, sparse.csr_array(new * 1j)), "complex128")
+    assert not unnamed(refusal(model.transform, sparse.csr_array((0, 4))), "(0, 4)")
 
 
 @pytest.mark.parametrize("several", [[X, X], (frame(X), frame(X)), {"north": X}], ids=["list", "frames", "mapping"])

@@ -58,11 +58,13 @@ def test_zeros_cost_nothing():
 
 @pytest.mark.parametrize("change", [lambda c: c[:-5], lambda c: c[:0], lambda c: np.full(50, 7, np.uint8)])
 def test_a_damaged_code_is_refused(change):
-    coded = quantise(X, 8, 128)
-    with pytest.raises(ValueError, match=r"damaged code|does not hold"):
-        dequantise(Coded(coded.scales, change(coded.code)), 8, 128, 1000)
-    with pytest.raises(ValueError, match=r"damaged code|does not hold"):
-        from_step(Coded(np.empty(0, np.float32), change(round_to_step(TRIANGLE, 1e-3, 40).code)), 1e-3, 40)
+    coded, stepped = quantise(X, 8, 128), round_to_step(TRIANGLE, 1e-3, 40)
+    for decode in (
+        lambda: dequantise(Coded(coded.scales, change(coded.code)), 8, 128, 1000),
+        lambda: from_step(Coded(np.empty(0, np.float32), change(stepped.code)), 1e-3, 40),
+    ):
+        with pytest.raises(ValueError, match="code"):
+            decode()
 
 
 @pytest.mark.parametrize("scales", [np.ones(7), np.full(8, np.nan), np.zeros(8), -np.ones(8)])

@@ -93,5 +93,5 @@ def test_what_cannot_be_shared_is_refused(secret, threshold, parties):
 
 
 def test_shares_that_give_no_secret_are_refused():
-    with pytest.raises(ValueError, match="do not belong together"):
+    with refused(ValueError):
         combine({0: (2**256 + 1).to_bytes(SHARE_BYTES, "big")})

@@ -258,7 +258,7 @@ def test_moments_that_another_run_took_away_are_named(folder):
     late, now = Federation.open(folder), Federation.open(folder)
     now.leave("south")
     now.save()
-    with refused(ContractError, folder / FILE, match="another run"):
+    with refused(ContractError, folder / FILE, match="change"):
         late.moments()
 
 

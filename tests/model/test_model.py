@@ -59,7 +59,7 @@ def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
-    with pytest.raises(OSError, match="disk full"):
+    with refused(OSError):
         model.save(tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
     assert (tmp_path / "model.npz").read_bytes() == before
@@ -77,21 +77,21 @@ def test_a_torn_or_foreign_file_is_named(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "named"),
     [
-        {"mean_": np.zeros(1)},
-        {"mean_": np.full(12, np.nan)},
-        {"components_": np.zeros(12)},
-        {"explained_variance_": np.zeros(4)},
-        {"singular_values_": np.array(["x"] * 5)},
-        {"feature_names_in_": np.array(["a", "b"], dtype=object)},
-        {"feature_names_in_": np.array([1] * 12, dtype=object)},
+        ({"mean_": np.zeros(1)}, ["mean_", "(12,)"]),
+        ({"mean_": np.full(12, np.nan)}, ["mean_", "(12,)"]),
+        ({"components_": np.zeros(12)}, ["model.npz"]),
+        ({"explained_variance_": np.zeros(4)}, ["explained_variance_ratio_", "(4,)"]),
+        ({"singular_values_": np.array(["x"] * 5)}, ["singular_values_", "(5,)"]),
+        ({"feature_names_in_": np.array(["a", "b"], dtype=object)}, ["feature_names_in_"]),
+        ({"feature_names_in_": np.array([1] * 12, dtype=object)}, ["feature_names_in_"]),
     ],
     ids=str,
 )
-def test_a_model_that_does_not_fit_together_is_refused(model, change, tmp_path):
+def test_a_model_that_does_not_fit_together_is_refused(model, change, named, tmp_path):
     written = dataclasses.replace(model, **change).save(tmp_path / "model")
-    with pytest.raises(ContractError, match="(is|are) not a"):
+    with refused(ContractError, *named):
         PCAModel.load(written)
 
 
@@ -290,9 +290,8 @@ def test_a_key_that_is_missing_is_one_sentence(model, key, tmp_path):
     with zipfile.ZipFile(path, "w") as other:
         for name, held in {**content, "model.json": json.dumps(told)}.items():
             other.writestr(name, held)
-    with pytest.raises(ContractError, match="is not a whole model file") as caught:
+    with refused(ContractError, path, *[key] * (key != "noise_variance_")):
         PCAModel.load(path)
-    assert key == "noise_variance_" or f"it has no '{key}'" in str(caught.value)
 
 
 @pytest.mark.parametrize(

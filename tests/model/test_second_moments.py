@@ -138,9 +138,9 @@ def test_a_file_that_holds_something_else_is_named(whole, spoil, tmp_path):
         about |= {"rows": COUNTS[spoil]} if spoil in COUNTS else {}
         about |= {"format": 7} if spoil == "format" else {"features": ["a", "a", "b", "c"]} if spoil == "names" else {}
         files.write(file, arrays, about, text="second-moments.json")
-    with pytest.raises((ContractError, ConfigError)) as told:
+    named = {"format": [file, 7, 1], "names": [3, 4]}.get(spoil, [file])
+    with refused((ContractError, ConfigError), *named):
         SecondMoments.load(file)
-    assert any(text in str(told.value) for text in ("not a whole file", "is 7, not 1", "different names"))
     with refused(DataError, "nowhere.npz"):
         SecondMoments.load(tmp_path / "nowhere")
 

@@ -10,7 +10,7 @@ from fedpca_flwr.protocol import quorum
 from strategies import build_strategy, run_config_of
 from tests.families import cut, rows
 from tests.harness import Clock, context_of, finish, proxy_of, server_of
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 
 def before_any_round(server):
@@ -33,9 +33,8 @@ def test_three_bad_sites_are_one_error():
     with pytest.raises(DataError) as caught:
         finish(before_any_round(server))
     told = str(caught.value).splitlines()
-    assert "client 0: the data hold missing values" in told[0]
-    assert "client 1: " in told[1]
-    assert "50" in told[1]
+    assert not unnamed(told[0], "client 0", "NaN")
+    assert not unnamed(told[1], "client 1", "min-rows", 50)
 
 
 def test_sites_that_do_not_fit_each_other_are_all_named():
@@ -46,8 +45,8 @@ def test_sites_that_do_not_fit_each_other_are_all_named():
         finish(before_any_round(server))
     told = str(caught.value).splitlines()
     assert [line[:8] for line in told] == ["client 2", "client 1", "client 3"]
-    assert "5 partitions, the run expects 4 clients" in told[0]
-    assert f"its data has 4 features, client 0 has {rows(30).shape[1]}" in told[1]
+    assert not unnamed(told[0], 5, 4)
+    assert not unnamed(told[1], 4, "client 0", rows(30).shape[1])
 
 
 def test_one_partition_at_two_sites_is_named_before_any_round():
@@ -97,9 +96,8 @@ def test_files_that_cannot_be_written_are_refused_before_any_round(method, tmp_p
     with pytest.raises(ConfigError) as caught:
         finish(before_any_round(server))
     told = str(caught.value)
-    assert "client 0: node-config: 'scores' ends in '.txt', expected .npy or .csv" in told
-    assert "client 1: node-config: the file of 'scores' cannot be written" in told
-    assert "node-config: the file of 'loadings' cannot be written" in told
+    assert not unnamed(told, "client 0", "'scores'", "'.txt'", ".npy", ".csv")
+    assert not unnamed(told.split("client 1", 1)[1], "'scores'", "'loadings'")
     assert str(tmp_path) not in told
 
 
@@ -123,9 +121,8 @@ def test_keys_of_the_run_and_options_of_its_method_are_told_together():
 
 
 def test_all_options_that_are_missing_are_told_together():
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, "'clip'", "'centre-clip'", "'honest-parties'"):
         build_strategy({"method": "dp-pca release=two-stage trust=distributed", "secure-aggregation": True})
-    assert all(f"'{key}' is missing" in str(caught.value) for key in ("clip", "centre-clip", "honest-parties"))
 
 
 def test_widths_may_differ_where_parties_hold_columns():

@@ -105,7 +105,7 @@ def test_names_are_kept_and_checked():
         fitted = FederatedPCA(2).set_output(transform="pandas").fit(**given)
         assert list(fitted.feature_names_in_) == list(frame.columns)
         assert list(fitted.transform(frame).columns) == ["federatedpca0", "federatedpca1"]
-        with pytest.raises(ValueError, match="feature names should match"):
+        with refused(ValueError):
             fitted.transform(frame[frame.columns[::-1]])
     assert not hasattr(fitted.fit(X), "feature_names_in_")
 

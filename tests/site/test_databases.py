@@ -315,7 +315,7 @@ def test_rows_that_change_between_two_rounds_end_the_run(journal, tmp_path, capl
     proxy_of(server, 1).fit = fit
     with refused(PartyError, "client 1"):
         finish(server)
-    assert "the data are other rows" in caplog.text
+    assert "ORDER BY" in caplog.text
 
 
 # Connections
@@ -343,7 +343,7 @@ def test_a_lost_connection_is_named_here_and_a_constant_text_there(postgres, ser
     proxy_of(running, 1).fit = fit
     with refused(PartyError, "client 1"):
         finish(running)
-    assert "the connection to the database was lost while the query was read" in caplog.text
+    assert "connection" in caplog.text
     assert "site@" not in caplog.text
 
 
@@ -513,8 +513,11 @@ def test_nothing_is_downloaded_written_or_taken_from_this_program(file, tmp_path
     select = ", ".join(f"current_setting('{name}') AS {name}" for name in guards)
     np.testing.assert_array_equal(read_query("duckdb:///:memory:", f"SELECT {select}")[0].rows, [[0, 0, 0]])
     before = file.read_bytes()
-    for select in ("SELECT * FROM 'https://127.0.0.1:1/x.parquet'", "CREATE TABLE x (a int)"):
-        with pytest.raises((ConfigError, DataError), match="query") as caught:
+    for select, kind, named in (
+        ("SELECT * FROM 'https://127.0.0.1:1/x.parquet'", DataError, []),
+        ("CREATE TABLE x (a int)", ConfigError, ["'query'"]),
+    ):
+        with refused(kind, *named) as caught:
             read_query(f"duckdb:///{file}", select)
         assert "download" not in caught.value.local
     assert file.read_bytes() == before

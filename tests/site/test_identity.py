@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 
 import pytest
@@ -14,7 +15,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.identity import FORGEABLE, identity_of, make_key, read_members, read_private_key
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 
 def made(tmp_path, parties=3):
@@ -57,7 +58,7 @@ def test_a_key_is_never_overwritten(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["keys", str(file), "--partition-id", "0"])
     assert ended.value.code == 1
-    assert "exists already, and was left as it is" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, file)
     assert file.read_bytes() == before
 
 
@@ -96,15 +97,15 @@ def test_every_fault_of_the_list_is_named_at_once(tmp_path):
     with pytest.raises(ConfigError) as told:
         read_members(str(tmp_path / "list"), 4)
     for fault in (
-        "line 2: it is not a partition-id and 64 hexadecimal digits",
-        "line 3: it is not a partition-id",
-        "line 4: partition 0 has a line already",
-        "line 5: partition 7, expected 0 to 3",
-        "line 6: partition 2 has the key of partition 0",
-        "line 7: it is not a partition-id",
-        "no line for partition 1, 2, 3",
+        "line 2: .*64",
+        "line 3: .*64",
+        "line 4: .*partition 0",
+        "line 5: .*partition 7.*0 to 3",
+        "line 6: .*partition 2.*partition 0",
+        "line 7: .*64",
+        "partition 1, 2, 3",
     ):
-        assert fault in str(told.value)
+        assert re.search(fault, str(told.value))
     assert "line 1" not in str(told.value)
     assert str(tmp_path) not in str(told.value)
 
@@ -161,7 +162,7 @@ def test_what_a_site_lacks_is_named(given, text, tmp_path):
 def test_a_private_key_that_others_may_read_is_refused(tmp_path):
     node = made(tmp_path)[0][0]
     (tmp_path / "0.pem").chmod(0o640)
-    with refused(ConfigError, "'identity'", match="chmod 600"):
+    with refused(ConfigError, "'identity'", "chmod 600"):
         identity_of(node)
 
 

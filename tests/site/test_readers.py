@@ -215,7 +215,7 @@ def test_missing_values_of_a_file_are_counted(cell, whole, tmp_path):
         ('"a","b"\n1,10,20\n2,30,40\n', "b", "2 .*3 "),
         ("a,b,c\n1,2\n3,4\n", "", "3 .*2 "),
         ("0,1,2\n5.5,6,7\n", "", "counts"),
-        (",a,b\n0,1,2\n", "", "without a name"),
+        (",a,b\n0,1,2\n", "", "index"),
         ("a,2,3\n4,5,6\n", "", "'label'"),
     ],
 )
