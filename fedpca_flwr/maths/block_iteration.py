@@ -32,8 +32,8 @@ from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Renewal, Ritz
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 
+# after so many rounds in a row in which residuals no longer fall, they are taken for the error of the products
 IDLE = 3
-"""After so many rounds in a row in which residuals no longer fall, they are taken for the error of the products."""
 
 
 class BlockIteration:

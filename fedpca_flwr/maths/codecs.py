@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import lzma
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,6 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, symmetric, unpack
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
-
 BLOCK = 128  # so many consecutive numbers share a scale
 
 
@@ -136,17 +134,6 @@ def _unpack(content: NDArray[np.uint8], bits: int, size: int) -> NDArray[np.uint
         return content.view(f"<u{bits // 8}").astype(np.uint64)
     table = np.unpackbits(content)[: size * bits].reshape(size, bits).astype(np.uint64)
     return table @ (np.uint64(1) << np.arange(bits, dtype=np.uint64))
-
-
-class ScatterCodec(Protocol):
-    """``decode(encode(triangle, d), d)`` is about ``triangle``, the packed scatter of d features.
-
-    ``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.
-    """
-
-    def encode(self, triangle: Array, d: int) -> Coded: ...
-
-    def decode(self, coded: Coded, d: int) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -279,3 +266,10 @@ class Sketch:
         safe = values > values[-1] * d * 2.0 ** (1 - self.bits)
         rows = (products @ (vectors[:, safe] / np.sqrt(values[safe]))).T
         return pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)) if safe.any() else np.zeros(packed_size(d))
+
+
+ScatterCodec = Quantise | SharedStep | LowRank | Combined | TopEntries | Sketch
+"""``decode(encode(triangle, d), d)`` is about ``triangle``, the packed scatter of d features.
+
+``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.
+"""

@@ -17,17 +17,13 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from fedpca_flwr.maths.arrays import Array
 
 EXACT = 1e-6  # in degrees: a model is called exact where no angle to the exact components can be larger
-
+# eigenvalues of a matrix (d, d) that differ by less than this share of d times the largest are alike in float64
 ALIKE = 1e-13
-"""Eigenvalues of a matrix (d, d) that differ by less than this share of d times the largest are alike in float64."""
-
+# below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)
 LANCZOS_FROM = 384
-"""Below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)."""
-
+# share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding. Then the
+# features are collinear, and nothing is regressed on that direction.
 COLLINEAR = 1e-12
-"""Share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding.
-
-Then the features are collinear, and nothing is regressed on that direction."""
 
 
 def rounding(d: int) -> float:

@@ -19,9 +19,8 @@ from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, fix_signs, leading_e
 from fedpca_flwr.maths.moments import Head, Moments, centred_rows, head_order, pool_heads, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows, chunks
 
+# LAPACK takes an entry beside a singular value for zero below this share of it: the 7/8th power of half an epsilon
 CONVERGED = 1.1e-14
-"""LAPACK takes an entry beside a singular value for zero below this share of it: the 7/8th power of half an epsilon."""
-
 PANEL = 32  # how many columns LAPACK reflects at once; more are slower, and so are fewer
 
 

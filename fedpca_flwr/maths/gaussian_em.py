@@ -46,10 +46,8 @@ from fedpca_flwr.maths.incomplete_rows import FLOOR, completed_sums, precision_o
 from fedpca_flwr.maths.moments import pack, symmetric
 
 DEPTH = 10  # how many differences Anderson acceleration remembers
-
+# singular values of the differences below the root of this, relative to the first, count little: they are rounding
 DAMPING = 1e-10
-"""Singular values of the differences below the root of this, relative to the first, count little: they are rounding."""
-
 SLACK = 1e-9  # share of the function's size by which rounding may make it seem lower
 
 

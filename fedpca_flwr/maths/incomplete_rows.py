@@ -14,7 +14,7 @@ Source: Dempster, Laird and Rubin 1977; Little and Rubin, Statistical Analysis w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,8 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import roots_of_diagonal
 from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 
+# lower bound on the eigenvalues of a covariance of standardised features, so that predictions stay finite
 FLOOR = 2.0**-40
-"""Lower bound on the eigenvalues of a covariance of standardised features, so that predictions stay finite."""
-
 AT_ONCE = 2**20  # how many elements of matrices are inverted at once
 
 
@@ -38,7 +37,8 @@ def precision_of(covariance: Array) -> Array | None:
     factor, failed = lapack.dpotrf(np.asfortranarray(covariance), lower=1, clean=0)
     if below or failed:
         return None
-    return _symmetric(lapack.dpotri(factor, lower=1, overwrite_c=1)[0])
+    lower: Array = np.tril(lapack.dpotri(factor, lower=1, overwrite_c=1)[0])
+    return lower + np.tril(lower, -1).T
 
 
 class Completed(NamedTuple):
@@ -169,11 +169,3 @@ def _inverses(matrices: Array) -> Array:
         return np.asarray(np.linalg.inv(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:
         return np.full_like(matrices, np.nan)
-
-
-def _symmetric(lower: NDArray[Any]) -> Array:
-    """The symmetric matrix of which the lower triangle is filled."""
-    half = np.tril(lower, -1)
-    whole: Array = half + half.T
-    np.einsum("ii->i", whole)[:] = np.einsum("ii->i", lower)
-    return whole

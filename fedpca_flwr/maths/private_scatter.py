@@ -31,26 +31,19 @@ from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
 
 LOWEST, HIGHEST = -500, 500  # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
-
 OCTAVES = HIGHEST - LOWEST + 1
-
 STANDS_OUT = 4.5  # of all noisy numbers of no rows, one is above so many standard deviations in three of 1,000 cases
 MOST = 0.9  # this share of the rows is to be within the bound that is read off; the others may be anywhere
-
+# a coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise
 DEVIATIONS = 2.0
-"""A coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise."""
-
+# a spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which rows
+# that are far off may have made, must not decide it
 LEADING = 4.0
-"""A spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which
-rows that are far off may have made, must not decide it."""
-
+# the largest eigenvalue of the noise, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom
+# 1996)
 TRACY_WIDOM = 2.02
-"""The largest eigenvalue of the noise, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom
-1996)."""
-
+# a function of normal values exceeds its mean by so many Lipschitz constants in 1 of 100 cases: exp(-t^2/2)
 TAIL = 3.04
-"""A function of normal values exceeds its mean by so many Lipschitz constants in 1 of 100 cases: exp(-t^2/2)."""
-
 OUTLIER = 2.33  # in 99 of 100 cases a normal value is below so many standard deviations
 
 

@@ -34,10 +34,9 @@ def from_json(measured: Mapping[str, float | str]) -> dict[str, float]:
 
 
 FORMAT = 2  # in files of format 1, of the first versions, ``measured`` held texts
-
 TEXT = "model.json"
+# these may be NaN, all of them and the noise variance together: a release that is noise alone has no variances
 VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
-"""These may be NaN, all of them and the noise variance together: a release that is noise alone has no variances."""
 
 
 class Round(BaseModel):
@@ -69,6 +68,7 @@ class History(BaseModel):
     measured: dict[str, float | str] = {}
 
 
+# the arrays that a model's file may hold
 ARRAYS = (
     "components_",
     "mean_",
@@ -80,13 +80,12 @@ ARRAYS = (
     "adjustment_places",
     "adjustment_slopes",
 )
-"""The arrays that a model's file may hold."""
 
+# the warning when a model that kept moments is saved
 WITHOUT_MOMENTS = (
     "this file leaves out the model's 'moments_': they tell far more than a model, and have a file of their own: "
     "model.moments_.save(path)"
 )
-"""The warning when a model that kept moments is saved."""
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:
