@@ -95,10 +95,9 @@ def require_share(what: str, share: float, example: float) -> None:
 
 
 def require_resolved(values: Array) -> None:
-    """Refuse variances (k,), descending, of which the last is rounding, by a `ContractError`: so is all that is said of
-    its component.
+    """Refuse variances (k,), descending, of which the last is rounding: so is all that is said of its component.
 
-    Unknown ones (NaN, of a private model whose components are all noise) are refused too.
+    Unknown ones (NaN, of a private model whose components are all noise) are refused too, by a `ContractError`.
     """
     if np.isnan(values).any():
         raise ContractError(

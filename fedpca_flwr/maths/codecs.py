@@ -61,36 +61,6 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     return numbers
 
 
-def round_to_step(triangle: Array, step: float, d: int) -> Coded:
-    """Round a packed triangle to multiples of ``step``, the same at every party: integers that could be summed.
-
-    They are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of the
-    symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever is shorter. The
-    first byte tells.
-
-    A `ValueError` if an integer has more than 27 bits: the step is too small.
-    """
-    integers = np.rint(triangle / step)
-    if np.abs(integers).max(initial=0) >= 2**27:
-        raise ValueError("the step is too small: entries have more than 27 bits")
-    differences = np.diff(np.diff(symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)[np.triu_indices(d)]
-    codes = [compress(_planes(candidate)) for candidate in (integers, differences)]
-    best = int(codes[1].size < codes[0].size)
-    return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
-
-
-def from_step(coded: Coded, step: float, d: int) -> Array:
-    """What `round_to_step` encoded; `ValueError` if the code is not that of a packed triangle of d features."""
-    size = d * (d + 1) // 2
-    if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
-        raise ValueError("damaged code")
-    zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
-    integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
-    if coded.code[0]:
-        integers = symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
-    return integers * step
-
-
 def _planes(integers: Array) -> NDArray[np.uint8]:
     """Signed integers as unsigned ones (0, -1, 1, -2, ... to 0, 1, 2, 3, ...), first all low bytes, then the next."""
     zigzag = np.where(integers < 0, -2 * integers - 1, 2 * integers).astype("<u4")
@@ -151,15 +121,33 @@ class Quantise:
 
 @dataclass(frozen=True)
 class SharedStep:
-    """Whole multiples of ``step`` (in squared units of the data), the same at every party."""
+    """Whole multiples of ``step`` (in squared units of the data), the same at every party: integers could be summed.
+
+    They are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of the
+    symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever is shorter. The
+    first byte tells. Integers of more than 27 bits are a `ValueError`.
+    """
 
     step: float
 
     def encode(self, triangle: Array, d: int) -> Coded:
-        return round_to_step(triangle, self.step, d)
+        integers = np.rint(triangle / self.step)
+        if np.abs(integers).max(initial=0) >= 2**27:
+            raise ValueError("the step is too small: entries have more than 27 bits")
+        differences = np.diff(np.diff(symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)
+        codes = [compress(_planes(candidate)) for candidate in (integers, differences[np.triu_indices(d)])]
+        best = int(codes[1].size < codes[0].size)
+        return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
 
     def decode(self, coded: Coded, d: int) -> Array:
-        return from_step(coded, self.step, d)
+        size = packed_size(d)
+        if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
+            raise ValueError("damaged code")
+        zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
+        integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
+        if coded.code[0]:
+            integers = symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
+        return integers * self.step
 
 
 @dataclass(frozen=True)

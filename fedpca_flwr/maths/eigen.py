@@ -214,6 +214,13 @@ def _varies(values: Array) -> NDArray[np.bool_]:
     return varying
 
 
+def outside(V: Array, Q: Array) -> Array:
+    """What the orthonormal columns of ``Q`` (d, m) leave of ``V`` (d,) or (d, b); once leaves rounding behind."""
+    for _ in range(2):
+        V = V - Q @ (Q.T @ V)
+    return V
+
+
 def fix_signs(vectors: Array) -> Array:
     """Flip columns so that the largest absolute entry of each is positive."""
     largest = np.abs(vectors).argmax(axis=0)

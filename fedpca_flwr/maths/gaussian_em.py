@@ -52,8 +52,9 @@ SLACK = 1e-9  # share of the function's size by which rounding may make it seem 
 
 
 class Anderson:
-    """The iteration from a ``start`` (p,), whose map and function somebody else computes, of points that are
-    ``allowed``.
+    """The iteration from a ``start`` (p,), whose map and function somebody else computes.
+
+    `point` is always one that is ``allowed``, which can be mapped.
     """
 
     def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
@@ -88,7 +89,10 @@ class Anderson:
 
 
 class Squarem:
-    """The iteration from a ``start`` (p,), whose map somebody else computes, of points that are ``allowed``."""
+    """The iteration from a ``start`` (p,), whose map somebody else computes.
+
+    `point` is always one that is ``allowed``, which can be mapped.
+    """
 
     def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
         self.point = start  # whose image is wanted next

@@ -68,8 +68,7 @@ def leading_run(above: NDArray[np.bool_]) -> int:
 
 
 def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Array:
-    """Eigenvalues (draws, min(n - 1, d)) of covariances of n rows of independent normal features with ``variances``
-    (d,).
+    """Eigenvalues (draws, min(n - 1, d)) of covariances of n rows of independent normal features of ``variances`` (d,).
 
     Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal
     and chi on it, so that no rows are drawn.

@@ -17,10 +17,6 @@ with zeros; other features are centred densely (`fedpca_flwr.maths.rows.CentredB
 
 Symmetric matrices travel as a packed triangle: the upper triangle row by row, ``d (d + 1) / 2`` values, the order
 of ``numpy.triu_indices`` (LAPACK's ``TP`` format with ``uplo='L'``).
-
-Besides whole moments there are those of some features, of features in another unit and of some of the rows; products of
-a scatter with a block of vectors, row chunk by row chunk, for which the matrix is never formed; and the deviations by
-which features are scaled.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ def whole_sum(data: Rows, centre: Array, bound: float) -> Array:
 
 
 def whole_products(data: Rows, centre: Array, bound: float) -> Array:
-    """Packed sum (d (d + 1) / 2,) of ``vv'``, in whole squared steps, for ``v`` the clipped difference of a row and
+    """Packed sum (d (d + 1) / 2,) of ``vv'`` in squared steps, for ``v`` the clipped difference of a row and
     ``centre``.
 
     There are at most `MOST_ROWS` rows; the bound is in the unit of the data.

@@ -177,7 +177,11 @@ def denoised(scatter: Array, d: int, k: int, deviation: float, *, excess: float 
     diagonal = np.diagonal(matrix)
     order = np.argsort(-diagonal, kind="stable")
     above = max(k, int((diagonal > DEVIATIONS * deviation).sum()))
-    choices = [_among(matrix, np.sort(order[:count]), k, deviation) for count in sorted({above, d})]
+    choices: list[_Among] = []
+    for count in sorted({above, d}):
+        kept = np.sort(order[:count])
+        noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
+        choices.append(_Among(kept, noisy, deviation * float(np.sqrt(len(kept) / 2))))
     spikes = np.concatenate([choice.spikes for choice in choices])
     typical = float(np.median(spikes)) if spikes.size else 0.0
     best = max(choices, key=lambda choice: choice.held(LEADING * typical))
@@ -219,11 +223,6 @@ class _Among(NamedTuple):
         """
         spikes = self.spikes
         return float((np.minimum(spikes, most) * (1 - (self.edge / spikes) ** 2)).sum())
-
-
-def _among(matrix: Array, kept: NDArray[np.intp], k: int, deviation: float) -> _Among:
-    noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
-    return _Among(kept, noisy, deviation * float(np.sqrt(len(kept) / 2)))
 
 
 def largest_of_noise(d: int, deviation: float, excess: float = 0.0) -> float:

@@ -17,8 +17,7 @@ from fedpca_flwr.state.files import writable
 class Output:
     """The files of a run's result."""
 
-    # absolute
-    model: Path
+    model: Path  # absolute, as the other one
     moments: Path
     run_id: int
     overwrite: bool  # whether what another run left there may go

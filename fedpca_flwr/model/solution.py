@@ -130,8 +130,9 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str,
 
 
 def check_components(wanted: int | float | str, rows: int, features: int) -> None:
-    """Refuse more components than so many rows and features have, by a `ConfigError`, and a single row by a
-    `DataError`.
+    """Refuse more components than so many rows and features have, and a single row.
+
+    By a `ConfigError` and a `DataError`.
     """
     count = isinstance(wanted, int | np.integer) and not isinstance(wanted, bool) and wanted >= 1
     share = isinstance(wanted, float | np.floating) and 0 < wanted < 1
@@ -172,8 +173,7 @@ def check_rounds(rounds: int, block: int, components: int) -> None:
 
 
 def require_variance(variance: Array | float, rows: int, mean: Array, *, which: str = ALL_ROWS) -> None:
-    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64, by a
-    `DataError`.
+    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64 (`DataError`).
 
     The variance is the diagonal (d,) of the scatter, each feature against its own mean; or its trace, where no more is
     known: then a constant feature whose mean is 1e16 deviations of the others hides them. The mean (d,) is in the unit
