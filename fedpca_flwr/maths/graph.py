@@ -164,9 +164,9 @@ def safe_step(largest: float, mixing: float) -> float:
 
     At a solution a single party's iteration contracts along the solution itself by ``1 - 2 alpha L``, with the largest
     eigenvalue ``L`` of its matrix: it is stable for ``alpha L < 1`` and fastest at a half, also where parties follow
-    each other's directions. Where they differ, what an exchange leaves of their disagreement adds up over some ``1 / (1
-    - mixing)`` exchanges (by the `mixing_rate`), and the step is smaller, by the root of that. There is no proof of it
-    for all parties and graphs.
+    each other's directions. Where they differ, what an exchange leaves of their disagreement adds up over some
+    ``1 / (1 - mixing)`` exchanges (by the `mixing_rate`), and the step is smaller, by the root of that. There is no
+    proof of it for all parties and graphs.
     """
     return min(0.5, math.sqrt(1 - mixing)) / largest
 

@@ -169,9 +169,9 @@ class Denoised(NamedTuple):
 def denoised(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
     """The k leading eigenpairs behind a noisy scatter, of all coordinates or of those that stand out of the noise.
 
-    The packed scatter has noise of ``deviation`` (in squared units of the data) on the diagonal and ``deviation /
-    sqrt(2)`` off it; a noisy centre gives rows without variance the eigenvalue ``excess`` at most. Fewer coordinates
-    have less noise, and may hold less of the data. The choice is taken of which the noise leaves more.
+    The packed scatter has noise of ``deviation`` (in squared units of the data) on the diagonal and of
+    ``deviation / sqrt(2)`` off it; a noisy centre gives rows without variance the eigenvalue ``excess`` at most. Fewer
+    coordinates have less noise, and may hold less of the data. The choice is taken of which the noise leaves more.
     """
     matrix = unpack(scatter, d)
     diagonal = np.diagonal(matrix)

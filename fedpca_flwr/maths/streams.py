@@ -148,8 +148,8 @@ class Tracker:
 
     With ``center`` the rows' mean is followed and subtracted, exactly as if it had been known before. So many
     directions are ``tracked``; 0: as many as the rank (the paper's, which loses 3 to 6 % of what twice as many keep).
-    Singular values are multiplied by ``forgetting`` before each block: the effective window has ``b / (1 -
-    forgetting**2)`` rows.
+    Singular values are multiplied by ``forgetting`` before each block: the effective window has
+    ``b / (1 - forgetting**2)`` rows.
     """
 
     def __init__(
