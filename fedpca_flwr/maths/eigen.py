@@ -122,7 +122,9 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     """
     d = matrix.shape[0]
     if isinstance(k, float):
-        return _exceeding(matrix, k, total or float(np.trace(matrix)))
+        values, vectors = eigh(matrix, driver="evd", check_finite=False)
+        shares = np.cumsum(values[::-1].clip(min=0.0)) / (total or float(np.trace(matrix)))
+        return _pairs(values, vectors, min(int(np.searchsorted(shares, k, side="right")) + 1, d))
     if d >= LANCZOS_FROM and 4 * (k + 1) < d:
         pairs = _lanczos(matrix, k)
         if pairs is not None:
@@ -237,13 +239,6 @@ def _pairs(values: Array, vectors: Array, k: int) -> Eigenpairs:
     """Ascending solver output to the first k pairs, descending."""
     following = float(values[-k - 1]) if values.size > k else 0.0
     return Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), following)
-
-
-def _exceeding(matrix: Array, fraction: float, total: float) -> Eigenpairs:
-    values, vectors = eigh(matrix, driver="evd", check_finite=False)
-    shares = np.cumsum(values[::-1].clip(min=0.0)) / total
-    k = int(np.searchsorted(shares, fraction, side="right")) + 1
-    return _pairs(values, vectors, min(k, values.size))
 
 
 def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:

@@ -103,36 +103,32 @@ def completed(deviations: Array, precision: Array) -> Array:
     return filled
 
 
-class Correlation(NamedTuple):
-    """A covariance as the unit (d,) of each feature and the inverse (d, d) of the correlation."""
+def correlation_of(covariance: Array) -> tuple[Array, Array]:
+    """The unit (d,) of each feature, and the inverse (d, d) of the correlation.
 
-    unit: Array
-    precision: Array
-
-    @classmethod
-    def of(cls, covariance: Array) -> Correlation:
-        """From a covariance (d, d), positive definite but for features without variance; else a `ValueError`."""
-        unit = roots_of_diagonal(covariance)
-        correlation = covariance / unit / unit[:, None]
-        np.einsum("ii->i", correlation)[:] = 1.0
-        precision = precision_of(correlation)
-        if precision is None:
-            raise ValueError("the covariance is not positive definite")
-        return cls(unit, precision)
+    A `ValueError` where the covariance (d, d) is not positive definite, but for features without variance.
+    """
+    unit = roots_of_diagonal(covariance)
+    correlation = covariance / unit / unit[:, None]
+    np.einsum("ii->i", correlation)[:] = 1.0
+    precision = precision_of(correlation)
+    if precision is None:
+        raise ValueError("the covariance is not positive definite")
+    return unit, precision
 
 
 def filled(centred: Array, covariance: Array) -> Array:
     """Rows (n, d) less their mean, NaN where a value is missing, filled by what is expected of them.
 
-    The covariance (d, d) is one that `Correlation.of` takes.
+    The covariance (d, d) is one that `correlation_of` takes.
     """
-    unit, precision = Correlation.of(covariance)
+    unit, precision = correlation_of(covariance)
     return completed(centred / unit, precision) * unit
 
 
 def squared_error_of(rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array) -> float:
     """The squared error that ``components`` (k, d) leave of all rows, which are filled, centred and scaled."""
-    unit, precision = Correlation.of(covariance)
+    unit, precision = correlation_of(covariance)
     second = completed_sums(rows, precision, mean, unit, np.zeros_like(mean)).second
     factor = unit / scale
     second *= factor
