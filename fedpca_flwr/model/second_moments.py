@@ -10,7 +10,7 @@ can read.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -148,22 +148,17 @@ class SecondMoments:
     def select(self, features: Features) -> SecondMoments:
         """The moments of some features, in this order."""
         places = self.places(features)
-        return SecondMoments(
-            maths.of_features(self.moments, places),
-            self.names(places),
-            {key: maths.of_features(party, places) for key, party in self.parties.items()},
-            self.missed[places],
-        )
+        return self._each(lambda one: maths.of_features(one, places), self.names(places), self.missed[places])
 
     def scaled(self) -> SecondMoments:
         """The moments of rows whose features were divided by their deviation (divisor n); constant ones by 1."""
         unit = maths.safe_deviation(self.moments.diagonal(), self.n_samples, self.moments.mean)
-        return SecondMoments(
-            maths.in_units(self.moments, unit),
-            self.features,
-            {key: maths.in_units(party, unit) for key, party in self.parties.items()},
-            self.missed / unit**2,
-        )
+        return self._each(lambda one: maths.in_units(one, unit), self.features, self.missed / unit**2)
+
+    def _each(self, change: Callable[[Moments], Moments], features: tuple[str, ...], missed: Array) -> SecondMoments:
+        """The same with each moments changed, those of all rows and of each party."""
+        parties = {key: change(party) for key, party in self.parties.items()}
+        return SecondMoments(change(self.moments), features, parties, missed)
 
     def merge(self, other: SecondMoments) -> SecondMoments:
         """The moments of these rows and those of ``other`` together; rows that are in both count twice.
