@@ -45,9 +45,8 @@ def pca(
     return PCAModel.of_moments(moments.moments, about, missed=moments.missed, **options).named(moments.features)
 
 
+# varimax ends after so many steps, or with a step that raises its criterion by no larger share
 VARIMAX_STEPS, SMALLEST_GAIN = 10000, 1e-14
-"""Varimax ends after so many steps, or with a step that raises its criterion by no larger share."""
-
 PROMAX_POWER = 4
 
 
@@ -178,8 +177,8 @@ def whitened(model: PCAModel, X: ArrayLike) -> Array:
     return model.transform(X) / np.sqrt(model.explained_variance_)
 
 
+# share of a feature's variance: less noise is none (a Heywood case), and the likelihood has no maximum
 LEAST_NOISE = 1e-9
-"""Share of a feature's variance: less noise is none (a Heywood case), and the likelihood has no maximum."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.linalg import eigh, eigvalsh
 
 from fedpca_flwr.analyses.components import pca
-from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, require_resolved
-from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, require_resolved, require_share
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import inference
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
@@ -67,8 +67,7 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     DataError
         Where nothing varies.
     """
-    if not (isinstance(fraction, float) and 0 < fraction < 1):
-        raise ConfigError(f"'fraction' is {value_text(fraction)}, expected a fraction between 0 and 1, as 0.95")
+    require_share("fraction", fraction, 0.95)
     require_count("draws", draws, MOST_DRAWS)
     used = moments.scaled() if scale else moments
     require_variance(used.moments.diagonal(), used.n_samples, used.mean)
@@ -150,7 +149,7 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     model : PCAModel
         The model of a run with ``fourth_moments=True``.
     """
-    _require_level(level)
+    require_share("level", level, 0.95)
     kurtosis = model.log.get("kurtosis")
     if kurtosis is None:
         raise ConfigError(
@@ -180,7 +179,7 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     moments : SecondMoments
         The moments of all rows and those of each party (``keep="parties"``), at least 5.
     """
-    _require_level(level)
+    require_share("level", level, 0.95)
     groups = len(moments.parties)
     if groups < FEWEST_PARTIES:
         raise ConfigError(
@@ -203,13 +202,8 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
 
 
 def _spectrum(moments: SecondMoments, k: int, level: float) -> tuple[Array, Array]:
-    _require_level(level)
+    require_share("level", level, 0.95)
     require_count("k", k, min(moments.n_samples - 1, moments.n_features))
     require_variance(moments.moments.diagonal(), moments.n_samples, moments.mean)
     values, vectors = eigh(moments.covariance)
     return values[::-1].clip(min=0.0), fix_signs(vectors[:, ::-1])
-
-
-def _require_level(level: float) -> None:
-    if not (isinstance(level, float) and 0 < level < 1):
-        raise ConfigError(f"'level' is {value_text(level)}, expected a fraction between 0 and 1, as 0.95")

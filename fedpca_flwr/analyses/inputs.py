@@ -88,11 +88,16 @@ def require_count(what: str, k: int, most: int) -> None:
         raise ConfigError(f"'{what}' is {value_text(k)}, expected 1 to {most}")
 
 
-def require_resolved(values: Array) -> None:
-    """Refuse variances (k,), descending, of which the last is rounding, by a `ContractError`: so is all that is said of
-    its component.
+def require_share(what: str, share: float, example: float) -> None:
+    """Refuse a number that is no fraction between 0 and 1, by a `ConfigError`."""
+    if not (isinstance(share, float) and 0 < share < 1):
+        raise ConfigError(f"'{what}' is {value_text(share)}, expected a fraction between 0 and 1, as {example}")
 
-    Unknown ones (NaN, of a private model whose components are all noise) are refused too.
+
+def require_resolved(values: Array) -> None:
+    """Refuse variances (k,), descending, of which the last is rounding: so is all that is said of its component.
+
+    Unknown ones (NaN, of a private model whose components are all noise) are refused too, by a `ContractError`.
     """
     if np.isnan(values).any():
         raise ContractError(

@@ -32,8 +32,8 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import COLLINEAR, pseudo_inverse, roots_of_diagonal, varying_directions, whitening
 from fedpca_flwr.model.second_moments import Features, SecondMoments
 
+# singular values below this are no direction that tells classes apart, as scikit-learn's ``tol``
 SMALLEST_SINGULAR_VALUE = 1e-4
-"""Singular values below this are no direction that tells classes apart, as scikit-learn's ``tol``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,9 @@ def _discriminants(found: ScatterBlocks, shares: Array, n: int) -> tuple[Array, 
     """Slopes, intercepts and directions of a `Discriminant` for classes that have these ``shares`` (c,) of n rows."""
     deviations = found.S_xy / (n * shares)  # of the classes' means from the mean of all
     within = found.S_xx - (deviations * (n * shares)) @ deviations.T
-    unit = _deviations_within(np.diagonal(within), np.diagonal(found.S_xx), n)
+    rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * np.diagonal(found.S_xx)
+    own = np.diagonal(within)
+    unit = np.where(own <= rounding, 1.0, np.sqrt(own.clip(min=0.0) / n))  # deviations within classes
     values, vectors = eigh(within / unit / unit[:, None] / n)
     kept = np.sqrt(values.clip(min=0.0)) > SMALLEST_SINGULAR_VALUE
     sphere = vectors[:, kept] / unit[:, None] / np.sqrt(values[kept])
@@ -163,12 +165,6 @@ def _discriminants(found: ScatterBlocks, shares: Array, n: int) -> tuple[Array, 
     slopes = directions @ scores.T
     intercepts = np.log(shares) - 0.5 * np.sum(scores**2, axis=1) - found.mean_x @ slopes
     return slopes, intercepts, directions
-
-
-def _deviations_within(within: Array, whole: Array, n: int) -> Array:
-    """Deviations (p,) of the features within classes; 1 where there is none but rounding."""
-    rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * whole
-    return np.where(within <= rounding, 1.0, np.sqrt(within.clip(min=0.0) / n))
 
 
 def _require_classes(found: ScatterBlocks, counts: NDArray[np.int64], n: int) -> None:

@@ -26,15 +26,12 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import pseudo_inverse, roots_of_diagonal
 
+# where covariates leave no larger share of a feature's variance than this, what they leave is rounding
 EXPLAINED = 1e-13
-"""Where covariates leave no larger share of a feature's variance than this, what they leave is rounding."""
-
 DROPPED = 1e-6  # a covariate is called collinear where directions without variance have a larger share of it than this
 LEAST_FACTOR = 5.0  # the least factor that is taken for another unit: children weigh a quarter of what adults do
-
+# up to this factor, ratios of mean and deviation are the same, and so are the means and deviations of two parties
 SAME_FACTOR = 2.0
-"""Up to this factor, ratios of mean and deviation are the same, and so are the means and deviations of two parties."""
-
 LEAST_MEAN = 1.0  # in standard deviations: a smaller mean is a matter of how often a feature is zero, or of its sign
 FEWEST_ROWS = 10  # mean and deviation of a party with fewer rows say little
 

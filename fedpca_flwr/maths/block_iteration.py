@@ -32,29 +32,18 @@ from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Renewal, Ritz
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 
+# after so many rounds in a row in which residuals no longer fall, they are taken for the error of the products
 IDLE = 3
-"""After so many rounds in a row in which residuals no longer fall, they are taken for the error of the products."""
 
 
 class BlockIteration:
-    """The state of an iteration for the k largest eigenvalues of a positive semidefinite ``A`` (d x d).
+    """The state of an iteration for the k largest eigenvalues of a positive semidefinite ``A`` (d x d), of this trace.
 
-    Parameters
-    ----------
-    start : ndarray of shape (d, b) or RefinedSketch
-        The first block: independent random numbers of variance 1/3 or more. Or an approximation to start from.
-    width : int, optional
-        Columns of a block, where the start is an approximation.
-    trace : float
-        Trace of ``A``: it tells how much may be orthogonal to the span.
-    tolerance : float
-        Certified largest angle, in degrees, at which `add` says that it is enough.
-    accelerated : bool
-        Whether this is block Krylov; else it is the plain iteration.
-    noise : MarchenkoPastur, optional
-        With it, it is enough to certify the components above the edge of the noise.
-    rounded : bool
-        Whether products come in few digits, and can be had again in all of float64.
+    It starts from a block (d, b) of independent random numbers of variance 1/3 or more, or from an approximation, with
+    blocks of ``width`` columns. It is enough for `add` once the largest angle is certified to a ``tolerance``, in
+    degrees; with ``noise``, once that of the components above the edge of the noise is. Block Krylov is
+    ``accelerated``, the plain iteration is not. Products that are ``rounded`` come in few digits, and can be had again
+    in all of float64.
     """
 
     pairs: Eigenpairs  # the first k of ``A``, as far as they are known

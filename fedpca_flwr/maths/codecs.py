@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import lzma
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,6 @@ from fedpca_flwr.maths.refine import MOST_BITS
 from fedpca_flwr.maths.stiefel import polar
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
-
 BLOCK = 128  # so many consecutive numbers share a scale
 
 NEAR = 0.1
@@ -117,36 +115,6 @@ def _nearly_orthonormal(block: Array) -> bool:
     return bool(np.abs(block).max() <= 2 and np.abs(block.T @ block - np.eye(block.shape[1])).max() <= NEAR)
 
 
-def round_to_step(triangle: Array, step: float, d: int) -> Coded:
-    """Round a packed triangle to multiples of ``step``, the same at every party: integers that could be summed.
-
-    They are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of the
-    symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever is shorter. The
-    first byte tells.
-
-    A `ValueError` if an integer has more than 27 bits: the step is too small.
-    """
-    integers = np.rint(triangle / step)
-    if np.abs(integers).max(initial=0) >= 2**27:
-        raise ValueError("the step is too small: entries have more than 27 bits")
-    differences = np.diff(np.diff(symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)[np.triu_indices(d)]
-    codes = [compress(_planes(candidate)) for candidate in (integers, differences)]
-    best = int(codes[1].size < codes[0].size)
-    return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
-
-
-def from_step(coded: Coded, step: float, d: int) -> Array:
-    """What `round_to_step` encoded; `ValueError` if the code is not that of a packed triangle of d features."""
-    size = d * (d + 1) // 2
-    if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
-        raise ValueError("damaged code")
-    zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
-    integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
-    if coded.code[0]:
-        integers = symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
-    return integers * step
-
-
 def _planes(integers: Array) -> NDArray[np.uint8]:
     """Signed integers as unsigned ones (0, -1, 1, -2, ... to 0, 1, 2, 3, ...), first all low bytes, then the next."""
     zigzag = np.where(integers < 0, -2 * integers - 1, 2 * integers).astype("<u4")
@@ -192,17 +160,6 @@ def _unpack(content: NDArray[np.uint8], bits: int, size: int) -> NDArray[np.uint
     return table @ (np.uint64(1) << np.arange(bits, dtype=np.uint64))
 
 
-class ScatterCodec(Protocol):
-    """``decode(encode(triangle, d), d)`` is about ``triangle``, the packed scatter of d features.
-
-    ``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.
-    """
-
-    def encode(self, triangle: Array, d: int) -> Coded: ...
-
-    def decode(self, coded: Coded, d: int) -> Array: ...
-
-
 @dataclass(frozen=True)
 class Quantise:
     """Every entry in ``bits`` bits, each 128 by a scale of their own."""
@@ -218,15 +175,33 @@ class Quantise:
 
 @dataclass(frozen=True)
 class SharedStep:
-    """Whole multiples of ``step`` (in squared units of the data), the same at every party."""
+    """Whole multiples of ``step`` (in squared units of the data), the same at every party: integers could be summed.
+
+    They are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of the
+    symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever is shorter. The
+    first byte tells. Integers of more than 27 bits are a `ValueError`.
+    """
 
     step: float
 
     def encode(self, triangle: Array, d: int) -> Coded:
-        return round_to_step(triangle, self.step, d)
+        integers = np.rint(triangle / self.step)
+        if np.abs(integers).max(initial=0) >= 2**27:
+            raise ValueError("the step is too small: entries have more than 27 bits")
+        differences = np.diff(np.diff(symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)
+        codes = [compress(_planes(candidate)) for candidate in (integers, differences[np.triu_indices(d)])]
+        best = int(codes[1].size < codes[0].size)
+        return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
 
     def decode(self, coded: Coded, d: int) -> Array:
-        return from_step(coded, self.step, d)
+        size = packed_size(d)
+        if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
+            raise ValueError("damaged code")
+        zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
+        integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
+        if coded.code[0]:
+            integers = symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
+        return integers * self.step
 
 
 @dataclass(frozen=True)
@@ -333,3 +308,10 @@ class Sketch:
         safe = values > values[-1] * d * 2.0 ** (1 - self.bits)
         rows = (products @ (vectors[:, safe] / np.sqrt(values[safe]))).T
         return pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)) if safe.any() else np.zeros(packed_size(d))
+
+
+ScatterCodec = Quantise | SharedStep | LowRank | Combined | TopEntries | Sketch
+"""``decode(encode(triangle, d), d)`` is about ``triangle``, the packed scatter of d features.
+
+``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.
+"""

@@ -27,7 +27,7 @@ from scipy.linalg import blas, eigh, norm, svd
 from scipy.spatial.distance import cdist, pdist, squareform
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius, rounding
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius, outside, rounding
 from fedpca_flwr.maths.moments import constant_features, head_and_diagonal, pack, safe_deviation, symmetric, unpack
 from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, dense_rows, energy
 
@@ -327,17 +327,11 @@ def direction(u: Array, found: Array) -> Array:
     Where only rounding is left of it, or it is zero (a component without variance), any direction does: it is made from
     the axis that ``found`` holds least of.
     """
-    left = _without(u, found)
+    left = outside(u, found)
     if norm(left) <= LEFT_OVER * norm(u):
-        left = _without(np.eye(1, len(u), int(np.square(found).sum(axis=1).argmin()))[0], found)
+        left = outside(np.eye(1, len(u), int(np.square(found).sum(axis=1).argmin()))[0], found)
     unit: Array = left / norm(left)
     return unit
-
-
-def _without(u: Array, found: Array) -> Array:
-    for _ in range(2):  # once leaves rounding behind
-        u = u - found @ (found.T @ u)
-    return u
 
 
 def deflated(X: Array, found: Array) -> Array:

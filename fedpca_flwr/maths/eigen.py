@@ -17,17 +17,13 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from fedpca_flwr.maths.arrays import Array
 
 EXACT = 1e-6  # in degrees: a model is called exact where no angle to the exact components can be larger
-
+# eigenvalues of a matrix (d, d) that differ by less than this share of d times the largest are alike in float64
 ALIKE = 1e-13
-"""Eigenvalues of a matrix (d, d) that differ by less than this share of d times the largest are alike in float64."""
-
+# below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)
 LANCZOS_FROM = 384
-"""Below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)."""
-
+# share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding. Then the
+# features are collinear, and nothing is regressed on that direction.
 COLLINEAR = 1e-12
-"""Share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding.
-
-Then the features are collinear, and nothing is regressed on that direction."""
 
 
 def rounding(d: int) -> float:
@@ -126,7 +122,9 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     """
     d = matrix.shape[0]
     if isinstance(k, float):
-        return _exceeding(matrix, k, total or float(np.trace(matrix)))
+        values, vectors = eigh(matrix, driver="evd", check_finite=False)
+        shares = np.cumsum(values[::-1].clip(min=0.0)) / (total or float(np.trace(matrix)))
+        return _pairs(values, vectors, min(int(np.searchsorted(shares, k, side="right")) + 1, d))
     if d >= LANCZOS_FROM and 4 * (k + 1) < d:
         pairs = _lanczos(matrix, k)
         if pairs is not None:
@@ -218,6 +216,13 @@ def _varies(values: Array) -> NDArray[np.bool_]:
     return varying
 
 
+def outside(V: Array, Q: Array) -> Array:
+    """What the orthonormal columns of ``Q`` (d, m) leave of ``V`` (d,) or (d, b); once leaves rounding behind."""
+    for _ in range(2):
+        V = V - Q @ (Q.T @ V)
+    return V
+
+
 def fix_signs(vectors: Array) -> Array:
     """Flip columns so that the largest absolute entry of each is positive."""
     largest = np.abs(vectors).argmax(axis=0)
@@ -234,13 +239,6 @@ def _pairs(values: Array, vectors: Array, k: int) -> Eigenpairs:
     """Ascending solver output to the first k pairs, descending."""
     following = float(values[-k - 1]) if values.size > k else 0.0
     return Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), following)
-
-
-def _exceeding(matrix: Array, fraction: float, total: float) -> Eigenpairs:
-    values, vectors = eigh(matrix, driver="evd", check_finite=False)
-    shares = np.cumsum(values[::-1].clip(min=0.0)) / total
-    k = int(np.searchsorted(shares, fraction, side="right")) + 1
-    return _pairs(values, vectors, min(k, values.size))
 
 
 def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:

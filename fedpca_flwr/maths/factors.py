@@ -19,9 +19,8 @@ from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, fix_signs, leading_e
 from fedpca_flwr.maths.moments import Head, Moments, centred_rows, head_order, pool_heads, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows, chunks
 
+# LAPACK takes an entry beside a singular value for zero below this share of it: the 7/8th power of half an epsilon
 CONVERGED = 1.1e-14
-"""LAPACK takes an entry beside a singular value for zero below this share of it: the 7/8th power of half an epsilon."""
-
 PANEL = 32  # how many columns LAPACK reflects at once; more are slower, and so are fewer
 
 
@@ -132,14 +131,13 @@ def stack(parts: list[Factor]) -> Factor:
 
 
 def leading_of_factor(factor: Factor, k: int | float) -> Eigenpairs:
-    """The k leading eigenpairs of ``rows.T @ rows + floor * identity``, from the singular values of the rows: no
-    squares.
+    """Leading eigenpairs of ``rows.T @ rows + floor * identity``, from the singular values of the rows: no squares.
 
-    A ``k`` below 1 is the share of the trace that their values must exceed. Rows are orthogonalised first, by whichever
-    side is shorter, so that no (d, d) matrix is formed where there are fewer rows than features. The features go in by
-    descending size: then what rounding does to a feature is relative to its own size, not to that of the largest
-    (Barlow 2002, on bidiagonalisation of graded matrices). Fewer rows than features are first reflected among
-    themselves: else one huge value in a row would round all features of that row.
+    How many they are is ``k``; as a float it is the share of the trace that their values must exceed. Rows are
+    orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed where there are fewer rows
+    than features. The features go in by descending size: then what rounding does to a feature is relative to its own
+    size, not to that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). Fewer rows than features
+    are first reflected among themselves: else one huge value in a row would round all features of that row.
     """
     rows = factor.rows
     sizes = np.sqrt(np.einsum("ij,ij->j", rows, rows))

@@ -22,6 +22,7 @@ from fedpca_flwr.maths.factors import triangular
 from fedpca_flwr.maths.moments import Head, Moments, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows
 
+MOST_ROUNDS = 200  # more are not forecast
 GROUPS = 200  # so many groups of features with about the same variance stand for all features, where each pair counts
 
 
@@ -82,7 +83,7 @@ class Forecast:
         spectrum = np.sort(parts, axis=None)[::-1][: between.size] if apart else parts.sum(axis=0)
         return cls(pooled, counts, total, variances, spectrum, _heterogeneity(surveys, float(between.sum()), total))
 
-    def krylov_rounds(self, k: int, block: int, tolerance: float, most: int = 200) -> int:
+    def krylov_rounds(self, k: int, block: int, tolerance: float) -> int:
         """Rounds that block Krylov will need until its certificate is at ``tolerance`` degrees.
 
         The loop itself, run on the diagonal matrix of the forecast eigenvalues: from a Gaussian start the number of
@@ -92,7 +93,7 @@ class Forecast:
         values = self.spectrum[: rank + block]  # of directions without variance a block meets no more than it is wide
         start = np.random.default_rng(0).standard_normal((values.size, min(block, values.size)))
         found = BlockIteration(start, k, trace=float(values.sum()), tolerance=tolerance)
-        while not found.add(found.block, values[:, None] * found.block) and found.asked < most:
+        while not found.add(found.block, values[:, None] * found.block) and found.asked < MOST_ROUNDS:
             pass
         return found.asked
 

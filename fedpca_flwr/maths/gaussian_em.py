@@ -46,16 +46,15 @@ from fedpca_flwr.maths.incomplete_rows import FLOOR, completed_sums, precision_o
 from fedpca_flwr.maths.moments import pack, symmetric
 
 DEPTH = 10  # how many differences Anderson acceleration remembers
-
+# singular values of the differences below the root of this, relative to the first, count little: they are rounding
 DAMPING = 1e-10
-"""Singular values of the differences below the root of this, relative to the first, count little: they are rounding."""
-
 SLACK = 1e-9  # share of the function's size by which rounding may make it seem lower
 
 
 class Anderson:
-    """The iteration from a ``start`` (p,), whose map and function somebody else computes, of points that are
-    ``allowed``.
+    """The iteration from a ``start`` (p,), whose map and function somebody else computes.
+
+    `point` is always one that is ``allowed``, which can be mapped.
     """
 
     def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
@@ -90,7 +89,10 @@ class Anderson:
 
 
 class Squarem:
-    """The iteration from a ``start`` (p,), whose map somebody else computes, of points that are ``allowed``."""
+    """The iteration from a ``start`` (p,), whose map somebody else computes.
+
+    `point` is always one that is ``allowed``, which can be mapped.
+    """
 
     def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
         self.point = start  # whose image is wanted next

@@ -54,7 +54,9 @@ def graph_of(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0
         }
         return _joined(parties, first, second, among[kind])
     for draw in range(DRAWS):
-        graph = _joined(parties, first, second, _uniform(f"{seed}/{parties}/{draw}", first.size) < probability)
+        drawn = hashlib.shake_256(f"{seed}/{parties}/{draw}".encode()).digest(4 * first.size)
+        uniform = np.frombuffer(drawn, "<u4") / 2.0**32  # which every party can make, as `krylov.random_block`
+        graph = _joined(parties, first, second, uniform < probability)
         if np.isfinite(_hops(graph)).all():
             return graph
     raise ValueError(f"none of {DRAWS} graphs of {parties} parties was connected")
@@ -86,11 +88,6 @@ def _joined(parties: int, first: NDArray[np.intp], second: NDArray[np.intp], pre
     graph = np.zeros((parties, parties), dtype=bool)
     graph[first, second] = present
     return graph | graph.T
-
-
-def _uniform(text: str, size: int) -> Array:
-    """Numbers in [0, 1) that every party can make (see `fedpca_flwr.maths.krylov.random_block`)."""
-    return np.frombuffer(hashlib.shake_256(text.encode()).digest(4 * size), "<u4") / 2.0**32
 
 
 def _hops(graph: Adjacency) -> Array:
@@ -167,9 +164,9 @@ def safe_step(largest: float, mixing: float) -> float:
 
     At a solution a single party's iteration contracts along the solution itself by ``1 - 2 alpha L``, with the largest
     eigenvalue ``L`` of its matrix: it is stable for ``alpha L < 1`` and fastest at a half, also where parties follow
-    each other's directions. Where they differ, what an exchange leaves of their disagreement adds up over some ``1 / (1
-    - mixing)`` exchanges (by the `mixing_rate`), and the step is smaller, by the root of that. There is no proof of it
-    for all parties and graphs.
+    each other's directions. Where they differ, what an exchange leaves of their disagreement adds up over some
+    ``1 / (1 - mixing)`` exchanges (by the `mixing_rate`), and the step is smaller, by the root of that. There is no
+    proof of it for all parties and graphs.
     """
     return min(0.5, math.sqrt(1 - mixing)) / largest
 

@@ -58,9 +58,8 @@ ROUNDING = 1e-13  # share of the first variance below which another is none
 PERCENTILE = 95.0  # the percentile of the null eigenvalues with which `parallel_analysis` compares
 FOLDS, BLOCKS = 5, 5  # folds of rows, at most, and blocks of features, in bi-cross-validation
 LEAST_REGRESSED = 1e-12  # share of the first eigenvalue below which another is rounding, on which nothing is regressed
-
+# where components leave a smaller share of the variance, what they leave is rounding and has no directions
 SMALLEST_REMAINDER = 1e-10
-"""Where components leave a smaller share of the variance, what they leave is rounding and has no directions."""
 
 
 def leading_run(above: NDArray[np.bool_]) -> int:
@@ -69,8 +68,7 @@ def leading_run(above: NDArray[np.bool_]) -> int:
 
 
 def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Array:
-    """Eigenvalues (draws, min(n - 1, d)) of covariances of n rows of independent normal features with ``variances``
-    (d,).
+    """Eigenvalues (draws, min(n - 1, d)) of covariances of n rows of independent normal features of ``variances`` (d,).
 
     Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal
     and chi on it, so that no rows are drawn.
@@ -85,10 +83,9 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
     return found
 
 
-def null_band(variances: Array, n: int, draws: int = 100, seed: int = 0) -> Array:
+def null_band(variances: Array, n: int, draws: int = 100) -> Array:
     """The 95th percentiles (min(n - 1, d),) of `null_eigenvalues`, which decide in Horn's parallel analysis (1965)."""
-    drawn = null_eigenvalues(variances, n, draws, np.random.default_rng(seed))
-    return np.percentile(drawn, PERCENTILE, axis=0)
+    return np.percentile(null_eigenvalues(variances, n, draws, np.random.default_rng(0)), PERCENTILE, axis=0)
 
 
 def parallel_analysis(values: Array, band: Array) -> int:
@@ -147,13 +144,14 @@ def bi_cross_validation(parts: Sequence[Moments]) -> int:
 def held_out_errors(parts: Sequence[Moments]) -> Array:
     """Sums (m,) of the squared errors of what is held out, for 0, 1, ... components, as many as all folds have."""
     groups, d = _folds([part.count for part in parts]), parts[0].n_features
+    blocks = min(BLOCKS, d)
     errors: list[Array] = []
     for group in groups:
         inside = pool(part for i, part in enumerate(parts) if i not in group)
         held_out = pool(parts[i] for i in group)
         S = symmetric(inside.scatter, d)
         T = symmetric(held_out.scatter_about(inside.mean + inside.remainder), d)
-        errors += [_errors(S, T, block) for block in _blocks(d)]
+        errors += [_errors(S, T, np.arange(first, d, blocks)) for first in range(blocks)]  # neighbours lie apart
     fewest = min(found.size for found in errors)
     total: Array = np.sum([found[:fewest] for found in errors], axis=0)
     return total
@@ -180,12 +178,6 @@ def _folds(rows: Sequence[int]) -> list[list[int]]:
     for party in sorted(range(len(rows)), key=lambda i: (-rows[i], i)):
         min(folds, key=lambda fold: sum(rows[i] for i in fold)).append(party)
     return folds
-
-
-def _blocks(d: int) -> list[NDArray[np.intp]]:
-    """Features in blocks of nearly as many, neighbours in different ones."""
-    blocks = min(BLOCKS, d)
-    return [np.arange(first, d, blocks) for first in range(blocks)]
 
 
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:

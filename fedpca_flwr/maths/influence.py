@@ -34,7 +34,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,43 +42,29 @@ from scipy.linalg import lapack, subspace_angles
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
-from fedpca_flwr.maths.moments import Head, Moments, pack
+from fedpca_flwr.maths.factors import Factor
+from fedpca_flwr.maths.moments import Moments, pack
 
 GROUPS = 5  # most groups in which scatters are added up. Each costs a Cholesky factor.
 LEADING = 10  # influence is told of so many components at most: of more it costs more than the components themselves
 RESOLVED = 1e-12  # share of the first eigenvalue up to which eigenvalues, and gaps between them, are not told from none
-
+# with K parties and d features: up to this K d^3 the components without each party are computed, in some 20 ms
 CHEAP = 2**25
-"""With K parties and d features: up to this K d^3 the components without each party are computed, in some 20 ms."""
-
+# beyond `CHEAP` they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost
 SHARE = 2.0**-8
-"""Beyond `CHEAP` they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost."""
-
+# a party is named that holds more of a component than this share, and than so many times its share of the rows
 HOLDS, FAIR = 0.35, 3.0
-"""A party is named that holds more of a component than this share, and than so many times its share of the rows."""
-
 MOST_ROWS = 0.95  # a party is named that has more than this share of all rows
 SPREAD = 10.0  # a party is named whose rows vary more than so many times as much as those of the median party
-
+# a party is named if the components hold less of its own variance than this share of what they hold of the median
+# party's, where they hold at least the second share of that
 FITS, FITTED = 0.4, 0.4
-"""A party is named if the components hold less of its own variance than this share of what they hold of the
-median party's, where they hold at least the second share of that."""
 
 Reason = Literal["rows", "share", "spread", "fit"]
 
 
-class Part(Protocol):
-    """One party's rows, as far as their influence needs them."""
-
-    @property
-    def head(self) -> Head:
-        """Count and mean."""
-
-    def diagonal(self) -> Array:
-        """The diagonal (d,) of the scatter about the party's own mean."""
-
-    def times(self, V: Array) -> Array:
-        """This scatter times ``V`` (d, b)."""
+Part = Moments | Factor
+"""One party's rows: their head, and the diagonal and products of their scatter."""
 
 
 @dataclass(frozen=True)
@@ -252,19 +238,13 @@ def indefinite(parts: Sequence[Moments], largest: float, scale: Array | None, rn
     rounding where it is less than ``4 d`` roundings of float32 of that (4e-4 for 784 features). Whoever made the parts
     must not know the seed of ``rng``, which draws the groups.
     """
-    found: list[int] = []
-    for group in np.array_split(rng.permutation(len(parts)), min(GROUPS, len(parts)) or 1):
-        if group.size and not _together([parts[i] for i in group], largest, scale):
-            found += [int(i) for i in group if not _together([parts[i]], largest, scale)]
-    return sorted(found)
-
-
-def _together(parts: Sequence[Moments], largest: float, scale: Array | None) -> bool:
-    packed = parts[0].scatter.copy()
-    with np.errstate(over="ignore"):
-        for part in parts[1:]:
-            packed += part.scatter
-    return _semidefinite(packed, parts[0].n_features, largest, scale)
+    if not parts:
+        return []
+    d, groups = parts[0].n_features, RandomGroups(len(parts), rng)
+    for i, part in enumerate(parts):
+        groups.add(str(i), part)
+    suspects = sorted(int(i) for group in groups.indefinite(d, largest, scale) for i in group)
+    return [i for i in suspects if not _semidefinite(parts[i].scatter.copy(), d, largest, scale)]
 
 
 def _semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:

@@ -31,7 +31,7 @@ import numpy as np
 from scipy.linalg import eigh, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding, sine_theorem
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, outside, rounding, sine_theorem
 
 BASIS_BYTES = 2**30  # an orthonormal basis and its products that take more bytes than this are restarted
 
@@ -135,9 +135,7 @@ class KnownProducts:
         where the span is everything.
         """
         Z = ritz.residuals[:, : max(size, k + 10)]
-        for _ in range(2):
-            Z = Z - self.Q @ (self.Q.T @ Z)
-        left, singular, _ = svd(Z, full_matrices=False, check_finite=False)
+        left, singular, _ = svd(outside(Z, self.Q), full_matrices=False, check_finite=False)
         block = left[:, : min(self.room, size, int((singular > 1e-14 * ritz.values[0]).sum()))]
         block = block - self.Q @ (self.Q.T @ block)
         enough = block.shape[1] and self.Q.shape[1] + block.shape[1] >= k

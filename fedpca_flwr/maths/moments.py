@@ -17,10 +17,6 @@ with zeros; other features are centred densely (`fedpca_flwr.maths.rows.CentredB
 
 Symmetric matrices travel as a packed triangle: the upper triangle row by row, ``d (d + 1) / 2`` values, the order
 of ``numpy.triu_indices`` (LAPACK's ``TP`` format with ``uplo='L'``).
-
-Besides whole moments there are those of some features, of features in another unit and of some of the rows; products of
-a scatter with a block of vectors, row chunk by row chunk, for which the matrix is never formed; and the deviations by
-which features are scaled.
 """
 
 from __future__ import annotations
@@ -285,21 +281,17 @@ def head_and_diagonal(data: Rows) -> tuple[Head, Array]:
     """Count and mean of the rows of ``data`` (n, d), and the diagonal (d,) of their scatter."""
     heads, squares = [], np.zeros(data.shape[1])
     for chunk in own_chunks(data):
-        head, own = _measured(chunk)
+        if sparse.issparse(chunk):
+            head, block = _centred_block(chunk)
+            squares += block.squares()
+        else:
+            head, centred = centred_rows(chunk)
+            squares += np.einsum("ij,ij->j", centred, centred)
         heads.append(head)
-        squares += own
     pooled, deviations = pool_heads(heads)
     for head, deviation in zip(heads, deviations, strict=True):
         squares += head.n * deviation**2
     return pooled, squares
-
-
-def _measured(chunk: Block) -> tuple[Head, Array]:
-    if sparse.issparse(chunk):
-        head, centred_block = _centred_block(chunk)
-        return head, centred_block.squares()
-    head, centred = centred_rows(chunk)
-    return head, np.einsum("ij,ij->j", centred, centred)
 
 
 def scatter_product(data: Rows, head: Head, V: Array) -> Array:

@@ -22,9 +22,8 @@ from fedpca_flwr.maths.rows import Rows, whole
 from fedpca_flwr.maths.stiefel import transposed
 
 FARTHEST = 1e300  # bound on the squared distance to a centre, so that no product of a row with it is infinite
-
+# numbers of a column that are smaller, beside its largest, are taken for zero: products with rows may be rounded
 SMALLEST = 1e-100
-"""Numbers of a column that are smaller, beside its largest, are taken for zero: products with rows may be rounded."""
 
 
 @dataclass(frozen=True)

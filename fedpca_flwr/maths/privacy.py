@@ -71,31 +71,23 @@ from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, diagonal_positions, pack, 
 from fedpca_flwr.maths.private_scatter import directions, octaves, placed
 from fedpca_flwr.maths.rows import Rows, chunks
 
+# numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
+# are missing, at least
 BLOCK, SPARE = 2**14, 16
-"""Numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
-are missing, at least."""
-
 COINS = 10  # coins that one random word has beside a sign and 53 bits
-
+# for each pattern of the bits of so many coins: how many come before the first that is 1
 HEADS = np.array([COINS, *((i & -i).bit_length() - 1 for i in range(1, 2**COINS))])
-"""For each pattern of the bits of so many coins: how many come before the first that is 1."""
-
+# a probability of at most 1 is computed to this in float64: a hundred times what its rounding errors add up to
 UNSURE = 2.0**-45
-"""A probability of at most 1 is computed to this in float64: a hundred times what its rounding errors add up to."""
-
+# variance by which whole noise is larger than continuous noise that protects as well; half of it is needed, so that it
+# suffices for entries that have half the variance too
 ROUNDING = 8
-"""Variance by which whole noise is larger than continuous noise that protects as well; half of it is needed, so that
-it suffices for entries that have half the variance too."""
-
 LARGEST = 2**39  # standard deviation up to which the noise of 2^16 parties adds up in a word of 64 bits
-
+# steps of a grid in the bound. On MNIST 2^10 and 2^16 give the same components behind the noise of epsilon 2.
 STEPS = 2**13
-"""Steps of a grid in the bound. On MNIST 2^10 and 2^16 give the same components behind the noise of epsilon 2."""
-
 MOST_ROWS = 2**26  # most rows of one party: their sums of products, and noise, are whole numbers that float64 holds
-
+# a clipped row is this much shorter than the bound, so that no rounding of floating point makes it longer
 INSIDE = 1 - 1e-12
-"""A clipped row is this much shorter than the bound, so that no rounding of floating point makes it longer."""
 
 
 Relation = Literal["add-remove", "replace-one"]
@@ -281,7 +273,7 @@ def whole_sum(data: Rows, centre: Array, bound: float) -> Array:
 
 
 def whole_products(data: Rows, centre: Array, bound: float) -> Array:
-    """Packed sum (d (d + 1) / 2,) of ``vv'``, in whole squared steps, for ``v`` the clipped difference of a row and
+    """Packed sum (d (d + 1) / 2,) of ``vv'`` in squared steps, for ``v`` the clipped difference of a row and
     ``centre``.
 
     There are at most `MOST_ROWS` rows; the bound is in the unit of the data.

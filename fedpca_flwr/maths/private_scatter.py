@@ -31,26 +31,19 @@ from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
 
 LOWEST, HIGHEST = -500, 500  # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
-
 OCTAVES = HIGHEST - LOWEST + 1
-
 STANDS_OUT = 4.5  # of all noisy numbers of no rows, one is above so many standard deviations in three of 1,000 cases
 MOST = 0.9  # this share of the rows is to be within the bound that is read off; the others may be anywhere
-
+# a coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise
 DEVIATIONS = 2.0
-"""A coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise."""
-
+# a spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which rows
+# that are far off may have made, must not decide it
 LEADING = 4.0
-"""A spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which
-rows that are far off may have made, must not decide it."""
-
+# the largest eigenvalue of the noise, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom
+# 1996)
 TRACY_WIDOM = 2.02
-"""The largest eigenvalue of the noise, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom
-1996)."""
-
+# a function of normal values exceeds its mean by so many Lipschitz constants in 1 of 100 cases: exp(-t^2/2)
 TAIL = 3.04
-"""A function of normal values exceeds its mean by so many Lipschitz constants in 1 of 100 cases: exp(-t^2/2)."""
-
 OUTLIER = 2.33  # in 99 of 100 cases a normal value is below so many standard deviations
 
 
@@ -176,15 +169,19 @@ class Denoised(NamedTuple):
 def denoised(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
     """The k leading eigenpairs behind a noisy scatter, of all coordinates or of those that stand out of the noise.
 
-    The packed scatter has noise of ``deviation`` (in squared units of the data) on the diagonal and ``deviation /
-    sqrt(2)`` off it; a noisy centre gives rows without variance the eigenvalue ``excess`` at most. Fewer coordinates
-    have less noise, and may hold less of the data. The choice is taken of which the noise leaves more.
+    The packed scatter has noise of ``deviation`` (in squared units of the data) on the diagonal and of
+    ``deviation / sqrt(2)`` off it; a noisy centre gives rows without variance the eigenvalue ``excess`` at most. Fewer
+    coordinates have less noise, and may hold less of the data. The choice is taken of which the noise leaves more.
     """
     matrix = unpack(scatter, d)
     diagonal = np.diagonal(matrix)
     order = np.argsort(-diagonal, kind="stable")
     above = max(k, int((diagonal > DEVIATIONS * deviation).sum()))
-    choices = [_among(matrix, np.sort(order[:count]), k, deviation) for count in sorted({above, d})]
+    choices: list[_Among] = []
+    for count in sorted({above, d}):
+        kept = np.sort(order[:count])
+        noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
+        choices.append(_Among(kept, noisy, deviation * float(np.sqrt(len(kept) / 2))))
     spikes = np.concatenate([choice.spikes for choice in choices])
     typical = float(np.median(spikes)) if spikes.size else 0.0
     best = max(choices, key=lambda choice: choice.held(LEADING * typical))
@@ -226,11 +223,6 @@ class _Among(NamedTuple):
         """
         spikes = self.spikes
         return float((np.minimum(spikes, most) * (1 - (self.edge / spikes) ** 2)).sum())
-
-
-def _among(matrix: Array, kept: NDArray[np.intp], k: int, deviation: float) -> _Among:
-    noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
-    return _Among(kept, noisy, deviation * float(np.sqrt(len(kept) / 2)))
 
 
 def largest_of_noise(d: int, deviation: float, excess: float = 0.0) -> float:

@@ -42,10 +42,9 @@ from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
 CORRECTION_BITS = 8  # bits of each value of an approximation's error on a block, as it travels
 MOST_BITS = 32  # most bits of each value of a block
 SAME = 1e-9  # where a model is exact, errors are at most this share of the last variance
-
+# the largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians, more
+# of features that do not vary alike
 DEVIATIONS = 6.0
-"""The largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians,
-more of features that do not vary alike."""
 
 
 def block_bits(number: int) -> int:

@@ -26,12 +26,10 @@ from scipy import sparse
 
 from fedpca_flwr.maths.arrays import Array
 
+# elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache
 CACHE_ELEMENTS = 2**18
-"""Elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache."""
-
+# a feature with a larger share of entries that are not zero is centred densely: below it, nine tenths may cancel
 FULL = 0.9
-"""A feature with a larger share of entries that are not zero is centred densely: below it, nine tenths may cancel."""
-
 ENTRIES = 2**20  # how many entries a chunk of sparse rows has: 12 MiB, and as much again where they are converted
 EMPTY_ROW = 8  # a row counts as so many entries besides its own
 Block = Any  # consecutive rows (m, d): an array, or a `scipy.sparse` array in CSR format, without duplicate entries

@@ -38,11 +38,8 @@ from fedpca_flwr.maths.moments import two_sum
 
 FURTHER = 46  # bits that each further word adds: what up to 2^16 parties rounded off before stays within 2^62
 BLOCK = 2**13  # how many values are encoded or decoded at once
-
 PRIME = 2**256 + 297
-
 SECRET_BYTES = 32
-
 SHARE_BYTES = 33
 
 

@@ -10,15 +10,8 @@ less the sum of :math:`\sigma^2`) and a bound on its norm (the sum of the first 
 block and every merge rounds anew, so the rounding of each is counted too, in the same bound (``omitted``). Memory is
 O(d (k + b)) for k tracked directions and blocks of b rows; no d x d matrix is ever formed.
 
-**How many directions** a stream needs is told by a rule that looks at the singular values after each block:
-
-* `Fixed`: as many as asked.
-* `Energy`: the fewest whose squares hold a fraction of all energy. What is usually meant, and the default.
-* `Band`: Grammenos et al. 2019, equation 6. The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie
-  between alpha and beta: above, the rank grows by one; below, it falls by one. Since c <= 1 / r, it never grows beyond
-  ceil(1 / beta). As printed, the rule goes 8, 9, 8, 9 for ever on a spectrum of eight equal values. With hysteresis it
-  grows only where the next direction would not be dropped again, and a fall waits until the rank has stood for ``hold``
-  blocks.
+**How many directions** a stream needs is told by a rule that looks at the singular values after each block: `Fixed`,
+`Energy`, what is usually meant and the default, or `Band`.
 """
 
 from __future__ import annotations
@@ -45,9 +38,7 @@ class RankRule(Protocol):
     rank: int
 
     def step(self, sigma: Array, energy: float) -> int:
-        """The rank after one more block, by singular values (k,), descending, and the trace of the scatter, tracked or
-        not.
-        """
+        """The rank after one more block, from descending singular values (k,) and the trace of the whole scatter."""
 
 
 class Fixed:
@@ -74,10 +65,12 @@ class Energy:
 
 
 class Band:
-    """The paper's rule, from a first rank, with 0 <= alpha < beta <= 1.
+    r"""The paper's rule (Grammenos et al. 2019, equation 6), from a first rank, with 0 <= alpha < beta <= 1.
 
-    With hysteresis it looks at the next singular value before growing, and falls only where the rank has stood for
-    ``hold`` blocks.
+    The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie between alpha and beta: above, the rank grows by
+    one; below, it falls by one. Since c <= 1 / r, it never grows beyond ceil(1 / beta). As printed, the rule goes 8, 9,
+    8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only where the next direction would not
+    be dropped again, and a fall waits until the rank has stood for ``hold`` blocks.
     """
 
     def __init__(self, rank: int, alpha: float, beta: float, *, hysteresis: bool = True, hold: int = 2) -> None:
@@ -155,8 +148,8 @@ class Tracker:
 
     With ``center`` the rows' mean is followed and subtracted, exactly as if it had been known before. So many
     directions are ``tracked``; 0: as many as the rank (the paper's, which loses 3 to 6 % of what twice as many keep).
-    Singular values are multiplied by ``forgetting`` before each block: the effective window has ``b / (1 -
-    forgetting**2)`` rows.
+    Singular values are multiplied by ``forgetting`` before each block: the effective window has
+    ``b / (1 - forgetting**2)`` rows.
     """
 
     def __init__(
@@ -202,11 +195,11 @@ def track(
 
 
 def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> Subspace:
-    """The subspace of all rows together, of k directions, by one QR and the SVD of its triangle (algorithm 5, and the
-    means).
+    """The subspace of all rows together, by one QR and the SVD of its triangle (algorithm 5, and the means).
 
-    Each part's singular values are multiplied by its factor: below 1 forgets, above 1 enhances. Associative as long as
-    nothing is truncated. The order is fixed by the parts themselves: permuting them changes no bit.
+    It has k directions. Each part's singular values are multiplied by its factor: below 1 forgets, above 1 enhances.
+    Associative as long as nothing is truncated. The order is fixed by the parts themselves: permuting them changes no
+    bit.
     """
     scaled = [_scaled(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
     scaled.sort(key=lambda part: (*head_order(part.head), *part.sigma))

@@ -18,15 +18,16 @@ from fedpca_flwr.state.files import site_file
 
 @dataclass(frozen=True, eq=False)
 class Loadings:
-    """What a party needs to project rows: the components of its columns."""
+    """What a party needs to project rows: the components of its columns.
 
-    # (k, f), with data split by rows the party has all columns; these are the components of its model, or its own where
-    # each party has its own. With data split by columns, those of the party's own columns: side by side with those of
-    # the other parties they are the components (k, d) of all columns.
-    components: Array
-    # (f,), what is subtracted from the columns, and what they are divided by
-    mean: Array
-    scale: Array
+    With data split by rows the party has all columns; these are the components of its model, or its own where each
+    party has its own. With data split by columns, those of the party's own columns: side by side with those of the
+    other parties they are the components (k, d) of all columns.
+    """
+
+    components: Array  # (k, f)
+    mean: Array  # (f,), what is subtracted from the columns
+    scale: Array  # (f,), what they are divided by
     run: int = 0  # `run_digest` of the run that they are of, the same at all parties; 0 where nobody said
     columns: str = ""  # digest of the names of the party's columns; empty where its file has none
 
@@ -40,17 +41,16 @@ class Loadings:
         return self.scaled(X) @ self.components.T
 
     def scaled(self, X: ArrayLike) -> Array:
-        """New rows ``X`` (n, f) of this party's columns, centred and scaled as those of the run; `DataError` for
-        others.
-        """
+        """New rows ``X`` (n, f) of this party's columns, centred and scaled as those of the run."""
         check_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
         scaled: Array = np.subtract(rows, self.mean, dtype=np.float64) / self.scale
         return scaled
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write them to one file, ``.npz``, whole or not at all, readable by its owner only; `ConfigError` for another
-        name.
+        """Write them to one file, whole or not at all, readable by its owner only.
+
+        A `ConfigError` for a name that does not end in ``.npz``.
         """
         target = Path(path).expanduser()
         if target.suffix != ".npz":
@@ -63,8 +63,9 @@ class Loadings:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Loadings:
-        """Read what `save` wrote, executing nothing in the file (no pickle); `ContractError` where it holds something
-        else.
+        """Read what `save` wrote; nothing in the file is executed (no pickle).
+
+        A `ContractError` where it holds something else.
         """
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:

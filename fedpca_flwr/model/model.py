@@ -319,7 +319,8 @@ class PCAModel:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        arrays |= model_file.adjustment_arrays(self.adjustment_)
+        if (own := self.adjustment_) is not None:
+            arrays |= {"adjustment_places": own.places.astype(np.float64), "adjustment_slopes": own.slopes}
         about = {name: values[name] for name in ("noise_variance_", "n_samples_", "log")}
         return model_file.write(path, arrays, about if names is None else {**about, "feature_names_in_": list(names)})
 
@@ -331,8 +332,10 @@ class PCAModel:
         try:
             if names := about.pop("feature_names_in_", None):
                 arrays["feature_names_in_"] = np.array(names, dtype=object)
-            adjustment = model_file.adjustment_in(arrays)
-            values: dict[str, Any] = {"components_": None, "mean_": None, "adjustment_": adjustment, **arrays, **about}
+            values: dict[str, Any] = {"components_": None, "mean_": None, **arrays, **about}
+            if "adjustment_slopes" in arrays:
+                places, slopes = values.pop("adjustment_places").astype(np.int64), values.pop("adjustment_slopes")
+                values["adjustment_"] = Adjustment(places, slopes)
             return cls(**values)
         except Exception as error:  # what is in the file may be anything
             raise model_file.not_whole(path, error) from None

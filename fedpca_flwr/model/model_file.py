@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
-from fedpca_flwr.maths.adjustment import Adjustment
-from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.state import files
 
 INFINITY = "infinity"
@@ -34,10 +32,9 @@ def from_json(measured: Mapping[str, float | str]) -> dict[str, float]:
 
 
 FORMAT = 2  # in files of format 1, of the first versions, ``measured`` held texts
-
 TEXT = "model.json"
+# these may be NaN, all of them and the noise variance together: a release that is noise alone has no variances
 VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
-"""These may be NaN, all of them and the noise variance together: a release that is noise alone has no variances."""
 
 
 class Round(BaseModel):
@@ -69,6 +66,7 @@ class History(BaseModel):
     measured: dict[str, float | str] = {}
 
 
+# the arrays that a model's file may hold
 ARRAYS = (
     "components_",
     "mean_",
@@ -80,13 +78,12 @@ ARRAYS = (
     "adjustment_places",
     "adjustment_slopes",
 )
-"""The arrays that a model's file may hold."""
 
+# the warning when a model that kept moments is saved
 WITHOUT_MOMENTS = (
     "this file leaves out the model's 'moments_': they tell far more than a model, and have a file of their own: "
     "model.moments_.save(path)"
 )
-"""The warning when a model that kept moments is saved."""
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:
@@ -171,20 +168,6 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
             raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
     if names is not None and not (len(names) == d and all(isinstance(one, str) for one in names)):
         raise ContractError("the model's feature_names_in_ are not a text for each feature")
-
-
-def adjustment_arrays(adjustment: Adjustment | None) -> dict[str, Array]:
-    """The arrays of a file that hold it."""
-    if adjustment is None:
-        return {}
-    return {"adjustment_places": adjustment.places.astype(np.float64), "adjustment_slopes": adjustment.slopes}
-
-
-def adjustment_in(arrays: dict[str, NDArray[Any]]) -> Adjustment | None:
-    """The adjustment that they hold, taken out of them."""
-    if "adjustment_slopes" not in arrays:
-        return None
-    return Adjustment(arrays.pop("adjustment_places").astype(np.int64), arrays.pop("adjustment_slopes"))
 
 
 def require_pooled_means(log: Mapping[str, Any]) -> None:

@@ -17,8 +17,7 @@ from fedpca_flwr.state.files import writable
 class Output:
     """The files of a run's result."""
 
-    # absolute
-    model: Path
+    model: Path  # absolute, as the other one
     moments: Path
     run_id: int
     overwrite: bool  # whether what another run left there may go
@@ -31,7 +30,8 @@ class Output:
 
         `ConfigError`: before anything is computed: where nothing can be written, or another run's model is.
         """
-        model = model_file(runs_folder() / str(run_id) / Path(config.output).expanduser())
+        home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()  # Flower's own folder
+        model = model_file(home / "fedpca-runs" / str(run_id) / Path(config.output).expanduser())
         output = cls(model, model.with_name(f"{model.stem}-moments.npz"), run_id, config.overwrite)
         writable(model.parent)
         if taken := output.taken():
@@ -57,8 +57,3 @@ class Output:
         if model.moments_ is not None:
             model.moments_.save(here.moments)
         return here
-
-
-def runs_folder() -> Path:
-    """The folder in which runs have folders: in Flower's own."""
-    return Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute() / "fedpca-runs"

@@ -16,12 +16,12 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, Resolution, leading_eigenpairs, resolution
+from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, leading_eigenpairs, resolution
 from fedpca_flwr.maths.inference import left_out_directions, null_band, parallel_analysis
 from fedpca_flwr.maths.moments import Moments, certainly_varying, safe_deviation, unpack
 
+# ways to resolve smaller components, for a note
 SCALED, FACTORS = "scale=true", "the method 'qr-pca' with whole factors"
-"""Ways to resolve smaller components, for a note."""
 
 
 class Certainty(NamedTuple):
@@ -49,7 +49,8 @@ def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certain
         text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
         return Certainty(False, [text])
     if exact and limit.angle > EXACT:
-        return Certainty(False, [_turned(limit) + advice])
+        text = f"rounding may turn the components by {limit.angle:.1g} degrees: the gap after the last variance is too "
+        return Certainty(False, [f"{text}small beside the first{advice}"])
     return Certainty(exact, [])
 
 
@@ -59,13 +60,6 @@ def _unresolved(pairs: Eigenpairs, found: int, floor: float) -> str:
     return (
         f"{which} below what can be resolved beside the first component ({share:.1g} of its variance): no variance is "
         "left there, or the directions are noise of rounding"
-    )
-
-
-def _turned(limit: Resolution) -> str:
-    return (
-        f"rounding may turn the components by {limit.angle:.1g} degrees: the gap after the last variance is too small "
-        "beside the first"
     )
 
 
@@ -117,7 +111,8 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str,
     total = float(diagonal.sum())
     notes = []
     if n_components == "auto":
-        found = _standing_out(matrix, diagonal, moments.count)
+        values = eigvalsh(matrix)[::-1] / (moments.count - 1)
+        found = parallel_analysis(values, null_band(diagonal / (moments.count - 1), moments.count))
         n_components = max(1, found)
         notes = [f"n-components='auto': {found or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
     assert not isinstance(n_components, str)
@@ -134,15 +129,10 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str,
     )
 
 
-def _standing_out(matrix: Array, diagonal: Array, rows: int) -> int:
-    """How many components of a scatter parallel analysis keeps, of which the lower triangle is read."""
-    values = eigvalsh(matrix)[::-1] / (rows - 1)
-    return parallel_analysis(values, null_band(diagonal / (rows - 1), rows))
-
-
 def check_components(wanted: int | float | str, rows: int, features: int) -> None:
-    """Refuse more components than so many rows and features have, by a `ConfigError`, and a single row by a
-    `DataError`.
+    """Refuse more components than so many rows and features have, and a single row.
+
+    By a `ConfigError` and a `DataError`.
     """
     count = isinstance(wanted, int | np.integer) and not isinstance(wanted, bool) and wanted >= 1
     share = isinstance(wanted, float | np.floating) and 0 < wanted < 1
@@ -183,8 +173,7 @@ def check_rounds(rounds: int, block: int, components: int) -> None:
 
 
 def require_variance(variance: Array | float, rows: int, mean: Array, *, which: str = ALL_ROWS) -> None:
-    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64, by a
-    `DataError`.
+    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64 (`DataError`).
 
     The variance is the diagonal (d,) of the scatter, each feature against its own mean; or its trace, where no more is
     known: then a constant feature whose mean is 1e16 deviations of the others hides them. The mean (d,) is in the unit

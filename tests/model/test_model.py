@@ -19,11 +19,11 @@ from fedpca_flwr.model.reference import (
     pooled_pca,
     principal_angles,
     projector_distance,
-    reconstruction_error,
 )
 from fedpca_flwr.state import files
 from simulations import run
 from tests.families import cut, rows
+from tests.harness import reconstruction_error
 from tests.refusals import refused
 
 X = rows(300) + np.arange(12)

@@ -17,10 +17,11 @@ from fedpca_flwr.figures import plots
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.reference import captured_variance, knn_accuracy, pooled_pca, reconstruction_error
+from fedpca_flwr.model.reference import captured_variance, knn_accuracy, pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from simulations import run
 from tests.families import cut, rows
+from tests.harness import reconstruction_error
 from tests.refusals import refused
 
 NAMES = ["age", "bmi", "pulse", "weight", "height"]
