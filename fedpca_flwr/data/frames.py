@@ -298,10 +298,9 @@ def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: boo
         raise DataError(f"{name} has dtype {rows.dtype}, expected real numbers")
     if rows.ndim != 2 or rows.shape[1] != width or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
-    if incomplete and np.isinf(rows).any():
-        raise DataError(f"{name} contains infinity: fill or drop such rows first")
-    if not (incomplete or np.isfinite(rows).all()):
-        raise DataError(f"{name} contains NaN or infinity: fill or drop such rows first")
+    if (np.isinf(rows) if incomplete else ~np.isfinite(rows)).any():
+        held = "infinity" if incomplete else "NaN or infinity"
+        raise DataError(f"{name} contains {held}: fill or drop such rows first")
     return rows
 
 
@@ -355,7 +354,7 @@ def _order(given: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
         return found.order
     lines = ["The feature names should match those that were passed during fit."]
     for what, labels in (("unseen at fit time", found.alone), ("seen at fit time, yet now missing", found.lacking)):
-        told = sorted(map(str, labels))
-        more = ["- ..."] if len(told) > MOST_OF_A_KIND else []
-        lines += [f"Feature names {what}:", *(f"- {one}" for one in told[:MOST_OF_A_KIND]), *more] if told else []
+        names = sorted(map(str, labels))
+        more = ["- ..."] if len(names) > MOST_OF_A_KIND else []
+        lines += [f"Feature names {what}:", *(f"- {one}" for one in names[:MOST_OF_A_KIND]), *more] if names else []
     raise DataError("\n".join(lines) + "\n")
