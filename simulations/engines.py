@@ -40,8 +40,7 @@ def run(method: str, parties: Given, *, engine: str = "loopback", progress: bool
         of the same names are put into the order of the first, and the model keeps the names. For the methods
         whose card says ``split="columns"``: (n, f_i), features of the same n rows.
     engine : {"loopback", "ray"}
-        This process (milliseconds), or Flower's simulation, which `flwr run` uses too (a process pool, about ten
-        seconds to start). Same strategies, same clients, same bits.
+        This process (milliseconds), or Flower's simulation (a process pool, some ten seconds to start): the same bits.
     progress : bool
         Show how far the run is, once it takes longer than a second, in a terminal or a notebook.
     **options

@@ -231,7 +231,7 @@ def report(results: Results) -> dict[str, str]:
     }
     federated = [{"alpha": alpha, **row} for alpha, rows in _named(results, "federated-").items() for row in rows]
     sections["Excess error by number of leaves"] = (
-        f"{_table(federated)}\n\nWith leaves that stream, federating costs nothing beyond truncation."
+        f"{markdown(federated, '.6g')}\n\nWith leaves that stream, federating costs nothing beyond truncation."
     )
     sections["Figure 3: spectra, SPIRIT without forgetting"] = "![](figure3.png)"
     sections["Figure 4: spectra, SPIRIT with forgetting 0.9"] = "![](figure4.png)"
@@ -241,30 +241,27 @@ def report(results: Results) -> dict[str, str]:
         for row in rows
         if row["rows"] == rows[-1]["rows"]
     ]
-    sections["At the end of the synthetic streams"] = _table(ends)
+    sections["At the end of the synthetic streams"] = markdown(ends, ".6g")
     sections["Figure 5: singular values"] = "![](figure5.png)"
     finals = [{"data": name, **row} for name, rows in _named(results, "final-").items() for row in rows]
     if finals:
         sections["Figures 6 and 7: sensors"] = "![](figure6.png)\n\n![](figure7.png)"
-        sections["At the end of 7,700 readings"] = _table(finals)
+        sections["At the end of 7,700 readings"] = markdown(finals, ".6g")
     order = [{"alpha": alpha, **row} for alpha, rows in _named(results, "order-").items() for row in rows]
     sections["Figure 8: order of the rows"] = (
         "![](figure8.png)\n\nLemma 2 of the paper says that the order does not matter. The error hardly depends on it; "
-        f"the subspace does. Points that are missing are 0: all is tracked there.\n\n{_table(order)}"
+        f"the subspace does. Points that are missing are 0: all is tracked there.\n\n{markdown(order, '.6g')}"
     )
     changed = [{"order": name, **row} for name, rows in _named(results, "regimes-").items() for row in rows]
-    sections["A stream whose directions change for good"] = _table(changed)
-    sections["Table 1: memory in MB"] = f"{_table(results['memory'])}\n\n![](table1.png)\n\nLinear in the features."
+    sections["A stream whose directions change for good"] = markdown(changed, ".6g")
+    sections["Table 1: memory in MB"] = (
+        f"{markdown(results['memory'], '.6g')}\n\n![](table1.png)\n\nLinear in the features."
+    )
     return sections
 
 
 def _named(results: Results, prefix: str) -> dict[str, list[Row]]:
     return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
-
-
-def _table(rows: Sequence[Row]) -> str:
-    texts = [{key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows]
-    return markdown(texts)
 
 
 @contextmanager

@@ -90,9 +90,9 @@ def read_table(target: Path) -> list[Row]:
     return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(lines)]
 
 
-def markdown(rows: Sequence[Row], digits: int = 4) -> str:
-    """Rows of the same columns as a Markdown table."""
-    cells = ([f"{value:.{digits}f}" if isinstance(value, float) else value for value in row.values()] for row in rows)
+def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
+    """Rows of the same columns as a Markdown table, and in which form numbers stand that are not whole."""
+    cells = ([f"{value:{form}}" if isinstance(value, float) else value for value in row.values()] for row in rows)
     return table(list(rows[0]), cells)
 
 

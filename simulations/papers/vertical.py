@@ -201,11 +201,6 @@ def _measured(model: PCAModel, truth: Array) -> Row:
     return {"angle": angle, "rounds": model.rounds, "bytes up": max(model.bytes_up_by_party)}
 
 
-def _printed(rows: Sequence[Row]) -> list[Row]:
-    """Numbers of any size, with two digits."""
-    return [{key: f"{value:.2g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows]
-
-
 CURVES = {
     "6-clients": "parties",
     "6-iterations": "local iterations",
@@ -308,7 +303,7 @@ TITLES = {
 
 def figures(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
     """Tables of angles, then the figures."""
-    tables = {name: markdown(_printed(rows)) for name, rows in results.items() if name.split("-")[0] in TITLES}
+    tables = {name: markdown(rows, ".2g") for name, rows in results.items() if name.split("-")[0] in TITLES}
     titled = {f"{TITLES[name.split('-')[0]]}: {name.partition('-')[2]}": text for name, text in tables.items()}
     return {**titled, **{f"Figure {name}": f"![]({name}.png)" for name in draw(results, folder)}}
 
