@@ -65,13 +65,8 @@ class Payload:
         return [np.asarray(values[field.name]) for field in self.fields]
 
     def named(self, arrays: Sequence[NDArray[Any]], sender: str) -> dict[str, NDArray[Any]]:
-        """The arrays by field name, after a check of number, dtype and number of axes.
-
-        Raises
-        ------
-        ContractError
-            Naming the sender and the field.
-        """
+        """The arrays by field name, after a check of number, dtype and number of axes; a `ContractError` names the
+        sender and the field."""
         self.require_count(len(arrays), sender)
         for field, array in zip(self.fields, arrays, strict=True):
             if array.dtype not in field.dtypes:

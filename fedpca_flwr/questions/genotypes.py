@@ -91,13 +91,8 @@ Given = TypeVar("Given", bound=GenotypeOptions)
 
 
 def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConfig, Given], Questions]) -> Questions:
-    """The script of a method's ``phases``, of genotypes if the options say so.
-
-    Raises
-    ------
-    ConfigError
-        Where other options contradict that.
-    """
+    """The script of a method's ``phases``, of genotypes if the options say so; a `ConfigError` where other options
+    contradict that."""
     if not options.genotypes:
         return phases(config, options)
     others = ["scale=false"] * options.scaled + ["center=true"] * (not options.centred)

@@ -115,13 +115,8 @@ def conclude(model: PCAModel, fit: Total, options: LastRoundOptions) -> None:
 
 
 def require_fit(model: PCAModel, measured: float, predicted: float, allowed: float) -> None:
-    """Note the mean squared error that the parties have ``measured``, if it is the ``predicted`` one.
-
-    Raises
-    ------
-    ContractError
-        Where they differ by more than is ``allowed``.
-    """
+    """Note the mean squared error that the parties have ``measured``, if it is the ``predicted`` one; a `ContractError`
+    where they differ by more than is ``allowed``."""
     difference = abs(measured - predicted)
     if not (np.isfinite(difference) and difference <= allowed):  # one is NaN where a party has sent such numbers
         raise ContractError(

@@ -54,13 +54,8 @@ class Group:
 
 
 def as_sums(method: str, phases: Questions) -> Questions:
-    """A method's questions as they are asked where only sums open.
-
-    Raises
-    ------
-    TravelError
-        Where it needs more than sums of the parties' replies.
-    """
+    """A method's questions as they are asked where only sums open; a `TravelError` where it needs more than sums of the
+    parties' replies."""
     shown = [name for name, phase in phases.items() if not phase.in_clear and phase.limits is None]
     if shown:
         raise TravelError(
@@ -71,13 +66,8 @@ def as_sums(method: str, phases: Questions) -> Questions:
 
 
 def encoded(party: PCAClient, phase: str, own: Question, asked: Fields) -> Words:
-    """This party's answer in fixed point, or random words where it is beyond the limit that the server set.
-
-    Raises
-    ------
-    ContractError
-        Where that limit is beyond float64.
-    """
+    """This party's answer in fixed point, or random words where it is beyond the limit that the server set; a
+    `ContractError` where that limit is beyond float64."""
     layout = own.layout(asked, party.public)
     if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from what was asked alone
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
