@@ -37,10 +37,8 @@ from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
 from fedpca_flwr.questions.columns import (
     bounded,
     energies_phase,
-    inner_product_limits,
     measured_pairs,
     measures_phase,
-    product_limits,
     projection_phase,
     rows_and_energy,
     rows_phases,
@@ -106,8 +104,12 @@ def phases(config: RunConfig, options: VerticalOptions) -> Questions:
         sizes=lambda public: {"r": public.options.directions_sent(public.rows)},
     )
     solvers: dict[str, Questions] = {
-        "krylov": {"product": bounded(product, lambda energy, asked, _: product_limits(energy, asked["block"]))},
-        "gram": {"gram": bounded(gram, lambda energy, _, public: inner_product_limits("gram", energy, public.rows))},
+        "krylov": {
+            "product": bounded(
+                product, lambda energy, asked: {"product": energy * np.linalg.norm(asked["block"], axis=0)}
+            )
+        },
+        "gram": {"gram": bounded(gram, lambda energy, asked: {"gram": energy})},
         "merge": {"merge": merge, **energies_phase()},
     }
     return {**rows_phases(config, measures_phase(options)), **solvers[options.solver], **projection_phase()}

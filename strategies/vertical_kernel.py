@@ -49,11 +49,8 @@ from fedpca_flwr.questions.columns import (
     Saying,
     aligned_rows,
     bounded,
-    distance_limits,
     finite_kernel,
-    inner_product_limits,
     keeping_phase,
-    landmark_limits,
     measures_phase,
     own_energy,
     require_distances,
@@ -107,14 +104,14 @@ def phases(config: RunConfig, options: KernelOptions) -> Questions:
                 reply=Payload((Field("distances", ("n(n-1)/2",)),)),
                 answer=lambda party, asked: {"distances": packed_distances(_compared(party))},
             ),
-            lambda energy, asked, public: distance_limits(energy, public.rows),
+            lambda energy, asked: {"distances": 2 * energy},
         ),
         "products": bounded(
             Question(
                 reply=Payload((Field("products", ("n(n+1)/2",), kind="scatter"),)),
                 answer=lambda party, asked: {"products": packed_gram(party.own_columns.X)},
             ),
-            lambda energy, asked, public: inner_product_limits("products", energy, public.rows),
+            lambda energy, asked: {"products": energy},
         ),
         "landmarks": bounded(
             Question(
@@ -123,7 +120,7 @@ def phases(config: RunConfig, options: KernelOptions) -> Questions:
                 answer=_to_landmarks,
                 sizes=lambda public: {"c": public.options.landmarks},
             ),
-            lambda energy, asked, public: landmark_limits(energy, public.rows, asked["places"].size),
+            lambda energy, asked: {"landmarks": 2 * energy},
         ),
     }
     measures = (ENERGY, Field("level", ()), Field("spread", (), kind="size"))

@@ -32,7 +32,6 @@ from fedpca_flwr.questions.columns import (
     keeping_phase,
     measures_phase,
     rows_phases,
-    score_limits,
     total_energy,
 )
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsRun
@@ -61,9 +60,7 @@ def phases(config: RunConfig, options: ScoresOptions) -> Questions:
     )
     return {
         **rows_phases(config, measures_phase(None, SCALED), of_party=[of_loadings]),
-        "scores": bounded(
-            scores, lambda energy, asked, public: score_limits(energy, public.rows, asked["components"].size)
-        ),
+        "scores": bounded(scores, lambda energy, asked: {"scores": np.sqrt(energy)}),
         **keeping_phase(lambda asked: asked["scores"], Field("scores", ("n", "<=k"))),
     }
 

@@ -17,7 +17,7 @@ Distances do not change when the columns are centred; their E is about the colum
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,7 +28,6 @@ from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import energies
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
-from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.model.loadings import Loadings, run_digest
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
@@ -66,40 +65,6 @@ def measure_limits(
     return {name: np.array(limit(name)) for name in names}
 
 
-def product_limits(energy: float, block: Array) -> SumLimits:
-    """``X X'`` times ``block`` (n, b)."""
-    return {"product": np.tile(_enlarged(energy) * np.linalg.norm(block, axis=0), (len(block), 1))}
-
-
-def inner_product_limits(name: str, energy: float, rows: int) -> SumLimits:
-    """Packed ``X X'`` (n (n + 1) / 2,)."""
-    return {name: np.full(packed_size(rows), _enlarged(energy))}
-
-
-def distance_limits(energy: float, rows: int) -> SumLimits:
-    """Squared distances of the rows (n (n - 1) / 2,)."""
-    return {"distances": np.full(packed_size(rows - 1), 2 * _enlarged(energy))}
-
-
-def landmark_limits(energy: float, rows: int, landmarks: int) -> SumLimits:
-    """Squared distances of the rows from some of them, or inner products with them, (n, c)."""
-    return {"landmarks": np.full((rows, landmarks), 2 * _enlarged(energy))}
-
-
-def score_limits(energy: float, rows: int, components: int) -> SumLimits:
-    """Scores (n, k) by orthonormal loadings."""
-    return {"scores": np.full((rows, components), np.sqrt(_enlarged(energy)))}
-
-
-def projection_limits(energy: float) -> SumLimits:
-    """The energy that the last round finds left: at most all of it, and some rounding."""
-    return {"squared": np.array(2 * energy)}
-
-
-def _enlarged(energy: float) -> float:
-    return energy * (1 + ROUNDING)
-
-
 ABOUT_ROWS = (
     COUNT,
     Field("features", (), "int64", kind="count"),
@@ -108,6 +73,7 @@ ABOUT_ROWS = (
 """What each party says of its rows, so that all have the same."""
 
 ENERGY = Field("energy", (), kind="size")
+OF_LIMITS = (replace(ENERGY, kind="positive"),)
 
 DIRECTIONS = Field("directions", ("n", "<=k"), kind="orthonormal columns")
 """Of the scores."""
@@ -189,13 +155,18 @@ def measures_phase(
     )
 
 
-def bounded(phase: Question, limits: Callable[[float, Fields, Public], SumLimits]) -> Question:
-    """A question of which only the sum is needed: the energy, what was asked and what is public give its ``limits``."""
-    return replace(
-        phase,
-        limited_by=(replace(ENERGY, kind="positive"),),
-        limits=lambda asked, public: limits(float(asked["energy"]), asked, public),
-    )
+def bounded(phase: Question, limits: Callable[[float, Fields], Mapping[str, Any]]) -> Question:
+    """A question of which only the sum is needed.
+
+    Its ``limits``, as large as the field or a number for all of it, are from the energy (a little enlarged) and what
+    was asked.
+    """
+
+    def found(asked: Fields, public: Public) -> SumLimits:
+        of_energy = limits(float(asked["energy"]) * (1 + ROUNDING), asked)
+        return {name: np.asarray(limit) for name, limit in of_energy.items()}
+
+    return replace(phase, limited_by=OF_LIMITS, limits=found)
 
 
 def k_of_options(public: Public) -> dict[str, int]:
@@ -220,9 +191,13 @@ def projection_phase() -> Questions:
         reply=Payload((Field("squared", (), kind="size"),)),
         answer=_project,
         sizes=k_of_options,
+        limits=lambda asked, public: {
+            "squared": np.asarray(2 * asked["energy"])
+        },  # it is at most the energy, and some rounding
+        limited_by=OF_LIMITS,
         closing=True,
     )
-    return {"project": bounded(project, lambda energy, asked, public: projection_limits(energy))}
+    return {"project": project}
 
 
 def _project(party: ColumnsClient, asked: Fields) -> Fields:

@@ -58,10 +58,7 @@ ALLELES: Questions = {
         reply=Payload((COUNT, *(Field(name, ("d",), kind="size") for name in COUNTS))),
         answer=_alleles,
         limits=lambda asked, public: {
-            "count": np.array(float(ROWS)),
-            **{
-                name: np.full(public.features, float(most * ROWS)) for name, most in zip(COUNTS, (1, 2, 4), strict=True)
-            },
+            name: np.array(float(most * ROWS)) for name, most in zip(("count", *COUNTS), (1, 1, 2, 4), strict=True)
         },
     )
 }

@@ -142,5 +142,5 @@ def _sum_limits(first: Question, told: Sequence[Field], asked: Fields, public: P
     """Scores of variance 1 have squares that add up to the number of rows: fourth powers to no more than its square."""
     assert first.limits is not None
     rows = float(asked["rows"])
-    most = {"above": np.full(2, rows), "fourth": np.full(len(asked["components"]), 2 * rows**2)}
+    most = {"above": np.array(rows), "fourth": np.array(2 * rows**2)}
     return {**first.limits(asked, public), **{field.name: most[field.name] for field in told}}
