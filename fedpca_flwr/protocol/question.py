@@ -97,6 +97,8 @@ class Question:
 
     def as_sum(self) -> Question:
         """The question as it is asked where only the sum of its replies opens."""
+        if not self.limited_by:
+            return self
         return replace(self, asked=Payload((*self.asked.fields, *self.limited_by)))
 
     def most(self, public: Public) -> int:
