@@ -72,7 +72,7 @@ def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questio
         reply=method.Payload((method.Field("product", ("n", "b")),)),
         answer=lambda party, asked: {"product": algebra.gram_product(party.own_columns, asked["block"])},
         sizes=lambda public: {"b": public.options.width(public.rows)},
-        limits=columns.product_limits,
+        limits=lambda asked, _: {"product": columns.energy_in(asked) * np.linalg.norm(asked["block"], axis=0)},
         limited_by=columns.BY_ENERGY,
         times=options.max_rounds,
     )

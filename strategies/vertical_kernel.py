@@ -50,7 +50,7 @@ def phases(config: method.RunConfig, options: VerticalKernelOptions) -> method.Q
     distances = method.Question(
         reply=method.Payload((method.Field("distances", ("n(n-1)/2",)),)),
         answer=lambda party, asked: {"distances": algebra.packed_distances(_compared(party))},
-        limits=columns.distance_limits,
+        limits=lambda asked, public: {"distances": 2 * columns.energy_in(asked)},
         limited_by=columns.BY_ENERGY,
     )
     landmarks = method.Question(
@@ -58,7 +58,7 @@ def phases(config: method.RunConfig, options: VerticalKernelOptions) -> method.Q
         reply=method.Payload((method.Field("landmarks", ("n", "c")),)),
         answer=_to_landmarks,
         sizes=lambda public: {"c": public.options.landmarks},
-        limits=columns.landmark_limits,
+        limits=lambda asked, public: {"landmarks": 2 * columns.energy_in(asked)},
         limited_by=columns.BY_ENERGY,
     )
     known = {"distances": distances, "landmarks": landmarks, **columns.inner_products_phase("products")}

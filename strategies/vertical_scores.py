@@ -41,7 +41,7 @@ def phases(config: method.RunConfig, options: ScoresOptions) -> method.Questions
         reply=method.Payload((method.Field("scores", ("n", "k")),)),
         answer=lambda party, asked: {"scores": party.own_columns @ party.own.components[asked["components"]].T},
         sizes=columns.k_of_options,
-        limits=columns.score_limits,
+        limits=lambda asked, public: {"scores": np.sqrt(columns.energy_in(asked))},
         limited_by=columns.BY_ENERGY,
     )
     return {

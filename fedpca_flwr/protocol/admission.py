@@ -170,7 +170,8 @@ def unfit(said: Sequence[PartyInfo], *, partitions: int | None, same_features: b
 def unlike(said: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAError]:
     """What is wrong with clients whose data are not parts of the same run; ``partitions`` as of `unfit`."""
     said = sorted(said, key=lambda info: info.partition_id)
-    found = [(info, text) for info in said for text in _differences(info, said, partitions)]
+    all_simulated = all(info.simulated for info in said)
+    found = [(info, text) for info in said for text in _differences(info, said[0], partitions, all_simulated)]
     named = [info for info in said if info.columns]
     if named:
         witness, others = _minority(named, "columns")
@@ -182,14 +183,14 @@ def unlike(said: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAE
     return [ConfigError(_of(info.sender, text)) for info, text in found]
 
 
-def _differences(info: PartyInfo, said: Sequence[PartyInfo], partitions: int | None) -> Iterator[str]:
-    """In what the data of a client differ from those of others."""
-    first, parts = said[0], f"its node-config says the rows are in {info.num_partitions} partitions, the run expects "
+def _differences(info: PartyInfo, first: PartyInfo, partitions: int | None, all_simulated: bool) -> Iterator[str]:
+    """In what the data of a client differ from those of the ``first``, and of others."""
+    parts = f"its node-config says the rows are in {info.num_partitions} partitions, the run expects "
     if partitions is not None and info.num_partitions != partitions:
         yield f"{parts}{partitions} clients; both must be the same, or part of the rows would be left out"
     if partitions is None and info.simulated and info.num_partitions != first.num_partitions:
         yield f"{parts}{first.num_partitions}, as {first.sender} says; the parts would overlap"
-    if info.simulated and not all(other.simulated for other in said):
+    if info.simulated and not all_simulated:
         yield "its node-config names no 'data', but that of other clients does"
     if info.covariates != first.covariates:
         yield (

@@ -48,6 +48,10 @@ class Field:
     near: str = ""
     """Of what is asked: the name of such a number, from which this one differs by rounding, or it is zero."""
 
+    def lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape, where the symbols in it stand for these ``sizes``."""
+        return tuple(_size(symbol, sizes) for symbol in self.shape)
+
     @property
     def dtypes(self) -> list[np.dtype]:
         """Those that are allowed, the smallest first."""
@@ -65,13 +69,8 @@ class Payload:
         return [np.asarray(values[field.name]) for field in self.fields]
 
     def named(self, arrays: Sequence[NDArray[Any]], sender: str) -> dict[str, NDArray[Any]]:
-        """The arrays by field name, after a check of number, dtype and number of axes.
-
-        Raises
-        ------
-        ContractError
-            Naming the sender and the field.
-        """
+        """The arrays by field name, after a check of number, dtype and number of axes; a `ContractError` names the
+        sender and the field."""
         self.require_count(len(arrays), sender)
         for field, array in zip(self.fields, arrays, strict=True):
             if array.dtype not in field.dtypes:
@@ -102,16 +101,12 @@ class Payload:
         Without fields whose length only the decoder can judge, and unless it is the ``whole`` without optional ones.
         """
         counted = [field for field in self.fields if whole or not field.optional]
-        bodies = sum(self._values(field, sizes) * field.dtypes[0].itemsize for field in counted)
+        bodies = sum(math.prod(field.lengths(sizes)) * field.dtypes[0].itemsize for field in counted)
         return HEADER * len(self.fields) + bodies
 
     def values(self, sizes: Mapping[str, int]) -> int:
         """Numbers in all fields."""
-        return sum(self._values(field, sizes) for field in self.fields)
-
-    @staticmethod
-    def _values(field: Field, sizes: Mapping[str, int]) -> int:
-        return math.prod(_size(symbol, sizes) for symbol in field.shape)
+        return sum(math.prod(field.lengths(sizes)) for field in self.fields)
 
     def features(self, values: Fields) -> int | None:
         """The number of features that a payload claims: the length of its first axis named ``d``."""

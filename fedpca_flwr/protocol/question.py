@@ -99,6 +99,8 @@ class Question:
 
     def as_sum(self) -> Question:
         """The question as it is asked where only the sum of its replies opens."""
+        if not self.limited_by:
+            return self
         return replace(self, asked=Payload((*self.asked.fields, *self.limited_by)))
 
     def most(self, public: Public) -> int:
@@ -106,9 +108,13 @@ class Question:
         return self.times if isinstance(self.times, int) else self.times(public)
 
     def layout(self, asked: Fields, public: Public) -> Layout:
-        """How the sum of the replies travels in fixed point."""
+        """How the sum of the replies travels in fixed point; a limit with fewer axes than its field is that of each."""
         assert self.limits is not None
-        return Layout(self.limits(asked, public), words=self.words)
+        limits, sizes = dict(self.limits(asked, public)), self.reply_sizes(asked, public)
+        for known in self.reply.fields:
+            if known.name in limits and limits[known.name].ndim < len(known.shape):
+                limits[known.name] = np.broadcast_to(limits[known.name], known.lengths(sizes))
+        return Layout(limits, words=self.words)
 
     def nbytes(self, sizes: Mapping[str, int], *, whole: bool = False) -> int:
         """Bytes of a reply: at least so many (see `Payload.nbytes`)."""

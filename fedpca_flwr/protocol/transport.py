@@ -50,13 +50,8 @@ class Transport(ABC):
 
     @abstractmethod
     def script(self, method: str, phases: Questions) -> Questions:
-        """The script of a run, from the method's own phases: what travels in each, and what comes around them.
-
-        Raises
-        ------
-        ConfigError
-            Where the method's answers cannot travel so.
-        """
+        """The script of a run, from the method's own phases: what travels in each, and what comes around them; a
+        `ConfigError` where the method's answers cannot travel so."""
 
 
 class ServerTransport(Transport):

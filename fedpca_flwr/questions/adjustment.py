@@ -41,13 +41,8 @@ from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
 
 
 def covariate_places(names: list[str], table: Table) -> NDArray[np.int64]:
-    """Where the covariates stand in a party's rows, by their names or numbers from 0.
-
-    Raises
-    ------
-    ConfigError
-        With all that are no columns.
-    """
+    """Where the covariates stand in a party's rows, by their names or numbers from 0; a `ConfigError` with all that are
+    no columns."""
     width = table.rows.shape[1]
     known = {str(place): place for place in range(width)} | {name: i for i, name in enumerate(table.names)}
     strangers = [name for name in names if name not in known]

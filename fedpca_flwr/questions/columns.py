@@ -28,7 +28,6 @@ from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import energies, packed_gram
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
-from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.model.loadings import Loadings, run_digest
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
@@ -66,34 +65,9 @@ def measure_limits(
     return {name: np.array(limit(name)) for name in names}
 
 
-def product_limits(asked: Fields, public: Public) -> SumLimits:
-    """``X X'`` times a block (n, b)."""
-    block = asked["block"]
-    return {"product": np.tile(_energy_in(asked) * np.linalg.norm(block, axis=0), (len(block), 1))}
-
-
-def distance_limits(asked: Fields, public: Public) -> SumLimits:
-    """Squared distances of the rows (n (n - 1) / 2,)."""
-    return {"distances": np.full(packed_size(public.rows - 1), 2 * _energy_in(asked))}
-
-
-def landmark_limits(asked: Fields, public: Public) -> SumLimits:
-    """Squared distances of the rows from some of them, or inner products with them, (n, c)."""
-    return {"landmarks": np.full((public.rows, asked["places"].size), 2 * _energy_in(asked))}
-
-
-def score_limits(asked: Fields, public: Public) -> SumLimits:
-    """Scores (n, k) by orthonormal loadings."""
-    return {"scores": np.full((public.rows, asked["components"].size), np.sqrt(_energy_in(asked)))}
-
-
-def projection_limits(asked: Fields, public: Public) -> SumLimits:
-    """The energy that the last round finds left: at most all of it, and some rounding."""
-    return {"squared": np.array(2 * float(asked["energy"]))}
-
-
-def _energy_in(asked: Fields) -> float:
-    return float(asked["energy"]) * (1 + ROUNDING)
+def energy_in(asked: Fields) -> Array:
+    """The energy that came with a question, a little enlarged: what bounds its sum."""
+    return np.asarray(asked["energy"] * (1 + ROUNDING))
 
 
 ABOUT_ROWS = (
@@ -193,7 +167,7 @@ def inner_products_phase(name: str) -> Questions:
     products = Question(
         reply=Payload((Field(name, ("n(n+1)/2",), kind="scatter"),)),
         answer=lambda party, asked: {name: packed_gram(party.own_columns.X)},
-        limits=lambda asked, public: {name: np.full(packed_size(public.rows), _energy_in(asked))},
+        limits=lambda asked, public: {name: energy_in(asked)},
         limited_by=BY_ENERGY,
     )
     return {name: products}
@@ -221,7 +195,8 @@ def projection_phase() -> Questions:
         reply=Payload((Field("squared", (), kind="size"),)),
         answer=_project,
         sizes=k_of_options,
-        limits=projection_limits,
+        # what is left is at most the energy, and some rounding
+        limits=lambda asked, public: {"squared": np.asarray(2 * asked["energy"])},
         limited_by=BY_ENERGY,
         closing=True,
     )

@@ -193,13 +193,8 @@ class ColumnsRun(PCAStrategy):
         return {**asked, "energy": np.asarray(self.total)}
 
     def require_same_rows(self, replies: list[Reply]) -> None:
-        """Take what the parties say of their rows.
-
-        Raises
-        ------
-        ConfigError, ContractError, DataError
-            Unless all have the same, and enough.
-        """
+        """Take what the parties say of their rows; an error unless all
+        have the same, and enough."""
         self._require_same_ids(replies)
         self._require_same_count(replies)
         self.n_rows = int(replies[0].fields["count"])
@@ -207,13 +202,7 @@ class ColumnsRun(PCAStrategy):
         self.n_components(self.n_rows, self.columns)
 
     def set_total(self, total: float) -> None:
-        """Take the energy of all columns.
-
-        Raises
-        ------
-        DataError
-            Where there is none.
-        """
+        """Take the energy of all columns; a `DataError` where there is none."""
         require_variance(total, self.n_rows, np.zeros(1))
         self.total = total
 

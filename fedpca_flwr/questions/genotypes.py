@@ -58,10 +58,7 @@ ALLELES: Questions = {
         reply=Payload((COUNT, *(Field(name, ("d",), kind="size") for name in COUNTS))),
         answer=_alleles,
         limits=lambda asked, public: {
-            "count": np.array(float(ROWS)),
-            **{
-                name: np.full(public.features, float(most * ROWS)) for name, most in zip(COUNTS, (1, 2, 4), strict=True)
-            },
+            name: np.array(float(most * ROWS)) for name, most in zip(("count", *COUNTS), (1, 1, 2, 4), strict=True)
         },
     )
 }
@@ -91,13 +88,8 @@ Given = TypeVar("Given", bound=GenotypeOptions)
 
 
 def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConfig, Given], Questions]) -> Questions:
-    """The script of a method's ``phases``, of genotypes if the options say so.
-
-    Raises
-    ------
-    ConfigError
-        Where other options contradict that.
-    """
+    """The script of a method's ``phases``, of genotypes if the options say so; a `ConfigError` where other options
+    contradict that."""
     if not options.genotypes:
         return phases(config, options)
     others = ["scale=false"] * options.scaled + ["center=true"] * (not options.centred)

@@ -251,13 +251,7 @@ class GraphClient(RowsClient):
         return signed
 
     def direction(self, X: Array) -> Array:
-        """Sanger's direction (d, k) of this party's A at ``X``.
-
-        Raises
-        ------
-        ConfigError
-            When the iterates diverge.
-        """
+        """Sanger's direction (d, k) of this party's A at ``X``; a `ConfigError` when the iterates diverge."""
         if not np.linalg.norm(X) <= DIVERGED:  # NaN too
             asked = self.options.step_size
             taken = f"'auto', here {self.step_size:.3g}" if asked == "auto" else f"{asked:g}"

@@ -45,13 +45,7 @@ class Signer:
         return np.frombuffer(self.identity.sign(self._message(self.identity.party, what, said)), np.uint8)
 
     def require(self, party: int, what: str, signature: NDArray[np.uint8], *said: bytes) -> None:
-        """Refuse what a party has not said.
-
-        Raises
-        ------
-        DisclosureError
-            Naming the party.
-        """
+        """Refuse what a party has not said; a `DisclosureError` names the party."""
         if not self.identity.signed(party, self._message(party, what, said), signature.tobytes()):
             raise DisclosureError(
                 f"the signature of party {party} under the {what} is not right by its key in this site's list "
