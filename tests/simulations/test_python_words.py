@@ -43,11 +43,11 @@ def test_a_caller_of_run_reads_of_keyword_arguments(method, options, named):
 
 
 def test_so_does_who_fits_an_estimator():
-    for fitted, wanted in (
+    for fitted, named in (
         (lambda: FederatedPCA(9).fit(PARTIES), ["n_components", 9, 5]),
         (lambda: FederatedPCA(2, method="p-vov").fit(PARTIES), ["'method'", "p-vov"]),
     ):
-        with refused(FedPCAError, *wanted):
+        with refused(FedPCAError, *named):
             fitted()
 
 
