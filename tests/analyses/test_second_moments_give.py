@@ -220,7 +220,7 @@ def test_secure_sums_give_the_same(diabetes):
 
 def test_what_cannot_be_is_refused(diabetes):
     moments = kept(diabetes)
-    for call, text in [
+    for call, named in [
         (lambda: analyses.ridge(moments, RESPONSES, alpha=0), ["'alpha'", 0]),
         (lambda: analyses.ridge(moments, [10], [9, 10]), [10]),
         (lambda: analyses.ridge(moments, [12]), ["[12]", 12]),
@@ -228,7 +228,7 @@ def test_what_cannot_be_is_refused(diabetes):
         (lambda: analyses.factor_analysis(moments, 12), ["'k'", 12, 1, 11]),
         (lambda: analyses.partial_least_squares(moments, [10], k=True), ["'k'", "True"]),
     ]:
-        with refused(ConfigError, *text):
+        with refused(ConfigError, *named):
             call()
     still = SecondMoments.of(np.column_stack([diabetes, np.full(len(diabetes), 0.1)]))
     with refused(DataError, 12):

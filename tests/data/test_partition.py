@@ -79,7 +79,7 @@ def test_columns_are_split_evenly_by_sizes_or_by_names():
 
 
 @pytest.mark.parametrize(
-    ("how", "text"),
+    ("how", "named"),
     [
         ("20 20", ["'columns'", "20 20", 3, 1, 4]),
         ("2 2 0", ["'columns'", "2 2 0"]),
@@ -87,14 +87,14 @@ def test_columns_are_split_evenly_by_sizes_or_by_names():
         ("a, b; c", ["'columns'", 3, 2]),
     ],
 )
-def test_columns_that_do_not_fit_are_named(how, text):
-    with refused(ConfigError, *text):
+def test_columns_that_do_not_fit_are_named(how, named):
+    with refused(ConfigError, *named):
         split_columns(4, 3, how)
 
 
 def test_names_that_are_missing_unknown_or_doubled_are_named():
-    for how, fault in (("a; b, x", "cx"), ("a; b", "c"), ("a, b; b, c", "b")):
-        with refused(ConfigError, "'columns'", *fault):
+    for how, named in (("a; b, x", "cx"), ("a; b", "c"), ("a, b; b, c", "b")):
+        with refused(ConfigError, "'columns'", *named):
             split_columns(3, 2, how, ["a", "b", "c"])
     with refused(ConfigError, 5, 4):
         split_columns(4, 5, "even")

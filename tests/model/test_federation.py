@@ -176,7 +176,7 @@ def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "text"),
+    ("change", "error", "named"),
     [
         (lambda f: f.join("north", EAST), ConfigError, ["'north'"]),
         (lambda f: f.leave("nort"), ConfigError, ["'nort'", "'north'"]),
@@ -194,9 +194,9 @@ def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error, text):
+def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error, named):
     federation, before = Federation.open(folder), contents(folder)
-    with refused(error, *text):
+    with refused(error, *named):
         change(federation)
     assert federation.members == {"north": 180, "south": 100}
     assert not federation.changed

@@ -147,10 +147,7 @@ def _tensors(honest, others, fault):
 @pytest.mark.parametrize("options", [{}, {"scale": True}])
 def test_a_scatter_that_takes_away_what_others_have_is_found_among_its_group(options):
     """And the run that keeps what each sent names it."""
-    for more, said in (
-        ({}, "client 4"),
-        ({"max_share": 1.0}, "^client 4:"),
-    ):
+    for more, said in (({}, "client 4"), ({"max_share": 1.0}, "^client 4:")):
         run = server(12, **options, **more)
 
         def negative(reply, run=run):

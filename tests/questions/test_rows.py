@@ -54,8 +54,8 @@ def test_a_last_round_of_other_rows_is_refused(way):
         return made
 
     proxy.make = changed
-    expected = [89, 90] if way else ["client 1", 29, 30]
-    with refused(ContractError, *expected):
+    named = [89, 90] if way else ["client 1", 29, 30]
+    with refused(ContractError, *named):
         finish(server)
 
 

@@ -23,7 +23,7 @@ def refusal(method, parties=PARTIES, **options):
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [
-        ("p-cov", {"n_components": 9}, ["'n_components'", 9, 5, "n_components from 1 to 5"]),
+        ("p-cov", {"n_components": 9}, ["'n_components'", 9, 5, 1]),
         ("p-cov", {"n_components": 0}, ["'n_components'", 0, 1]),
         ("p-cov", {"n_componets": 2}, ["p-cov", "n_componets", "n_components"]),
         ("p-cov", {"scale": "x"}, ["'scale'", "'x'", "True", "False"]),
@@ -43,11 +43,11 @@ def test_a_caller_of_run_reads_of_keyword_arguments(method, options, named):
 
 
 def test_so_does_who_fits_an_estimator():
-    for fitted, wanted in (
+    for fitted, named in (
         (lambda: FederatedPCA(9).fit(PARTIES), ["n_components", 9, 5]),
         (lambda: FederatedPCA(2, method="p-vov").fit(PARTIES), ["'method'", "p-vov"]),
     ):
-        with refused(FedPCAError, *wanted):
+        with refused(FedPCAError, *named):
             fitted()
 
 

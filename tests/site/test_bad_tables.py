@@ -50,17 +50,9 @@ CSV = {
         "length",
         "lines 32, 35 with 2 cells instead of 3; line 34 with 1 cell instead of 3",
     ),
-    "row numbers without a name": (
-        "a,b\n1,10,20\n2,30,40\n",
-        "2 .*3 .*row numbers",
-        "lines 2, 3",
-    ),
+    "row numbers without a name": ("a,b\n1,10,20\n2,30,40\n", "2 .*3 .*row numbers", "lines 2, 3"),
     "more names than columns": ("a,b,c\n1,2\n3,4\n", "3 .*2 ", "lines 2, 3 with 2 cells"),
-    "rows that end with a separator": (
-        "a,b\n1,2,\n3,4,\n",
-        "separator",
-        "lines 2, 3",
-    ),
+    "rows that end with a separator": ("a,b\n1,2,\n3,4,\n", "separator", "lines 2, 3"),
     "all lines end with a separator": ("a,b,\n1,2,\n", "name.*separator", "columns 3"),
     "an index without a name": (",a,b\n0,1,2\n", "name.*index", "columns 1"),
     "a name twice": ("a,b,a\n1,2,3\n", "same name", "'a' in columns 1, 3"),
@@ -77,11 +69,7 @@ CSV = {
         "texts",
         "lines 2, 3, 4, 5, 6 and 4 more, column 1 \\('sex'\\): texts",
     ),
-    "dates": (
-        lines("2020-01-01,2,3", "1,2,4/7/11"),
-        "dates.*days",
-        "line 33, column 3 \\('height'\\)",
-    ),
+    "dates": (lines("2020-01-01,2,3", "1,2,4/7/11"), "dates.*days", "line 33, column 3 \\('height'\\)"),
     "times": (lines("1,12:30,3"), "dates", "column 2 \\('weight'\\): dates"),
     "units": (lines("1,4711 kg,3"), "units", "column 2"),
     "per cent": (lines("1,4711%,3"), "units", "column 2"),
@@ -90,33 +78,17 @@ CSV = {
     "thousands": (lines('1,"4,711.5",3'), "thousands", "column 2"),
     "apostrophes between thousands": (lines("1,4'711,3"), "thousands", "column 2"),
     "decimal commas in quotes": (lines('1,"47,11",3'), "commas.*points", "column 2"),
-    "decimal commas between commas": (
-        "weight\n47,11\n1,5\n",
-        "1 .*2 .*decimal commas",
-        "lines 2, 3",
-    ),
-    "points among decimal commas": (
-        in_comma_style("1;47.11;3"),
-        "points.*commas",
-        "line 32, column 2",
-    ),
+    "decimal commas between commas": ("weight\n47,11\n1,5\n", "1 .*2 .*decimal commas", "lines 2, 3"),
+    "points among decimal commas": (in_comma_style("1;47.11;3"), "points.*commas", "line 32, column 2"),
     "points between thousands": (in_comma_style("1;4.711,5;3"), "thousands", "line 32, column 2"),
-    "commas among decimal points": (
-        lines("1;47,11;3", separator=";"),
-        "commas.*points",
-        "line 32",
-    ),
+    "commas among decimal points": (lines("1;47,11;3", separator=";"), "commas.*points", "line 32"),
     "commas of two meanings": ("a;b\n1,234;5,678\n2,345;6,789\n", "commas.*thousands", ""),
     "spaces between cells": ("a b c\n1 2 3\n4 5 6\n", "several numbers", "lines 2, 3, column 1"),
     "underscores": (lines("1,4_711,3"), "numbers", "line 32, column 2"),
     "hexadecimal numbers": (lines("1,0x4711,3"), "numbers", "line 32, column 2"),
     "complex numbers": (lines("1,1+4711j,3"), "numbers", "line 32, column 2"),
     "digits of another script": (lines("1,٤٧١١,3"), "numbers", "line 32, column 2"),
-    "a mark for what is missing": (
-        lines("1,?,3", "1,-,3", "1,.,3"),
-        "texts",
-        "lines 32, 33, 34, column 2",
-    ),
+    "a mark for what is missing": (lines("1,?,3", "1,-,3", "1,.,3"), "texts", "lines 32, 33, 34, column 2"),
     "infinity": (lines("1,inf,3"), "infinite", "columns: 'weight'"),
     "numbers beyond floats": (lines("1,1e400,3"), "infinite", "columns: 'weight'"),
     "numbers whose squares overflow": (lines("1,1e200,3"), "squared", "columns: 'weight'"),
@@ -126,11 +98,7 @@ CSV = {
     "UTF-16 that is cut off": (GOOD.encode("utf-16")[:-1], "encoding", ""),
     "UTF-8 with a mark, and other bytes": (b"\xef\xbb\xbf" + "größe\n1\n".encode("cp1252"), "encoding", ""),
     "bytes of no encoding": (b"a\x81,b\n1,2\n", "encoding.*UTF-8", ""),
-    "a quote that is not closed": (
-        lines('1,2,"3', *["1,2,3"] * 40_000),
-        "131,072.*quote",
-        "",
-    ),
+    "a quote that is not closed": (lines('1,2,"3', *["1,2,3"] * 40_000), "131,072.*quote", ""),
     "a workbook": (b"PK\x03\x04" + bytes(90), "workbook.*CSV", ""),
     "a workbook of old Excel": (b"\xd0\xcf\x11\xe0" + bytes(90), "workbook", ""),
     "a compressed file": (gzip.compress(GOOD.encode()), "compressed", ""),
@@ -162,11 +130,7 @@ BAD_COLUMNS = {
 }
 PARQUET = {
     **{
-        f"{kind} in a column": (
-            in_parquet({"age": X[:, 0], "odd": column}),
-            f"{told}.*'label'",
-            "'odd'",
-        )
+        f"{kind} in a column": (in_parquet({"age": X[:, 0], "odd": column}), f"{told}.*'label'", "'odd'")
         for kind, (column, told) in BAD_COLUMNS.items()
     },
     "several such columns": (
@@ -177,11 +141,7 @@ PARQUET = {
     "an index": (in_parquet({"a": X[:, 0], "__index_level_0__": range(30)}), "index", ""),
     "no column": (in_parquet({}), "feature", ""),
     "no row": (in_parquet({"a": pa.array([], pa.float64())}), r"\(0, 1\)", ""),
-    "a name twice": (
-        in_parquet(pa.Table.from_arrays([pa.array(X[:, 0])] * 2, names=["a", "a"])),
-        "same name",
-        "'a'",
-    ),
+    "a name twice": (in_parquet(pa.Table.from_arrays([pa.array(X[:, 0])] * 2, names=["a", "a"])), "same name", "'a'"),
     "missing numbers": (in_parquet({"a": [1.0, None] * 15}), "NaN.*method='em'", "columns: 'a'"),
     "missing whole numbers": (in_parquet({"a": [1, None] * 15}), "NaN.*method='em'", "columns: 'a'"),
     "missing booleans": (in_parquet({"a": [True, None] * 15}), "NaN.*method='em'", "columns: 'a'"),

@@ -475,7 +475,7 @@ def test_urls_of_every_form_are_taken(place):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "named"),
     [
         ({"data": "postgresql://db/x"}, ["'query'"]),
         ({"data": "rows.csv", "query": SELECT}, ["'query'", "'data'"]),
@@ -483,8 +483,8 @@ def test_urls_of_every_form_are_taken(place):
         ({"data": "duckdb:///x.db", "query": SELECT, "layer": "counts"}, ["'layer'", "'data'"]),
     ],
 )
-def test_a_database_and_a_query_belong_together(given, message):
-    with refused(ConfigError, *message):
+def test_a_database_and_a_query_belong_together(given, named):
+    with refused(ConfigError, *named):
         NodeConfig.parse(site(**given), source="node-config")
 
 

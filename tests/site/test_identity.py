@@ -63,11 +63,11 @@ def test_a_key_is_never_overwritten(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("party", "name", "text"),
+    ("party", "name", "named"),
     [(-1, "", [-1, 0]), (0, "a\n1 key", ["a\\n1 key"])],
 )
-def test_a_line_that_would_be_none_is_not_made(party, name, text, tmp_path):
-    with refused(ConfigError, *text):
+def test_a_line_that_would_be_none_is_not_made(party, name, named, tmp_path):
+    with refused(ConfigError, *named):
         make_key(str(tmp_path / "key"), party, name)
     assert not list(tmp_path.iterdir())
 
@@ -142,7 +142,7 @@ def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_bel
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("given", "named"),
     [
         ({"identity": "", "identities": ""}, ["'identity'", "'identities'"]),
         ({"identities": ""}, ["'identity'", "'identities'"]),
@@ -151,9 +151,9 @@ def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_bel
         ({"identities": "absent"}, ["'identities'"]),
     ],
 )
-def test_what_a_site_lacks_is_named(given, text, tmp_path):
+def test_what_a_site_lacks_is_named(given, named, tmp_path):
     node = {**made(tmp_path)[0][0].model_dump(), **given}
-    with refused(ConfigError, *text) as told:
+    with refused(ConfigError, *named) as told:
         identity_of(NodeConfig.parse(node, source="node-config"))
     assert "absent" not in str(told.value)
 

@@ -116,14 +116,14 @@ def test_what_is_wrong_with_names_is_said_by_all_parties():
     with refused(ConfigError, "adjust_for", "'weight'", "'batch'", 8) as told:
         fit("p-cov", frames, n_components=2, adjust_for="weight, age, batch")
     assert all(f"client {party}" in str(told.value) for party in range(3))
-    for options, text in (
+    for options, named in (
         ({"adjust_for": "1, 1"}, ["adjust_for"]),
         ({"adjust_for": "0,1,2,3,4,5,6,7"}, ["adjust_for", 8]),
         ({"adjust_for": "1", "center": False}, ["adjust_for", "center=True"]),
         ({"harmonise": "means", "keep": "moments", **SECURE}, ["'keep'", "'moments'", "harmonise='means'"]),
         ({"adjust_for": "1", "n_components": 8}, ["n_components", 8, 7]),
     ):
-        with refused(ConfigError, *text):
+        with refused(ConfigError, *named):
             fit("p-cov", PARTIES, **{"n_components": 2, **options})
 
 

@@ -83,8 +83,8 @@ def test_columns_that_vary_too_little_to_be_scaled_are_zero():
 def test_a_refusal_of_scaled_columns_with_their_means_says_what_helps(method):
     """A nearer bound does not help where the columns are as large; another unit does."""
     options = {"n_components": 2, "scale": True, "center": False, **SECURE}
-    text = ["'bound'", "1e+90", "center=True"]
-    with refused(ConfigError, *text):
+    named = ["'bound'", "1e+90", "center=True"]
+    with refused(ConfigError, *named):
         fit(method, by_columns(1e89 * rows(60)), bound=1e90, **options)
     assert fit(method, by_columns(rows(60)), bound=10.0, **options).n_components_ == 2
 

@@ -116,16 +116,16 @@ def test_a_client_that_lies_about_its_scatter_does_not_pass_the_last_round():
 
 
 @pytest.mark.parametrize(
-    ("scale", "mean", "text"),
+    ("scale", "mean", "named"),
     [
         (1e150, 0.0, ["client 0", "1e+140"]),
         (1e-162, 0.0, ["client 0", "1e-140"]),
         (1e-142, 1e-138, ["float64"]),
     ],
 )
-def test_values_outside_the_range_of_float64_are_refused(scale, mean, text):
+def test_values_outside_the_range_of_float64_are_refused(scale, mean, named):
     X = rows(60) * scale + mean
-    with refused(DataError, *text):
+    with refused(DataError, *named):
         fit("p-cov", cut(X, 30, 30), n_components=2)
 
 

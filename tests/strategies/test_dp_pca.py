@@ -411,7 +411,7 @@ DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
 
 
 @pytest.mark.parametrize(
-    ("options", "site", "error", "text"),
+    ("options", "site", "error", "named"),
     [
         ({"noise_seed": 3}, {}, ConfigError, ["noise-seed", 3]),
         (DISTRIBUTED, {}, DisclosureError, [3, 1, "honest-parties"]),
@@ -420,15 +420,15 @@ DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
     ],
     ids=["fixed noise", "more honest parties than trusted", "no secure aggregation", "more than there are"],
 )
-def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, text, tmp_path):
+def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, named, tmp_path):
     site = {**OWN, "journal": str(tmp_path), **site}
     server = server_of("dp-pca", cut(rows(300), 100, 100, 100), **{**FRESH, **options}, site=site)
-    with refused(error, *text):
+    with refused(error, *named):
         finish(server)
 
 
 @pytest.mark.parametrize(
-    ("options", "site", "text"),
+    ("options", "site", "named"),
     [
         ({"epsilon": 10.1}, OWN, ["10.1", 10, "max-epsilon"]),
         ({"delta": 2e-5}, OWN, ["2e-05", "1e-05", "max-delta"]),
@@ -439,9 +439,9 @@ def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, te
     ],
     ids=str,
 )
-def test_a_site_refuses_a_run_that_promises_less_than_it_wants_without_any_budget(options, site, text, tmp_path):
+def test_a_site_refuses_a_run_that_promises_less_than_it_wants_without_any_budget(options, site, named, tmp_path):
     server = server_of("dp-pca", [rows(50)], **{**FRESH, **options}, site={"journal": str(tmp_path), **site})
-    with refused(DisclosureError, *text):
+    with refused(DisclosureError, *named):
         finish(server)
     assert released(tmp_path) == []
 
@@ -474,7 +474,7 @@ def test_a_noised_count_is_told_nowhere():
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "named"),
     [
         ({"clip": ""}, ["'clip'"]),
         ({"centre_clip": ""}, ["centre_clip"]),
@@ -488,8 +488,8 @@ def test_a_noised_count_is_told_nowhere():
     ],
     ids=str,
 )
-def test_options_that_promise_nothing_are_named(options, text):
-    with refused(ConfigError, *text):
+def test_options_that_promise_nothing_are_named(options, named):
+    with refused(ConfigError, *named):
         fit("dp-pca", parties(), **options)
 
 

@@ -147,7 +147,7 @@ def test_a_feature_that_nobody_observed_is_named():
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "named"),
     [
         ({"model": "gaussian", "factors": 3}, ["'factors'", 3, "'model'", "'gaussian'"]),
         ({"n_components": 0.5}, ["n_components", "0.5", "model='factors'"]),
@@ -156,8 +156,8 @@ def test_a_feature_that_nobody_observed_is_named():
         ({"factors": 6}, [5, "model='factors'"]),
     ],
 )
-def test_what_factors_cannot_be_is_refused(options, text):
-    with refused(ConfigError, *text):
+def test_what_factors_cannot_be_is_refused(options, named):
+    with refused(ConfigError, *named):
         fit("em", parties_of_three(), **{**WIDE, **options})
 
 

@@ -340,7 +340,7 @@ def test_a_site_refuses_a_method_that_it_does_not_allow(method):
 
 @every_method
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "named"),
     [
         ({"n_component": 3}, ["n_component", "n_components"]),
         ({"n_components": 0}, ["n_components", 0]),
@@ -355,8 +355,8 @@ def test_a_site_refuses_a_method_that_it_does_not_allow(method):
     ],
     ids=str,
 )
-def test_a_bad_configuration_is_named(method, options, text):
-    with refused(ConfigError, *text):
+def test_a_bad_configuration_is_named(method, options, named):
+    with refused(ConfigError, *named):
         fit(method, parties_of_three(), **options)
 
 

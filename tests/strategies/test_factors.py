@@ -65,7 +65,7 @@ def test_stacking_without_row_counts_does_not_converge_and_with_them_does():
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "named"),
     [
         ({"rank": 3}, ["'rank'", 3, "n_components", 4]),
         ({"rank": 8, "scale": True}, ["'rank'", "center=True", "scale=False"]),
@@ -73,8 +73,8 @@ def test_stacking_without_row_counts_does_not_converge_and_with_them_does():
     ],
     ids=str,
 )
-def test_what_truncation_cannot_do_is_refused(options, text):
-    with refused(ConfigError, *text):
+def test_what_truncation_cannot_do_is_refused(options, named):
+    with refused(ConfigError, *named):
         run("qr-pca", parties(), engine="loopback", **{"n_components": 4, **options})
 
 

@@ -99,7 +99,7 @@ def test_masked_sums_need_no_bound_and_no_more_rounds_than_the_method():
 
 
 @pytest.mark.parametrize(
-    ("options", "fault"),
+    ("options", "named"),
     [
         ({"scale": True}, ["scale=False"]),
         ({"center": False}, ["center=True"]),
@@ -107,8 +107,8 @@ def test_masked_sums_need_no_bound_and_no_more_rounds_than_the_method():
     ],
     ids=str,
 )
-def test_options_that_contradict_it_are_refused(options, fault):
-    with refused(ConfigError, *fault):
+def test_options_that_contradict_it_are_refused(options, named):
+    with refused(ConfigError, *named):
         fit("p-cov", parties_of(people()), n_components=2, genotypes=True, **options)
 
 

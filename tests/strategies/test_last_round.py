@@ -114,11 +114,11 @@ def test_intervals_by_fourth_moments_are_those_of_the_pooled_rows(way):
 
 
 def test_what_the_options_need_is_said():
-    for options, text in (
+    for options, named in (
         ({"outliers": "sites", "center": False}, ["'outliers'", "center=True"]),
         ({"fourth_moments": True, "scale": True}, ["fourth_moments", "center=True", "scale=False"]),
     ):
-        with refused(ConfigError, *text):
+        with refused(ConfigError, *named):
             fit("p-cov", PARTIES, n_components=2, **options)
     with refused(ConfigError, "sub-it", "'outliers'"):
         fit("sub-it", PARTIES, n_components=2, outliers="sites")

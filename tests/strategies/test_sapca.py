@@ -121,7 +121,7 @@ def test_the_rank_by_the_paper_s_rule(topology):
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "named"),
     [
         ({"n_components": 0.99, "tracked": 4}, ["'tracked'", 4, "n_components"]),
         ({"n_components": 5, "tracked": 4}, ["'tracked'", 4, "n_components", 5]),
@@ -133,8 +133,8 @@ def test_the_rank_by_the_paper_s_rule(topology):
     ],
     ids=str,
 )
-def test_what_does_not_go_together_is_named(options, text):
-    with refused(ConfigError, *text):
+def test_what_does_not_go_together_is_named(options, named):
+    with refused(ConfigError, *named):
         fit([flat(300, 8), flat(200, 8)], **options)
 
 
@@ -268,16 +268,16 @@ def test_of_two_runs_at_once_the_later_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("other", "options", "error", "text"),
+    ("other", "options", "error", "named"),
     [
         (parties(50, 50, d=11), {}, ContractError, [11, 12]),
         (parties(50, 50, seed=2), {"center": False}, ConfigError, ["'center'", "False", "True"]),
     ],
     ids=["features", "center"],
 )
-def test_what_does_not_fit_the_running_model_is_named(tmp_path, other, options, error, text):
+def test_what_does_not_fit_the_running_model_is_named(tmp_path, other, options, error, named):
     fit(parties(100, 80), state=str(tmp_path))
-    with refused(error, *text):
+    with refused(error, *named):
         fit(other, state=str(tmp_path), **options)
 
 

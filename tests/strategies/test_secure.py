@@ -256,37 +256,17 @@ def test_scaling_never_takes_a_small_feature_for_constant():
 
 MALFORMED = [
     ("deviations", lambda arrays: [], [0, 2, "(rows, centre)"]),
-    (
-        "deviations",
-        lambda arrays: [arrays[0], arrays[1][:5]],
-        ["'centre'", "(5,)", "(12,)"],
-    ),
+    ("deviations", lambda arrays: [arrays[0], arrays[1][:5]], ["'centre'", "(5,)", "(12,)"]),
     ("deviations", lambda arrays: [arrays[0] * 0, arrays[1]], ["'rows'", 0, 1]),
     ("scatter", lambda arrays: arrays[:1], [1, 2, "(centre, spread)"]),
     ("scatter", lambda arrays: [arrays[0], arrays[1] * np.nan], ["'spread'", "NaN"]),
     ("scatter", lambda arrays: [arrays[0], -arrays[1]], ["'spread'", 0]),
-    (
-        "project",
-        lambda arrays: arrays[:2],
-        [2, 5, "(components, mean, scale, rows, total)"],
-    ),
-    (
-        "project",
-        lambda arrays: [*arrays[:4], arrays[1]],
-        ["'total'", 1, 0],
-    ),
-    (
-        "project",
-        lambda arrays: [2 * arrays[0], *arrays[1:]],
-        ["'components'"],
-    ),
+    ("project", lambda arrays: arrays[:2], [2, 5, "(components, mean, scale, rows, total)"]),
+    ("project", lambda arrays: [*arrays[:4], arrays[1]], ["'total'", 1, 0]),
+    ("project", lambda arrays: [2 * arrays[0], *arrays[1:]], ["'components'"]),
     ("product", lambda arrays: arrays[:2], [2, 3, "(centre, spread, block)"]),
     ("product", lambda arrays: [*arrays[:2], arrays[2][0]], ["'block'", 1, 2]),
-    (
-        "product",
-        lambda arrays: [*arrays[:2], arrays[2].astype(int)],
-        ["'block'", "int64", "float32", "float64"],
-    ),
+    ("product", lambda arrays: [*arrays[:2], arrays[2].astype(int)], ["'block'", "int64", "float32", "float64"]),
     ("unknown", lambda arrays: arrays, ["'unknown'", "keys", "sums", "deviations"]),
 ]
 

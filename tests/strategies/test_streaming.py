@@ -207,7 +207,7 @@ def test_of_two_runs_at_once_one_is_told(state):
 
 
 @pytest.mark.parametrize(
-    ("parties", "options", "text"),
+    ("parties", "options", "named"),
     [
         ([A, B], {"state": ""}, ["'state'"]),
         ([A, B], {"leave": "partition 1"}, ["'leave'", "partition 1", "client 1"]),
@@ -217,10 +217,10 @@ def test_of_two_runs_at_once_one_is_told(state):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_done_is_named_and_changes_nothing(state, parties, options, text):
+def test_what_cannot_be_done_is_named_and_changes_nothing(state, parties, options, named):
     fit(state, [A, B])
     before = content(state)
-    with refused(FedPCAError, *text):
+    with refused(FedPCAError, *named):
         fit(**{"state": state, "parties": parties, **options})
     assert content(state) == before
 
@@ -335,7 +335,7 @@ def test_other_parties_add_nothing_to_a_sum(state):
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "text"),
+    ("first", "then", "named"),
     [
         (SECURE, {}, ["secure_aggregation", "False"]),
         ({}, SECURE, ["secure_aggregation", "True"]),
@@ -343,10 +343,10 @@ def test_other_parties_add_nothing_to_a_sum(state):
         (SECURE, {**SECURE, "survivors": 2}, ["secure_aggregation", "'streaming'", "p-cov", "ap-cov", "dp-pca"]),
     ],
 )
-def test_a_sum_and_single_members_are_not_mixed(state, first, then, text):
+def test_a_sum_and_single_members_are_not_mixed(state, first, then, named):
     fit(state, [A, B, C], **first)
     before = content(state)
-    with refused(FedPCAError, *text):
+    with refused(FedPCAError, *named):
         fit(state, [A, B, C], **then)
     assert content(state) == before
 

@@ -247,7 +247,7 @@ def test_keys_of_one_sum_are_not_those_of_the_next():
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "text"),
+    ("method", "options", "named"),
     [
         ("p-cov", {"survivors": 3}, ["'survivors'", 3, 4, 5]),
         ("p-cov", {"survivors": 6}, ["'survivors'", 6, 4, 5]),
@@ -259,8 +259,8 @@ def test_keys_of_one_sum_are_not_those_of_the_next():
         ("dp-pca", {"trust": "distributed", "honest_parties": 5}, ["honest-parties", 5, 4, "'survivors'"]),
     ],
 )
-def test_options_that_do_not_go_together_are_named(method, options, text):
-    with refused(ConfigError, *text):
+def test_options_that_do_not_go_together_are_named(method, options, named):
+    with refused(ConfigError, *named):
         finish(server(method, **options))
 
 
@@ -290,39 +290,23 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("phase", "change", "text"),
+    ("phase", "change", "named"),
     [
-        (
-            "shares",
-            lambda arrays: of(arrays, [0, 1, 2]),
-            [3, "'survivors'", 4],
-        ),
+        ("shares", lambda arrays: of(arrays, [0, 1, 2]), [3, "'survivors'", 4]),
         ("shares", lambda arrays: of(arrays, [0, 1, 2, 2, 4]), ["party 2"]),
         ("shares", lambda arrays: of(arrays, [0, 2, 3, 4]), ["party 1"]),
-        (
-            "shares",
-            lambda arrays: [arrays[0] + 1, *arrays[1:]],
-            ["party 5", "'identities'", 0, 4],
-        ),
+        ("shares", lambda arrays: [arrays[0] + 1, *arrays[1:]], ["party 5", "'identities'", 0, 4]),
         ("shares", lambda arrays: [arrays[0][:4], *arrays[1:]], [5, 4]),
         ("shares", lambda arrays: [*arrays[:2], arrays[2][:4]], [5, 4]),
         ("shares", lambda arrays: [], [0, 3, "(parties, publics, signatures)"]),
-        (
-            "shares",
-            lambda arrays: [arrays[0], arrays[1][:, :32], arrays[2]],
-            ["'publics'", "(5, 32)", "(5, 64)"],
-        ),
+        ("shares", lambda arrays: [arrays[0], arrays[1][:, :32], arrays[2]], ["'publics'", "(5, 32)", "(5, 64)"]),
         ("uncentred", lambda arrays: [arrays[0][:3]], [3, "'survivors'", 4]),
         ("uncentred", lambda arrays: [arrays[0][::-1]], ["[4, 3, 2, 1, 0]", "[0, 1, 2, 3, 4]"]),
         ("uncentred", lambda arrays: [arrays[0] + 1], ["[1, 2, 3, 4, 5]", "[0, 1, 2, 3, 4]"]),
         ("agree", lambda arrays: [np.array([0, 2, 3, 4])], ["[0, 2, 3, 4]", "[0, 1, 2, 3, 4]", 1]),
         ("agree", lambda arrays: [np.array([1])], [1, "'survivors'", 4]),
         ("agree", lambda arrays: [arrays[0].astype(float)], ["'survivors'", "float64", "int64"]),
-        (
-            "uncentred",
-            lambda arrays: [np.array([0, 1, 2, 3])],
-            ["[0, 1, 2, 3, 4]", "[0, 1, 2, 3]"],
-        ),
+        ("uncentred", lambda arrays: [np.array([0, 1, 2, 3])], ["[0, 1, 2, 3, 4]", "[0, 1, 2, 3]"]),
         ("reveal", lambda arrays: [arrays[0][:3], arrays[1][:3], arrays[2]], [3, "'survivors'", 4]),
         ("reveal", lambda arrays: [arrays[0], arrays[1] ^ 1, arrays[2]], ["party 0", "'identities'"]),
         ("reveal", lambda arrays: [arrays[0], arrays[1][::-1], arrays[2]], ["party 0", "'identities'"]),
@@ -331,12 +315,12 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
         ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2][:4]], [5, 4]),
     ],
 )
-def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, text):
+def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, named):
     running, revealed = server(), []
     on_request(running, 1, phase, change)
     for party in range(5):
         tamper(running, party, lambda reply: revealed.append(reply) or reply)
-    with refused((ContractError, DisclosureError), "client 1", *text):
+    with refused((ContractError, DisclosureError), "client 1", *named):
         finish(running)
     shares = [r for r in revealed if [len(t) - 128 for t in r.parameters.tensors] == [5 * SHARE]]
     assert not shares or phase == "reveal"  # then those who were told the truth have revealed
