@@ -206,7 +206,7 @@ def test_a_site_refuses_to_tell_of_fewer_values_than_its_minimum():
 
 
 def test_the_server_cannot_send_a_covariance_that_is_none(monkeypatch):
-    monkeypatch.setattr(incomplete, "pack", lambda matrix: np.ones(21))
+    monkeypatch.setattr(incomplete.moments, "pack", lambda matrix: np.ones(21))
     with refused(ContractError, "client 0", "'covariance'"):
         fit("em", parties_of_three(), n_components=2)
 
