@@ -110,10 +110,11 @@ class Question:
     def layout(self, asked: Fields, public: Public) -> Layout:
         """How the sum of the replies travels in fixed point; a limit with fewer axes than its field is that of each."""
         assert self.limits is not None
-        limits, sizes = dict(self.limits(asked, public)), self.reply_sizes(asked, public)
+        limits = dict(self.limits(asked, public))
         for known in self.reply.fields:
             if known.name in limits and limits[known.name].ndim < len(known.shape):
-                limits[known.name] = np.broadcast_to(limits[known.name], known.lengths(sizes))
+                shape = known.lengths(self.reply_sizes(asked, public))
+                limits[known.name] = np.broadcast_to(limits[known.name], shape)
         return Layout(limits, words=self.words)
 
     def nbytes(self, sizes: Mapping[str, int], *, whole: bool = False) -> int:
