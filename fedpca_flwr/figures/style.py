@@ -37,6 +37,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.facecolor": PAPER,
+    "figure.constrained_layout.use": True,
     "savefig.facecolor": "auto",
     "grid.color": GREY,
     "grid.alpha": 0.25,

@@ -48,7 +48,9 @@ class Column(NamedTuple):
     name: str
     kind: str  # the name of its type
     number: str  # SQL that makes float64 of the column ``{}``, NaN of NULL; empty where it holds no numbers
-    text: str  # SQL that makes a text of the column ``{}``, an empty one of NULL
+
+
+TEXT = "coalesce(CAST({} AS VARCHAR), '')"  # SQL that makes a text of the column ``{}``, an empty one of NULL
 
 
 @dataclass
@@ -150,9 +152,8 @@ class DuckDB(Session):
         if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
             raise ConfigError("node-config: 'query' is not one SELECT; a site's rows are what one gives")
         found = self.connection.sql(select)
-        text = "coalesce(CAST({} AS VARCHAR), '')"
         kinds = map(str, found.types)
-        return [Column(name, kind, _duckdb_number(kind), text) for name, kind in zip(found.columns, kinds, strict=True)]
+        return [Column(name, kind, _duckdb_number(kind)) for name, kind in zip(found.columns, kinds, strict=True)]
 
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
         select = f"SELECT [{', '.join(columns)}] {source}"  # whose values are the rows, one behind the other
@@ -238,7 +239,7 @@ class PostgreSQL(Session):
         columns = []
         for name, oid, display in ((column.name, column.type_code, column.type_display) for column in found):
             number = f"coalesce({AS_NUMBER[oid]}, 'NaN')" if oid in AS_NUMBER else ""
-            columns.append(Column(name, display, number, "coalesce({}::text, '')"))
+            columns.append(Column(name, display, number))
         return columns
 
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
@@ -306,8 +307,8 @@ class Query:
         digest = hashlib.sha256()
         with self._opened(self._url) as session:
             if self._ids is not None:
-                text = self._columns[self._ids].text.format(f"c{self._ids}")
-                self.ids = [found.strip() for found in session.texts(text, self._source)]
+                texts = session.texts(TEXT.format(f"c{self._ids}"), self._source)
+                self.ids = [found.strip() for found in texts]
                 digest.update("\0".join(self.ids).encode())
             numbers = [self._columns[position].number.format(f"c{position}") for position in self._features]
             few = max(64, CACHE_ELEMENTS // len(numbers))

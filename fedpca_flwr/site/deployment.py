@@ -5,7 +5,6 @@ A rehearsal goes from certificates to scores: what the deployment guide does ste
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -40,10 +39,6 @@ TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever el
 HOST = "127.0.0.1"
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
-
-
-def unheard(line: str) -> None:
-    """What becomes of a line that nobody waits for."""
 
 
 class Deployment:
@@ -127,21 +122,18 @@ class Deployment:
         """End a site's SuperNode at once, as a power cut does: the SuperLink does not hear of it."""
         kill(self.processes.pop(f"node{i}"))
 
-    def run(self, run_config: str, *options: str, heard: Callable[[str], None] = unheard) -> tuple[str, str]:
+    def run(self, run_config: str, *options: str, heard: Callable[[str], None] | None = None) -> tuple[str, str]:
         """Run the app; its final status and its log, of which ``heard`` is given each line when it is written."""
         log = self.flwr("run", str(self.app), "lab", "--run-config", run_config, "--stream", *options, heard=heard)
         started = re.search(r"started run (\d+)", log)
         if not started:
             raise FedPCAError(f"flwr run: {log}")
-        status = ""
 
-        def finished() -> bool:
-            nonlocal status
+        def final_status() -> str:
             status = str(self.listed("ls", "lab", "--run-id", started[1])["runs"][0]["status"])
-            return status.startswith("finished")
+            return status if status.startswith("finished") else ""
 
-        self.until(finished, "the run")  # a moment after its last line
-        return status, log
+        return str(self.until(final_status, "the run")), log  # it ends a moment after its last line
 
     def all_online(self) -> bool:
         """Whether every SuperNode has signed in."""
@@ -157,7 +149,7 @@ class Deployment:
         listed: dict[str, Any] = json.loads(printed[printed.index("{") :])
         return listed
 
-    def flwr(self, *arguments: str, heard: Callable[[str], None] = unheard) -> str:
+    def flwr(self, *arguments: str, heard: Callable[[str], None] | None = None) -> str:
         """What a `flwr` command prints, without colours; ``heard`` is given each line when it is written."""
         lines = []
         with (
@@ -176,7 +168,8 @@ class Deployment:
             try:
                 for line in child.stdout or ():
                     lines.append(COLOUR.sub("", line))
-                    heard(lines[-1].rstrip())
+                    if heard:
+                        heard(lines[-1].rstrip())
             finally:
                 net.cancel()
             if child.wait():
@@ -196,16 +189,16 @@ class Deployment:
                 start_new_session=True,
             )
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, while all processes live."""
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait for a condition, while all processes live; what it gives once that is true."""
         end = time.monotonic() + TIMEOUT
         while time.monotonic() < end:
             for name, process in self.processes.items():
                 if process.poll() is not None:
                     raise FedPCAError(f"{name} ended with {process.returncode}: {self.log_of(name)[-2000:]}")
-            with contextlib.suppress(OSError, ValueError, FedPCAError):
-                if condition():
-                    return
+            with suppress(OSError, ValueError, FedPCAError):
+                if found := condition():
+                    return found
             time.sleep(0.3)
         raise FedPCAError(f"waited {TIMEOUT:.0f} s for {what} in vain; the logs are in {self.folder}")
 
@@ -277,18 +270,10 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
             f"the run ended as '{status}'; its log stands above, those of SuperLink and sites in {folder}"
         )
     say("4. everything is stopped; each site that took part has its scores (scores0.csv, ...)")
-    for line in _next(folder):
-        say(line)
-
-
-def _next(folder: Path) -> list[str]:
-    """How to read what the run has left, and where to go on."""
-    journal, model = shlex.quote(str(folder / "journal0")), str(folder / "model")
-    return [
-        f'5. the model: python -c "from fedpca_flwr import PCAModel; print(PCAModel.load({model!r}).summary())"',
-        f"   what a site was asked: python -m fedpca_flwr site journal {journal}; "
-        "each step by hand: simulations/deployment/README.md",
-    ]
+    model, journal = str(folder / "model"), shlex.quote(str(folder / "journal0"))
+    say(f'5. the model: python -c "from fedpca_flwr import PCAModel; print(PCAModel.load({model!r}).summary())"')
+    by_hand = "each step by hand: simulations/deployment/README.md"
+    say(f"   what a site was asked: python -m fedpca_flwr site journal {journal}; {by_hand}")
 
 
 def _sites(folder: Path) -> list[dict[str, object]]:

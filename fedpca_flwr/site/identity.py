@@ -19,12 +19,7 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
@@ -99,18 +94,13 @@ def _simulated_members(parties: int) -> tuple[bytes, ...]:
 
 COMMAND = "python -m fedpca_flwr site keys"
 
-FORGEABLE = frozenset(
-    bytes.fromhex(y)
-    for y in (
-        f"00{'00' * 31}",
-        f"01{'00' * 31}",
-        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
-        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
-        f"ec{'ff' * 30}7f",
-        f"ed{'ff' * 30}7f",
-        f"ee{'ff' * 30}7f",
-    )
-)
+FORGEABLE = {
+    bytes(32),
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
+    bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"),
+    *(bytes.fromhex(f"{first}{'ff' * 30}7f") for first in ("ec", "ed", "ee")),
+    bytes.fromhex(f"01{'00' * 31}"),
+}
 """The points of small order, but for their sign: whoever has no private key can sign under these. One of them is zeros,
 such as stand for a key that is not there yet."""
 

@@ -24,16 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.protocol.journal import (
-    CHANGED,
-    ENDED,
-    OVER,
-    Decide,
-    Journal,
-    PermitQuestion,
-    PermitRelease,
-    StateJournal,
-)
+from fedpca_flwr.protocol import journal
 from fedpca_flwr.site.repeats import Release
 from fedpca_flwr.state.store import Schema, Store, StoreError
 
@@ -144,22 +135,22 @@ CREATE TABLE secret (
 )
 
 
-class FileJournal(Journal):
+class FileJournal(journal.Journal):
     """In the site's own folder, of a run by Flower's id of it, and of a party by its partition.
 
     ``memory`` is what Flower keeps of the same run: it knows how far the journal was, and an older one is refused.
     """
 
-    def __init__(self, folder: str, run: str, party: int, memory: StateJournal | None = None) -> None:
+    def __init__(self, folder: str, run: str, party: int, memory: journal.StateJournal | None = None) -> None:
         self.folder = folder
         self.key = (run, party)
         self.memory = memory
 
-    def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
+    def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
         refusal: Exception | None = None
         with self._transaction() as database:
             if self._of_kind(database, "ended"):
-                raise ContractError(ENDED)
+                raise ContractError(journal.ENDED)
             answered = self._of_kind(database, "question")
             try:
                 if not answered:
@@ -184,7 +175,7 @@ class FileJournal(Journal):
         with self._transaction() as database:
             self._note(database, "answer", what, "", nbytes)
 
-    def note_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
+    def note_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
         with self._transaction() as database:
             require_whole(database, self._store.file)  # what was spent is never nothing
             own, others = list[Release](), list[Release]()
@@ -203,7 +194,7 @@ class FileJournal(Journal):
             (value,) = database.execute("SELECT value FROM data_key").fetchone()
         return bytes(value)
 
-    def remember(self, kind: str, data: str, decide: Decide) -> None:
+    def remember(self, kind: str, data: str, decide: journal.Decide) -> None:
         with self._transaction() as database:
             require_whole(database, self._store.file)  # what was known is never nothing
             noted = list(events(database, kind=kind))
@@ -274,7 +265,7 @@ class FileJournal(Journal):
     def _require_begun_with(self, database: sqlite3.Connection, configuration: bytes) -> None:
         first = self._secret(database, "configuration")
         if first != configuration:
-            raise ContractError(CHANGED if first else OVER)
+            raise ContractError(journal.CHANGED if first else journal.OVER)
 
     def _keep(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
         database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))

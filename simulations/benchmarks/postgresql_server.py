@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+
+from fedpca_flwr.site.deployment import free_port
 
 USER = "site"
 
@@ -54,7 +55,7 @@ def running() -> Iterator[Server]:
             own["user"] = _other_account()
             for path in (home, Path(home, "password")):
                 shutil.chown(path, own["user"])
-        port = _free_port()
+        port = free_port()
         passfile.touch(0o600)
         passfile.write_text(f"127.0.0.1:{port}:*:{USER}:{password}\n", encoding="utf-8")
         options = f"-c listen_addresses=127.0.0.1 -c unix_socket_directories='' -p {port} -c fsync=off"
@@ -81,9 +82,3 @@ def _other_account() -> str:
 
     known = {user.pw_name for user in pwd.getpwall()}
     return next(name for name in ("postgres", "nobody") if name in known)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
