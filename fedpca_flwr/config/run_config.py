@@ -16,7 +16,6 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.errors import ConfigError, value_text
@@ -84,30 +83,29 @@ def require_short(values: Mapping[str, Any], source: str, long: Mapping[str, int
             raise ConfigError(f"{source}: {value_text(key)} has {len(value):,} characters, expected at most {most:,}")
 
 
-def explain(
-    source: str, faults: list[Any], strangers: list[str], fields: Mapping[str, FieldInfo], *, public: bool
-) -> str:
-    """A line for each key at fault: of pydantic's ``faults``, and of ``strangers``, which are no keys.
-
-    ``fields`` are the keys that there are; ``public`` says whether values that are not numbers may be shown.
-    """
-    lines, known = [], list(fields)
-    for key in strangers:
-        near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(known)}"
-        lines.append(f"{source}: unknown key {value_text(key)}{hint}")
+def explain(kind: type[Config], faults: Sequence[Any], source: str) -> str:
+    """A line for each key of a configuration that is at fault, by pydantic's ``faults``; unknown keys come first."""
+    fields = dict(zip(kind.keys(), kind.model_fields.values(), strict=True))
+    lines: list[str] = []
     by_key: dict[str, list[Any]] = {}
-    for fault in faults:
+    for fault in sorted(faults, key=lambda fault: bool(fault["type"] != "extra_forbidden")):
         if not fault["loc"]:  # a check of several keys together; its text names them
             lines.append(f"{source}: {fault['msg']}")
             continue
-        by_key.setdefault(str(fault["loc"][0]).replace("_", "-"), []).append(fault)
+        given = str(fault["loc"][0])
+        key = given.replace("_", "-")
+        if fault["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(fields)}"
+            lines.append(f"{source}: unknown key {value_text(given)}{hint}")
+        else:
+            by_key.setdefault(key, []).append(fault)
     for key, own in by_key.items():
         if own[0]["type"] == "missing":
             lines.append(f"{source}: '{key}' is missing")
             continue
         given = own[0]["input"]
-        shown = public or isinstance(given, int | float)
+        shown = kind.public or isinstance(given, int | float)
         value = f"is {value_text(given)}" if shown else "has a value that is not allowed"
         of_ours = [str(fault["msg"]) for fault in own if "url" not in fault]  # pydantic's have one
         reason = of_ours[0] if of_ours else f"expected {allowed(fields[key].annotation, fields[key].metadata)}"
@@ -227,10 +225,7 @@ class Config(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            faults = [fault for fault in error.errors() if fault["type"] != "extra_forbidden"]
-            strangers = [str(f["loc"][0]) for f in error.errors() if f["type"] == "extra_forbidden"]
-            fields = dict(zip(cls.keys(), cls.model_fields.values(), strict=True))
-            raise ConfigError(explain(source, faults, strangers, fields, public=cls.public)) from None
+            raise ConfigError(explain(cls, error.errors(), source)) from None
 
 
 class RunConfig(Config):

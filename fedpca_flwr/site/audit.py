@@ -55,13 +55,7 @@ class Audit:
 
 
 def audit(folder: str) -> Audit:
-    """Read a journal.
-
-    Raises
-    ------
-    ConfigError, StoreError
-        Where there is none, or none that can be read.
-    """
+    """Read a journal; refused where there is none, or none that can be read."""
     store = Store(folder, SCHEMA)
     if not store.exists():
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from pathlib import Path
 
 from cryptography import x509
@@ -25,18 +26,6 @@ NAME = re.compile(
 )
 
 MOST_DAYS = 36500  # days
-
-USAGES = (
-    "digital_signature",
-    "content_commitment",
-    "key_encipherment",
-    "data_encipherment",
-    "key_agreement",
-    "key_cert_sign",
-    "crl_sign",
-    "encipher_only",
-    "decipher_only",
-)
 
 
 def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
@@ -108,7 +97,8 @@ def _host_is_possible(text: str) -> bool:
 
 
 def _usage(*allowed: str) -> x509.KeyUsage:
-    return x509.KeyUsage(**{usage: usage in allowed for usage in USAGES})
+    every = signature(x509.KeyUsage).parameters
+    return x509.KeyUsage(**{usage: usage in allowed for usage in every})
 
 
 def _certificate(

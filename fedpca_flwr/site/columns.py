@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from fedpca_flwr.data.frames import listed
+from fedpca_flwr.data.frames import listed, match
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Rows, of_columns
@@ -58,9 +58,7 @@ def in_order_of(features: Sequence[str], table: Table) -> Table:
             "the run names its features (run-config 'features'), but the columns of this site's data have no names; "
             "give it a file with names, such as .csv with a header"
         )
-    places = {name: place for place, name in enumerate(own)}
-    lacking = [name for name in features if name not in places]
-    besides = sorted(set(own) - set(features), key=own.index)
+    lacking, besides, order = match(own, features)
     if lacking or besides or len(own) > len(features):
         raise DataError(
             f"this site's data lack {len(lacking)} of the run's {len(features)} features (run-config 'features'), and "
@@ -68,9 +66,9 @@ def in_order_of(features: Sequence[str], table: Table) -> Table:
             "does not name",
             local=f"lacking: {listed(lacking) or 'none'}; besides: {listed(besides) or 'none'}",
         )
-    order = np.array([places[name] for name in features])
+    places = np.array(order)
     return table._replace(
-        rows=of_columns(table.rows, order), missing=table.missing[order], names=tuple(features), order=order
+        rows=of_columns(table.rows, places), missing=table.missing[places], names=tuple(features), order=places
     )
 
 

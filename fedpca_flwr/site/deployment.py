@@ -29,9 +29,7 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.certificates import make_certificates, make_node_key
-from fedpca_flwr.site.identity import make_key
+from fedpca_flwr.site import audit, certificates, identity
 from fedpca_flwr.state.files import writable
 
 TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
@@ -87,7 +85,7 @@ class Deployment:
 
     def start_link(self) -> None:
         """Make the certificates, and start the SuperLink."""
-        make_certificates(self.folder, ["localhost", HOST], days=2)
+        certificates.make_certificates(self.folder, ["localhost", HOST], days=2)
         self.name_link(f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}")
         self.spawn(
             "superlink",
@@ -109,7 +107,7 @@ class Deployment:
     def start_node(self, i: int) -> None:
         """Make a site's key, register it, and start the site's SuperNode."""
         key = self.folder / f"node{i}"
-        self.flwr("supernode", "register", str(make_node_key(key)), "lab")
+        self.flwr("supernode", "register", str(certificates.make_node_key(key)), "lab")
         config = " ".join(f"{k}={json.dumps(v)}" for k, v in self.node_configs[i].items())
         self.spawn(
             f"node{i}",
@@ -287,7 +285,7 @@ def _sites(folder: Path) -> list[dict[str, object]]:
         np.savetxt(
             folder / f"site{i}.csv", data.data[start:end], delimiter=",", header=header, comments="", fmt="%.17g"
         )
-        lines.append(make_key(str(folder / f"site{i}.identity"), i, f"hospital {i}"))
+        lines.append(identity.make_key(str(folder / f"site{i}.identity"), i, f"hospital {i}"))
         files = {"data": f"site{i}.csv", "scores": f"scores{i}.csv", "journal": f"journal{i}"}
         files |= {"identity": f"site{i}.identity", "identities": "identities"}
         paths = {key: str(folder / file) for key, file in files.items()}
@@ -301,6 +299,6 @@ def _wait_for_question(journal: Path, running: Future[tuple[str, str]]) -> None:
     """Until a site was asked something, or the run is over."""
     while not running.done():
         with suppress(FedPCAError):  # the site has not made it yet
-            if any(event.kind == "question" for event in audit(str(journal)).events):
+            if any(event.kind == "question" for event in audit.audit(str(journal)).events):
                 return
         time.sleep(0.1)

@@ -23,13 +23,11 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config.node_config import NodeConfig, is_url
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data import datasets
-from fedpca_flwr.data.partition import split, split_columns
+from fedpca_flwr.data import datasets, partition
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import whole
-from fedpca_flwr.site.databases import read_query
-from fedpca_flwr.site.readers import read, read_ids
+from fedpca_flwr.site import databases, readers
 from fedpca_flwr.state.files import unreadable, write_new
 
 SHORTEST_SECRET = 16  # bytes
@@ -84,9 +82,11 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
     source = datasets.load(config.dataset, config.data_root)
     if config.partition == "columns":
         rows = source.all_rows()
-        own = split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)[node.partition_id]
+        own = partition.split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)[
+            node.partition_id
+        ]
         return check(rows[:, own])._replace(split="columns")
-    parts = split(
+    parts = partition.split(
         source.labels,
         node.num_partitions,
         kind=config.partition,
@@ -100,11 +100,11 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
 def _own(node: NodeConfig) -> tuple[Table, list[str]]:
     """What the node-config names, and the ids where it names a column of them."""
     if is_url(node.data):
-        return read_query(node.data, node.query, node.label, node.ids)
+        return databases.read_query(node.data, node.query, node.label, node.ids)
     written = _written(node.data)  # before it is read: what is written meanwhile then shows with the next question
-    table = read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep")
+    table = readers.read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep")
     table = table._replace(digest=written)
-    return table, read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
+    return table, readers.read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
 
 
 def _written(path: str) -> str:

@@ -25,13 +25,7 @@ from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
-from fedpca_flwr.site import policy
-from fedpca_flwr.site.columns import in_order_of, in_own_order
-from fedpca_flwr.site.databases import require_same
-from fedpca_flwr.site.fold import fold
-from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.local_table import local_table
-from fedpca_flwr.site.repeats import Repeats
+from fedpca_flwr.site import columns, databases, fold, journal, local_table, policy, repeats
 
 Load = Callable[[NodeConfig, RunConfig], Table]
 
@@ -49,14 +43,14 @@ class Site:
     gives this party's rows, from its node-config and the run-config.
     """
 
-    def __init__(self, context: Context, load: Load = local_table) -> None:
+    def __init__(self, context: Context, load: Load = local_table.local_table) -> None:
         self.run_id = str(context.run_id)
         self.run_config: Mapping[str, Any] = dict(context.run_config)
         self._came = dict(self.run_config)
         self.node_config: Mapping[str, Any] = dict(context.node_config)
         self.state = State(context.state)
         self.load = load
-        self.handed_over = load is not local_table  # by whoever called `simulations.run`
+        self.handed_over = load is not local_table.local_table  # by whoever called `simulations.run`
 
     def running(self, run_config: Mapping[str, Any]) -> Site:
         """The same party in the same run, as another configuration has it."""
@@ -97,15 +91,15 @@ class Site:
             if known is None:
                 self.journal.keep("rows", found.digest.encode())
             else:
-                require_same(known.decode(), found.digest)
+                databases.require_same(known.decode(), found.digest)
         features = self.config.feature_names
-        return in_order_of(features, found) if features else found
+        return columns.in_order_of(features, found) if features else found
 
     @cached_property
     def journal(self) -> Journal:
         memory = StateJournal(self.state.records)
         if self.node.journal:
-            return FileJournal(self.node.journal, self.run_id, self.node.partition_id, memory)
+            return journal.FileJournal(self.node.journal, self.run_id, self.node.partition_id, memory)
         return memory
 
     def data(self, split: str) -> Rows:
@@ -150,9 +144,9 @@ class Site:
         """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not."""
         policy.permit_size(self.node, nbytes, alternatives)
 
-    def repeats(self, split: str) -> Repeats:
+    def repeats(self, split: str) -> repeats.Repeats:
         """What this site allows after what earlier runs over its rows were told."""
-        return Repeats(self.journal, self.node, self._in_own_order(split))
+        return repeats.Repeats(self.journal, self.node, self._in_own_order(split))
 
     def permit_bound(self, split: str) -> None:
         """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds; where this site says a bound
@@ -165,11 +159,11 @@ class Site:
     def held_out(self, split: str) -> NDArray[np.bool_]:
         """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`)."""
         rows = self._in_own_order(split) if self.node.data else self.data(split)
-        return fold(self.journal, self.node, rows, self.config.seed)
+        return fold.fold(self.journal, self.node, rows, self.config.seed)
 
     def _in_own_order(self, split: str) -> Rows:
         """The rows that take part, rows and columns in the order of the file, which no run can change."""
-        rows, places = in_own_order(self.table, self.data(split)), self.table.places
+        rows, places = columns.in_own_order(self.table, self.data(split)), self.table.places
         return rows if places is None else whole(rows)[places]
 
     # What it says when something is wrong
