@@ -53,19 +53,22 @@ def _bundled(name: str) -> Callable[[Path], Dataset]:
     return read
 
 
-def _idx(folder: str) -> Callable[[Path], Dataset]:
+def _absent(name: str, expected: Path) -> DataError:
+    return DataError(
+        f"data set '{name}' is not under data-root; download it first: "
+        f"python -m fedpca_flwr.data.datasets download {name} --data-root DEST",
+        local=f"expected under {expected}",
+    )
+
+
+def _idx(name: str, folder: str) -> Callable[[Path], Dataset]:
     """MNIST's own file format, as torchvision lays it out: memory-mapped, so a party reads only its own rows."""
 
     def part(root: Path, stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
         raw = root / folder / "raw"
         images, labels = raw / f"{stem}-images-idx3-ubyte", raw / f"{stem}-labels-idx1-ubyte"
         if not images.exists() or not labels.exists():
-            name = {"MNIST": "mnist", "FashionMNIST": "fashion-mnist"}[folder]
-            raise DataError(
-                f"data set '{name}' is not under data-root; download it first: "
-                f"python -m fedpca_flwr.data.datasets download {name} --data-root DEST",
-                local=f"expected {images}",
-            )
+            raise _absent(name, raw)
         y = np.fromfile(labels, np.uint8)[8:]
         if not y.size or images.stat().st_size != 16 + 784 * y.size:
             raise DataError(
@@ -94,11 +97,7 @@ def _cifar10(root: Path) -> Dataset:
         try:
             source = _torchvision().CIFAR10(root, train=train, download=False)
         except RuntimeError:
-            raise DataError(
-                "data set 'cifar10' is not under data-root; download it first: "
-                "python -m fedpca_flwr.data.datasets download cifar10 --data-root DEST",
-                local=f"expected it under {root}",
-            ) from None
+            raise _absent("cifar10", root) from None
         return source.data.reshape(len(source.data), -1), np.array(source.targets)
 
     X, y = part(True)
@@ -114,11 +113,7 @@ def _images(root: Path) -> Dataset:
         test_files, test_labels = _image_files(root / "test")
         return _decode(test_files), test_labels
 
-    return Dataset(
-        labels=labels,
-        rows=lambda indices: _decode([files[i] for i in indices]),
-        test=test if has_test else None,
-    )
+    return Dataset(labels, lambda indices: _decode([files[i] for i in indices]), test if has_test else None)
 
 
 def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
@@ -176,8 +171,8 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "breast-cancer": _bundled("breast_cancer"),
     "wine": _bundled("wine"),
     "synthetic": _synthetic,
-    "mnist": _idx("MNIST"),
-    "fashion-mnist": _idx("FashionMNIST"),
+    "mnist": _idx("mnist", "MNIST"),
+    "fashion-mnist": _idx("fashion-mnist", "FashionMNIST"),
     "cifar10": _cifar10,
     "images": _images,
 }

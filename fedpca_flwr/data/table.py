@@ -82,8 +82,7 @@ def check(rows: Rows, names: Sequence[str] = ()) -> Table:
         return _checked_blocks(rows, tuple(names))
     sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
     for chunk in chunks(rows) if rows.dtype.kind == "f" else ():
-        np.fmax(sizes, _sizes(chunk), out=sizes)
-        missing += _missing(chunk)
+        _take_in(chunk, sizes, missing)
     _require_sizes(sizes, names)
     return Table(rows, missing, tuple(names))
 
@@ -103,8 +102,7 @@ def _checked_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
         count += block.shape[0]
         entries += block.size
         if rows.dtype.kind == "f":
-            np.fmax(sizes, _sizes(block), out=sizes)
-            missing += _missing(block)
+            _take_in(block, sizes, missing)
         room -= _nbytes(block)
         kept = [*kept, block] if room >= 0 else []
     _require_shape((count, rows.width))
@@ -143,21 +141,14 @@ def _unchanged(rows: Blocks, count: int) -> Iterator[Block]:
         raise DataError("the data changed while they were read: they have more or fewer rows than before")
 
 
-def _sizes(block: Block) -> Array:
-    """Largest size (d,) of a value in each column that is not NaN; infinity is kept."""
-    sizes = np.zeros(block.shape[1])
+def _take_in(block: Block, sizes: Array, missing: NDArray[np.int64]) -> None:
+    """Renew the largest size (d,) of a value in each column that is not NaN, infinity too, and how many are NaN."""
     if sparse.issparse(block):
         np.fmax.at(sizes, block.indices, np.abs(block.data))
+        missing += np.bincount(block.indices[np.isnan(block.data)], minlength=block.shape[1])
     else:
         np.fmax(sizes, np.fmax.reduce(np.abs(block), axis=0, initial=0.0), out=sizes)
-    return sizes
-
-
-def _missing(block: Block) -> NDArray[np.int64]:
-    """How many values of each column are NaN."""
-    if sparse.issparse(block):
-        return np.bincount(block.indices[np.isnan(block.data)], minlength=block.shape[1])
-    return np.asarray(np.isnan(block).sum(axis=0))
+        missing += np.isnan(block).sum(axis=0)
 
 
 def _nbytes(block: Block) -> int:

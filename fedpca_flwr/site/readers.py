@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -223,9 +225,10 @@ def read(
             raise ConfigError(f"node-config: '{key}' names {named}, which only {having} files have")
     settings = {key: given[key] for key in kind.settings}
     left_out = {key: name for key, name in (("label", label), ("ids", ids)) if name}
-    rows, names = _worded(file, lambda: kind.rows(file, left_out, **settings))
+    with _in_words(file):
+        rows, names = kind.rows(file, left_out, **settings)
     if isinstance(rows, Blocks):
-        rows = replace(rows, read=_in_words(file, rows.read))
+        rows = replace(rows, read=partial(_read_in_words, file, rows.read))
     return check(rows, names)
 
 
@@ -242,19 +245,16 @@ def read_ids(path: str, column: str, rows: int, label: str = "") -> list[str]:
     return cells(file, column, rows, label)
 
 
-def _in_words(file: Path, read: Callable[[], Iterable[Block]]) -> Callable[[], Iterator[Block]]:
-    def blocks() -> Iterator[Block]:
-        remaining = _worded(file, lambda: iter(read()))
-        while (block := _worded(file, lambda: next(remaining, None))) is not None:
-            yield block
-
-    return blocks
+def _read_in_words(file: Path, read: Callable[[], Iterable[Block]]) -> Iterator[Block]:
+    with _in_words(file):
+        yield from read()
 
 
-def _worded(file: Path, step: Callable[[], Any]) -> Any:
-    """The result of a step of reading, or its error in our own words: that of a reader may quote the file."""
+@contextmanager
+def _in_words(file: Path) -> Iterator[None]:
+    """Tell an error of a reader in our own words: its own may quote the file."""
     try:
-        return step()
+        yield
     except FedPCAError:
         raise
     except Exception as error:  # whatever a damaged file does to its reader

@@ -32,20 +32,20 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
 
     The file is ``.npy`` or ``.csv``, its rows in the order of the site's data.
     """
-    target = Path(path).expanduser()
     if not path:
         yield lambda scores: None
-    elif target.suffix == ".npy":
-        with site_file("scores", target) as stream:
+        return
+    target = Path(path).expanduser()
+    if target.suffix not in SCORE_FILES:
+        raise unknown_score_file(target)
+    with site_file("scores", target) as stream:
+        if target.suffix == ".npy":
             header = {"descr": "<f8", "fortran_order": False, "shape": (n, k)}
             np.lib.format.write_array_header_1_0(stream, header)
             yield lambda scores: stream.write(scores.astype("<f8").tobytes())
-    elif target.suffix == ".csv":
-        with site_file("scores", target) as stream:
+        else:
             stream.write((",".join(f"PC{j + 1}" for j in range(k)) + "\n").encode())
             yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
-    else:
-        raise unknown_score_file(target)
 
 
 TOP = 3  # features that are named of each row: those that add most to its SPE
