@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
 from fedpca_flwr.errors import ContractError, FedPCAError
-from fedpca_flwr.site import audit, bed_file, certificates, identity, local_table
-from fedpca_flwr.state.files import writable
+from fedpca_flwr.site import audit, bed_file, certificates, identity
+from fedpca_flwr.state.files import writable, write_new
 
 Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
 
@@ -118,7 +119,7 @@ def _ids_secret(command: Command) -> None:
         "a channel that does not pass through the coordinator.",
     )
     ids.add_argument("file", type=Path, help="where it is written; must not exist")
-    ids.set_defaults(run=lambda given: local_table.make_ids_secret(given.file))
+    ids.set_defaults(run=lambda given: write_new(given.file, secrets.token_bytes(32)))
 
 
 def _rehearse(command: Command) -> None:

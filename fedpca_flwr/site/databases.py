@@ -116,8 +116,13 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
         config: dict[str, Any] = dict(CONFIG)
         with duckdb.connect(MEMORY if path == MEMORY else file, path != MEMORY, config) as connection:
             connected = True
-            with _ended_after(PASS_SECONDS, connection.interrupt):
+            timer = Timer(PASS_SECONDS, connection.interrupt)
+            timer.daemon = True
+            timer.start()
+            try:
                 yield DuckDB(connection)
+            finally:
+                timer.cancel()
     except (duckdb.Error, pa.ArrowException) as error:
         local = f"{type(error).__name__} in {file}"
         if not connected:
@@ -131,17 +136,6 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
             too_long=isinstance(error, duckdb.InterruptException),
             refused=str(error).partition("\n")[0] if isinstance(error, of_names) else "",  # of files too, no values
         ) from None
-
-
-@contextmanager
-def _ended_after(seconds: float, end: Callable[[], None]) -> Iterator[None]:
-    timer = Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 class DuckDB(Session):

@@ -17,7 +17,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.rows import Rows, digests, fifth, held_out
 from fedpca_flwr.protocol.journal import Journal
-from fedpca_flwr.site.repeats import ALLOW, HeldOut
+from fedpca_flwr.site.repeats import ALLOW, HeldOut, judged
 
 INSTEAD = "run with mu=<number> or mu='infinity', which hold nothing out"
 
@@ -64,16 +64,14 @@ def _drawn(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
     subset = hmac.digest(whole, b"".join(sorted(np.array(places, object)[chosen])), "sha256").hex()
     now = HeldOut(len(rows), int(chosen.sum()), subset).text()
 
-    def decide(same: Sequence[str], others: Sequence[str]) -> str:
-        near = others if node.repeat == "refuse" else []
+    def judge(same: Sequence[str], near: Sequence[str]) -> None:
         few = [text for text in near if abs(HeldOut.of(text).rows - len(rows)) < node.min_rows]
-        if node.repeat != "allow" and (few or any(earlier != now for earlier in same)):
+        if few or any(earlier != now for earlier in same):
             raise DisclosureError(
                 "this site has held other rows out to choose 'mu', of the same rows or of all but a few of them, it "
                 "may be fewer than its own minimum (node-config 'min-rows'): what several such sums leave out tells of "
                 f"single rows; {INSTEAD}; if all rows are new, set repeat='refuse-same' in its node-config{ALLOW}"
             )
-        return "" if now in same else now
 
-    journal.remember(HeldOut.kind, whole.hex(), decide)
+    journal.remember(HeldOut.kind, whole.hex(), judged(node, now, judge))
     return chosen

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,15 +26,11 @@ from fedpca_flwr.data import datasets, partition
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import whole
-from fedpca_flwr.site import databases, readers
-from fedpca_flwr.state.files import unreadable, write_new
+from fedpca_flwr.site import databases
+from fedpca_flwr.site.readers import read, read_ids
+from fedpca_flwr.state.files import unreadable
 
 SHORTEST_SECRET = 16  # bytes
-
-
-def make_ids_secret(path: Path) -> None:
-    """Write a new secret to a file that only its owner may read, and that must not be there."""
-    write_new(path, secrets.token_bytes(32))
 
 
 def ids_secret(path: str) -> bytes:
@@ -102,9 +97,9 @@ def _own(node: NodeConfig) -> tuple[Table, list[str]]:
     if is_url(node.data):
         return databases.read_query(node.data, node.query, node.label, node.ids)
     written = _written(node.data)  # before it is read: what is written meanwhile then shows with the next question
-    table = readers.read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep")
+    table = read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep")
     table = table._replace(digest=written)
-    return table, readers.read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
+    return table, read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
 
 
 def _written(path: str) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Self
 
@@ -153,6 +153,18 @@ def rows_digest(key: bytes, rows: Rows) -> str:
     return mac.hexdigest()
 
 
+def judged(node: NodeConfig, now: str, judge: Callable[[Sequence[str], Sequence[str]], None]) -> Decide:
+    """Note once what is true ``now`` of rows, unless ``judge`` refuses it for what was noted of the same rows, and of
+    others that may be nearly the same; a site that allows repeats asks no judge."""
+
+    def decide(same: Sequence[str], others: Sequence[str]) -> str:
+        if node.repeat != "allow":
+            judge(same, others if node.repeat == "refuse" else [])
+        return "" if now in same else now
+
+    return decide
+
+
 class Repeats:
     """What a site allows a run after what earlier runs over the same rows were told, or nearly the same rows.
 
@@ -169,32 +181,27 @@ class Repeats:
         """
         if not self.journal.data_key:  # a simulation
             return
-        now, node = SecureSum(sorted(members), len(self.rows)), self.node
+        now = SecureSum(sorted(members), len(self.rows))
 
-        def decide(same: Sequence[str], others: Sequence[str]) -> str:
-            if node.repeat != "allow":
-                near = others if node.repeat == "refuse" and split == "rows" else []
-                self._require_same_members(now, *([SecureSum.of(text) for text in texts] for texts in (same, near)))
-            return "" if now.text() in same else now.text()
-
-        self._remember(SecureSum.kind, decide)
-
-    def _require_same_members(self, now: SecureSum, same: Sequence[SecureSum], near: Sequence[SecureSum]) -> None:
-        """Refuse a sum that differs from one over the same rows by a party's share, or from a near one by few rows."""
-        for earlier in same:
-            if earlier.members != now.members:
+        def judge(same: Sequence[str], near: Sequence[str]) -> None:
+            for earlier in map(SecureSum.of, same):
+                if earlier.members != now.members:
+                    raise DisclosureError(
+                        f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this "
+                        f"one is over {len(now.members)}, not the same ones: the difference of the two sums would be "
+                        "the share of those that are in one of them only. Run with the same parties" + ALLOW
+                    )
+            least = self.node.min_rows
+            rows = [SecureSum.of(text).rows for text in near] if split == "rows" else []
+            if any(abs(earlier - now.rows) < least for earlier in rows):
                 raise DisclosureError(
-                    f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this one "
-                    f"is over {len(now.members)}, not the same ones: the difference of the two sums would be the share "
-                    "of those that are in one of them only. Run with the same parties" + ALLOW
+                    "this site's rows were in a secure sum already but for a few, it may be fewer than its own minimum "
+                    f"(node-config 'min-rows' = {least}): the difference of the two sums would be those few. Wait "
+                    "until more are new; if all are, and happen to be as many, set repeat='refuse-same' in its "
+                    "node-config"
                 )
-        least = self.node.min_rows
-        if any(abs(earlier.rows - now.rows) < least for earlier in near):
-            raise DisclosureError(
-                "this site's rows were in a secure sum already but for a few, it may be fewer than its own minimum "
-                f"(node-config 'min-rows' = {least}): the difference of the two sums would be those few. Wait until "
-                "more are new; if all are, and happen to be as many, set repeat='refuse-same' in its node-config"
-            )
+
+        self._remember(SecureSum.kind, judged(self.node, now.text(), judge))
 
     def permit_bound(self, bound: float) -> None:
         """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds."""
@@ -228,17 +235,16 @@ class Repeats:
         """Refuse to harmonise the same rows by other slopes or deviations (their digest ``asked``) than before: what
         each party has divided by its own deviations is no sum of shares, and a few of its sums tell every share."""
 
-        def decide(same: Sequence[str], others: Sequence[str]) -> str:
-            if self.node.repeat != "allow" and any(earlier != asked for earlier in same):
+        def judge(same: Sequence[str], near: Sequence[str]) -> None:
+            if any(earlier != asked for earlier in same):
                 raise DisclosureError(
                     "this site's rows were in a secure sum with harmonise='variances' by other slopes or deviations: "
                     "some of these together would tell each party's share. Run with the same 'adjust-for' and 'bound'"
                     + ALLOW
                 )
-            return "" if asked in same else asked
 
         if self.journal.data_key:
-            self._remember("harmonised", decide)
+            self._remember("harmonised", judged(self.node, asked, judge))
 
     def permit_products(self, asked: int, *, columns: int, counted: bool) -> None:
         """Refuse a run whose products, with those of earlier runs over the same rows, could tell all inner products.

@@ -53,12 +53,6 @@ TOP = 3  # features that are named of each row: those that add most to its SPE
 HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 
 
-def beside(scores: str) -> Path:
-    """The file of odd rows beside that of the scores."""
-    target = Path(scores).expanduser()
-    return target.with_name(f"{target.stem}-outliers.csv")
-
-
 class OddRows:
     """What a party finds of its rows, chunk by chunk, in their order.
 
@@ -111,6 +105,7 @@ def outlier_file(scores: str, limits: Array) -> Iterator[BinaryIO | None]:
     if not (scores and limits.size):
         yield None
         return
-    with site_file("scores", beside(scores)) as stream:
+    target = Path(scores).expanduser()
+    with site_file("scores", target.with_name(f"{target.stem}-outliers.csv")) as stream:
         stream.write(HEADER)
         yield stream
