@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import strategies as strategies
 
 NAMES = ("strategies", "simulations")
-
 HERE = Path(__file__).resolve().parent
 
 

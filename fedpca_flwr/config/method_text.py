@@ -22,11 +22,8 @@ from fedpca_flwr.config.run_config import LONGEST_KEY, MOST_KEYS, Config, RunCon
 from fedpca_flwr.errors import ConfigError, value_text
 
 Options = TypeVar("Options", bound=Config)
-
 Scalar = bool | int | float | str
-
 OF_THE_RUN = RunConfig.keys()
-
 OF_MOMENTS = ("adjust-for", "harmonise")  # options that only a method with all moments can have
 
 

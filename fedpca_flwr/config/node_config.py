@@ -15,7 +15,6 @@ from pydantic import AfterValidator, Field, model_validator
 from fedpca_flwr.config.run_config import OLD_KEYS, Config, Count, LocalPath, Name, possible_path, refusal
 
 POSTGRESQL, DUCKDB = "postgresql", "duckdb"
-
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a drive of Windows has one letter
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@/?,\s]*)(?::\d+)?"
 _KNOWN = {

@@ -298,10 +298,9 @@ def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: boo
         raise DataError(f"{name} has dtype {rows.dtype}, expected real numbers")
     if rows.ndim != 2 or rows.shape[1] != width or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
-    if incomplete and np.isinf(rows).any():
-        raise DataError(f"{name} contains infinity: fill or drop such rows first")
-    if not (incomplete or np.isfinite(rows).all()):
-        raise DataError(f"{name} contains NaN or infinity: fill or drop such rows first")
+    if (np.isinf(rows) if incomplete else ~np.isfinite(rows)).any():
+        held = "infinity" if incomplete else "NaN or infinity"
+        raise DataError(f"{name} contains {held}: fill or drop such rows first")
     return rows
 
 

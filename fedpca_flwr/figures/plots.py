@@ -32,7 +32,6 @@ except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
 
 EXACT = 1e-6  # degrees within which components are the same for every purpose: drawn as one
-
 MOST = 300  # Rows of a scatter plot; more hide each other.
 
 

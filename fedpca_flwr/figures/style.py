@@ -18,9 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from fedpca_flwr.maths.arrays import Array
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#B43C48", "#605460", "#8478FC", "#C00C90")
-
 MARKERS = "osD^vP*X<>"
-
 PAPER, INK = "#FFFFFF", "#333333"
 
 GREY = "#767676"

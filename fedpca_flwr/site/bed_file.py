@@ -25,7 +25,6 @@ from fedpca_flwr.site.columns import LeftOut, extra
 from fedpca_flwr.state.files import text_in
 
 UNKNOWN = "0"  # an allele that nobody in a file has, and that it does not name
-
 OTHER_STRAND = str.maketrans("ACGT", "TGCA")
 SPELLINGS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
 

@@ -20,7 +20,6 @@ from fedpca_flwr.site.columns import LeftOut, column_position, feature_positions
 from fedpca_flwr.site.csv_format import CsvFormat, Faults, cells_within_limits, format_of, is_missing
 
 LONGEST_CELL = 1000  # lines over which a cell in quotes may go at the end of a block
-
 BOOLEANS = {"true": 1.0, "false": 0.0}
 
 

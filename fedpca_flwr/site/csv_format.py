@@ -18,7 +18,6 @@ from pathlib import Path
 from fedpca_flwr.errors import DataError
 
 SEPARATORS = (",", ";", "\t", "|")
-
 SAMPLE = 100  # lines by which a file's separator is known
 
 MARKS = (
@@ -49,7 +48,6 @@ CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
 """Bytes that no text has; names of columns may begin as files of other kinds do."""
 
 TEXTS = (b"%", b"<", b"{", b"[")  # how those of the other kinds begin that are texts
-
 NUMBER = r"[+-]?(\d+%s?\d*|%s\d+)([eE][+-]?\d+)?"
 POINT, COMMA = (re.compile(NUMBER % (sign, sign), re.ASCII) for sign in (r"\.", ","))
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)

@@ -33,9 +33,7 @@ from fedpca_flwr.site import audit, certificates, identity
 from fedpca_flwr.state.files import writable
 
 TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
-
 HOST = "127.0.0.1"
-
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
 
 
@@ -226,13 +224,9 @@ def free_port() -> int:
 
 
 ENDS = (0, 220, 400, 500, 569)  # where scikit-learn's breast cancer data are cut into four sites
-
 RUN = 'method="p-cov" n-components=5 secure-aggregation=true bound=1e5'
-
 DEADLINE = 30.0  # seconds that the run waits for the site that is killed
-
 DROPPING = f"survivors=3 round-deadline={DEADLINE}"
-
 EMPTY = re.compile(r"(INFO\s*:)?\s*")  # a line with which Flower's log sets off what stands around it
 
 

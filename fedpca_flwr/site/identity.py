@@ -150,15 +150,15 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
 
 def read_members(path: str, parties: int) -> tuple[bytes, ...]:
     """The public keys of a list, by partition; every fault is named, all at once."""
+    found: dict[int, bytes] = {}
+    lines: list[str] = []
+    faults = []
     try:
         lines = text_in(Path(path).expanduser()).splitlines()
     except OSError as error:
         raise unreadable("identities", path, error) from None
     except UnicodeDecodeError:
-        lines, faults = [], ["it is not a text in UTF-8"]
-    else:
-        faults = []
-    found: dict[int, bytes] = {}
+        faults.append("it is not a text in UTF-8")
     for number, line in enumerate(lines, 1):
         if not (said := line.split("#")[0].strip()):
             continue

@@ -155,8 +155,8 @@ class FileJournal(journal.Journal):
             try:
                 if not answered:
                     self._begin(database, configuration)
-                else:
-                    self._require_begun_with(database, configuration)
+                elif (first := self._secret(database, "configuration")) != configuration:
+                    raise ContractError(journal.CHANGED if first else journal.OVER)
                 permit(answered)
             except Exception as error:
                 refusal = error
@@ -261,11 +261,6 @@ class FileJournal(journal.Journal):
         alive = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
         database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive})", (since, *self.key))
         self._keep(database, "configuration", configuration)
-
-    def _require_begun_with(self, database: sqlite3.Connection, configuration: bytes) -> None:
-        first = self._secret(database, "configuration")
-        if first != configuration:
-            raise ContractError(journal.CHANGED if first else journal.OVER)
 
     def _keep(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
         database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))

@@ -105,7 +105,6 @@ PRODUCTS = "products"  # the kind of the journal's events, and the name of what 
 
 
 BOUNDS = 3  # answers to whether rows are within a bound, as far as no earlier one tells them
-
 ALLOW = ". If this site is content with that, set repeat='allow' in its node-config"
 
 

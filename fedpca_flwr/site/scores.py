@@ -49,7 +49,6 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
 
 
 TOP = 3  # features that are named of each row: those that add most to its SPE
-
 HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 
 

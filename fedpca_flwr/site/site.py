@@ -28,11 +28,8 @@ from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.site import columns, databases, fold, journal, local_table, policy, repeats
 
 Load = Callable[[NodeConfig, RunConfig], Table]
-
 Options = TypeVar("Options", bound=PCAOptions)
-
 SEE_LOG = "see this site's own log"  # told instead of what that log says besides
-
 logger = logging.getLogger("fedpca_flwr.client")
 
 
