@@ -354,7 +354,7 @@ def _order(given: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
         return found.order
     lines = ["The feature names should match those that were passed during fit."]
     for what, labels in (("unseen at fit time", found.alone), ("seen at fit time, yet now missing", found.lacking)):
-        told = sorted(map(str, labels))
-        more = ["- ..."] if len(told) > MOST_OF_A_KIND else []
-        lines += [f"Feature names {what}:", *(f"- {one}" for one in told[:MOST_OF_A_KIND]), *more] if told else []
+        names = sorted(map(str, labels))
+        more = ["- ..."] if len(names) > MOST_OF_A_KIND else []
+        lines += [f"Feature names {what}:", *(f"- {one}" for one in names[:MOST_OF_A_KIND]), *more] if names else []
     raise DataError("\n".join(lines) + "\n")

@@ -24,11 +24,8 @@ FEWEST_ROWS = 10
 def split_columns(features: int, parties: int, how: str, names: Sequence[str] = ()) -> Parts:
     """Split features among parties, each exactly once.
 
-    Parameters
-    ----------
-    how : str
-        ``"even"`` (consecutive, sizes that differ by one at most), a size for each party (``"20 20 24"``), or the
-        names of each party's columns (``"a, b; c, d"``), where the data set has ``names``.
+    Split is ``"even"`` (consecutive, sizes that differ by one at most), by a size for each party (``"20 20 24"``),
+    or by the names of each party's columns (``"a, b; c, d"``), where the data set has ``names``.
     """
     if how == "even":
         if parties > features:
@@ -50,11 +47,11 @@ def _named(how: str, parties: int, names: Sequence[str]) -> Parts:
     every = [name for group in wanted for name in group]
     if not names or len(wanted) != parties or sorted(every) != sorted(names):
         faults = sorted(set(every) ^ set(names)) or sorted({name for name in every if every.count(name) > 1})
-        said = f"; at fault: {', '.join(faults[:5])}" if names and faults else ""
+        fault = f"; at fault: {', '.join(faults[:5])}" if names and faults else ""
         known = "every name of the data set once" if names else "sizes, or 'even': the data set's columns have no names"
         raise ConfigError(
             f"run-config: 'columns' names {len(every)} columns in {len(wanted)} groups, expected {parties} groups "
-            f"(separated by ';') with {known}{said}"
+            f"(separated by ';') with {known}{fault}"
         )
     return [np.array([list(names).index(name) for name in group]) for group in wanted]
 

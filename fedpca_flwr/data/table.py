@@ -51,7 +51,7 @@ def names_digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
-def told(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
+def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
     """Which columns (d,) of a table, for its own site: by their names, where they have some."""
     places = np.flatnonzero(columns).tolist()
     if names:
@@ -180,4 +180,4 @@ def _require_sizes(sizes: Array, names: Sequence[str]) -> None:
 
 def _refuse(columns: NDArray[np.bool_], what: str, names: Sequence[str]) -> None:
     if columns.any():
-        raise DataError(f"the data hold {what}", local=told(columns, names))
+        raise DataError(f"the data hold {what}", local=columns_text(columns, names))

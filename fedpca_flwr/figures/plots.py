@@ -99,8 +99,8 @@ def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
     for (name, ratio), colour, marker in zip(alike, cycle(COLOURS), cycle(MARKERS), strict=False):
         number = np.arange(1, ratio.size + 1)
         how: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
-        said = f"{name} (unknown: no component stands out of the noise)" if np.isnan(ratio).any() else name
-        left.plot(number, ratio, label="\n".join(wrap(said, 60)), **how)
+        label = f"{name} (unknown: no component stands out of the noise)" if np.isnan(ratio).any() else name
+        left.plot(number, ratio, label="\n".join(wrap(label, 60)), **how)
         right.plot(number, ratio.cumsum(), **how)
     left.set(xlabel="component", ylabel="explained variance (%)")
     right.set(xlabel="component", ylabel="explained variance, cumulative (%)")
@@ -163,11 +163,11 @@ def heterogeneity(parties: Sequence[ArrayLike], model: PCAModel) -> Figure:
     parties : sequence of array-like of shape (n_i, d)
         Columns of data frames are matched by their names.
     """
-    counts, shift, kept = zip(*(_compared(model, X) for X in parties), strict=True)
+    counts, shift, explained = zip(*(_compared(model, X) for X in parties), strict=True)
     panels = (
         ("rows", counts),
         ("distance of the mean\n(in deviations of all rows)", shift),
-        ("explained variance (%)\nabout the client's own mean", kept),
+        ("explained variance (%)\nabout the client's own mean", explained),
     )
     figure = Figure(figsize=(9, 3.2))
     for axes, (name, values), colour in zip(figure.subplots(1, 3), panels, COLOURS, strict=False):

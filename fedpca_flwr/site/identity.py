@@ -41,14 +41,14 @@ class Identity:
         """SHA-256 of the list: sites with other lists do not agree."""
         return hashlib.sha256(b"".join(self.members)).digest()
 
-    def sign(self, said: bytes) -> bytes:
-        """64 bytes by which everybody who has the list knows who said it."""
-        return self.private.sign(said)
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes by which everybody who has the list knows whose message it is."""
+        return self.private.sign(message)
 
-    def signed(self, party: int, said: bytes, signature: bytes) -> bool:
-        """Whether a party of the list said it."""
+    def signed(self, party: int, message: bytes, signature: bytes) -> bool:
+        """Whether a message is of a party of the list."""
         try:
-            Ed25519PublicKey.from_public_bytes(self.members[party]).verify(signature, said)
+            Ed25519PublicKey.from_public_bytes(self.members[party]).verify(signature, message)
         except (InvalidSignature, ValueError):
             return False
         return True
@@ -160,9 +160,9 @@ def read_members(path: str, parties: int) -> tuple[bytes, ...]:
     except UnicodeDecodeError:
         faults.append("it is not a text in UTF-8")
     for number, line in enumerate(lines, 1):
-        if not (said := line.split("#")[0].strip()):
+        if not (entry := line.split("#")[0].strip()):
             continue
-        fault = _added(found, said, parties)
+        fault = _added(found, entry, parties)
         faults += [f"line {number}: {fault}"] if fault else []
     missing = ", ".join(str(party) for party in range(parties) if party not in found)
     faults += [f"no line for partition {missing}"] if missing else []
@@ -175,12 +175,12 @@ def read_members(path: str, parties: int) -> tuple[bytes, ...]:
     return tuple(found[party] for party in range(parties))
 
 
-def _added(found: dict[int, bytes], said: str, parties: int) -> str:
-    """Add what one line says to what was found; why it cannot be, or nothing."""
-    words = re.fullmatch(r"(\d{1,9})\s+([0-9a-fA-F]{64})", said, re.ASCII)
-    if not words:
+def _added(found: dict[int, bytes], entry: str, parties: int) -> str:
+    """Add one line's key to those that were found; why it cannot be added, or nothing."""
+    parts = re.fullmatch(r"(\d{1,9})\s+([0-9a-fA-F]{64})", entry, re.ASCII)
+    if not parts:
         return "it is not a partition-id and 64 hexadecimal digits"
-    party, key = int(words[1]), bytes.fromhex(words[2])
+    party, key = int(parts[1]), bytes.fromhex(parts[2])
     if party >= parties:
         return f"partition {party}, expected 0 to {parties - 1}"
     if party in found:

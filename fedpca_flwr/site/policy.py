@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.data.table import Table, told
+from fedpca_flwr.data.table import Table, columns_text
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, together
 from fedpca_flwr.maths.rows import Rows, chunks, largest_size
 from fedpca_flwr.protocol.card import MethodCard
@@ -139,7 +139,7 @@ def permit_values(node: NodeConfig, table: Table) -> None:
         raise DisclosureError(
             f"this site has features of which so few values are there that they are of fewer rows than its own minimum "
             f"(node-config 'min-rows' = {node.min_rows}; a feature without any value is allowed)",
-            local=told(few, table.names),
+            local=columns_text(few, table.names),
         )
     if table.missing.any():
         permit_pairs(node, table)
@@ -179,7 +179,7 @@ def permit_pairs(node: NodeConfig, table: Table) -> None:
         raise DisclosureError(
             "this site has pairs of features that are there together in fewer rows than its own minimum (node-config "
             f"'min-rows' = {node.min_rows}; none at all is allowed)",
-            local=told(few, table.names),
+            local=columns_text(few, table.names),
         )
 
 

@@ -53,19 +53,10 @@ HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 
 
 class OddRows:
-    """What a party finds of its rows, chunk by chunk, in their order.
+    """What a party finds of its rows, chunk by chunk, in their order: by components (k, d), the variances (k,) of their
+    scores, and the limits (2,) of T2 and of SPE, or none (0,).
 
-    Parameters
-    ----------
-    components : ndarray of shape (k, d)
-    variances : ndarray of shape (k,)
-        Of the scores; of one that is 0 nothing is found.
-    limits : ndarray of shape (2,) or (0,)
-        Of T2 and of SPE, where rows have any.
-    rows : int
-        So many, the first ones, are counted.
-    stream : binary file or None
-        Where each row has a line.
+    Of a score whose variance is 0 nothing is found. The first ``rows`` are counted; each has a line in the ``stream``.
     """
 
     def __init__(
